@@ -31,7 +31,7 @@ demo: $(VENV)/demo.stamp  ## the same, with a year of flights and four subscribe
 
 test: system-packages lint sbom test-python test-browser test-postgres  ## install what the tests need and run them all
 
-# CI gives failed tests a second look (tests/support/second_look.py).
+# CI gives failed tests a second look (tests/support/rerun_failed.py).
 PYTEST  ?= $(PY) -m pytest
 # A file's tests stay in one worker, and each worker has a home of its own: database, Redis, sockets.
 WORKERS := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Django's entry: every command of Sluice starts here."""
+"""Entry point of all management commands of Sluice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run one management command."""
+    """Run the management command of the command line."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
     from django.core.management import execute_from_command_line
 

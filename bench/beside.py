@@ -1,11 +1,16 @@
-"""Sluice and the best of each peer side by side: `python -m bench.beside [--runs 3] [--peers sluice,redis,...]`.
+"""Sluice and other brokers side by side: `python -m bench.beside [--runs 3] [--peers sluice,redis,...]`.
 
-100-byte JSON, every client in Python and a process of its own. For each: throughput one to one and to ten subscribers in batches
-of 512, replay from the start of what the throughput left, latency of single messages at a steady rate (from when a message is due,
-`bench.latency`), processor time of the server a message in the throughput, and its memory for 1,000 idle clients.
+Bodies are 100 bytes of JSON. Every client is a Python process of its own. For each broker:
 
-All take turns within a run; figures are medians of the runs. `--add` counts the runs in the JSON file as well, so that short runs
-make one table. What isn't installed is left out by name. Pictures are drawn beside the tables, from the same file.
+* throughput to one and to ten subscribers, in batches of 512
+* replay of these messages from the start
+* latency of single messages at a steady rate, from when a message is due (`bench.latency`)
+* the server's processor time a message during the throughput test
+* the server's memory for 1,000 idle clients
+
+All brokers take turns within a run; figures are medians of the runs. `--add` also counts the runs in the
+JSON file, so that several short runs make one table. Brokers that aren't installed are named and left out.
+Charts are drawn from the same file.
 """
 
 from __future__ import annotations
@@ -34,17 +39,20 @@ from bench.processes import family
 FAN = 10
 CLIENTS = 1_000
 DRAINED = 2.0
-"""What publishers did in a second, subscribers have three for: one that never ends is counted until then."""
+"""Factor on the publishers' time that subscribers get in addition.
+
+A subscriber that isn't finished then is counted as it is.
+"""
 console = Console(stderr=True)
 processes = multiprocessing.get_context("forkserver")
 LIBRARIES = ("broker_core.client", "gmqtt", "hiredis", "nats", "redis", "rich.table", "rstream")
+# Ten subscribers are forked, not started: importing would take longer than the measurement.
 processes.set_forkserver_preload(["bench.beside_roles", "bench.chart", "bench.isolation", *LIBRARIES])
-"""Ten subscribers are forked, not started: each would be importing for longer than it is measured."""
 Runs = list[dict[str, Figures]]
 
 
 class Role:
-    """One of them, started."""
+    """A started process with a role."""
 
     def __init__(self, target: Callable[..., None], *arguments: object) -> None:
         self._pipe, theirs = processes.Pipe()
@@ -53,7 +61,7 @@ class Role:
         theirs.close()
 
     def answer(self, within: float = 20.0) -> Any:
-        """What it says next. RuntimeError when it ends or is silent instead."""
+        """Return its next message. Raises RuntimeError if it ends or stays silent."""
         if not self._pipe.poll(within):
             raise RuntimeError("a role is silent")
         try:
@@ -70,7 +78,7 @@ class Role:
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of a process and all below it."""
+    """Return user and system time of a process and all its descendants."""
     ticks = 0
     for number in family(pid):
         with contextlib.suppress(OSError):
@@ -82,7 +90,7 @@ def processor_seconds(pid: int) -> float:
 def pass_on(
     way: Way, port: int, topic: str, seconds: float, readers: int, rate: int = 0
 ) -> tuple[Figures, list[Figures]]:
-    """One publisher and so many subscribers; what each says in the end."""
+    """Run one publisher and several subscribers; return the final figures of each."""
     asyncio.run(way.prepare(port, topic))
     limit = seconds * (1 + DRAINED) + WARM_S + 2
     roles = [Role(subscribe, way, port, topic, False, limit, rate) for _ in range(readers)]
@@ -129,7 +137,7 @@ def measure_way(way: Way, port: int, pid: int, number: int, seconds: float, rate
 
 
 def measure(peer: str, seconds: float, rate: int) -> dict[str, Figures]:
-    """All ways into one fresh server, the idle clients first."""
+    """Measure all ways into one fresh server, the idle clients first."""
     contender = CONTENDERS[peer]
     found: dict[str, Figures] = {}
     with contender.serve() as server:
@@ -153,7 +161,7 @@ def measure(peer: str, seconds: float, rate: int) -> dict[str, Figures]:
     return found
 
 
-# Telling.
+# Reporting.
 
 COLUMNS: dict[str, tuple[str, str]] = {
     "throughput": ("one to one/s", "{:,.0f}"),

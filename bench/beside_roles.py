@@ -1,4 +1,4 @@
-"""What each process of `bench.beside` does: publish, subscribe, or be idle."""
+"""The processes of `bench.beside`: publisher, subscriber and idle clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ Figures = dict[str, float]
 
 
 def run(main: Coroutine[Any, Any, None], timers: bool) -> None:
-    """`timers`: on a loop whose timers have microseconds, as in `bench.latency`."""
+    """Run a coroutine to its end.
+
+    `timers`: on a loop whose timers have microsecond resolution, as in `bench.latency`.
+    """
     if timers:
         with asyncio.Runner(
             loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())
@@ -36,11 +39,11 @@ def run(main: Coroutine[Any, Any, None], timers: bool) -> None:
 
 
 async def batches(seconds: float) -> AsyncIterator[list[bytes]]:
-    """The same batch again and again, for so long."""
+    """Yield the same batch again and again for `seconds`."""
     bodies, until = orders(BATCH), time.monotonic() + seconds
     while time.monotonic() < until:
         yield bodies
-        await asyncio.sleep(0)  # what the client's tasks have to do isn't kept waiting
+        await asyncio.sleep(0)  # let the client's tasks run
     yield [END]
 
 
@@ -66,7 +69,7 @@ def publish(pipe: Connection, way: Way, port: int, topic: str, seconds: float, r
 
 
 class Tally:
-    """What a subscriber got, until the message that is the end."""
+    """Counts received messages, until the end message."""
 
     def __init__(self, timed: bool) -> None:
         self._timed = timed
@@ -82,7 +85,7 @@ class Tally:
             bodies = bodies[:-1]
         if self._timed:
             self.took += [now - int(body[:20]) for body in bodies]
-        self.nbytes += sum(map(len, bodies))  # every body is touched
+        self.nbytes += sum(map(len, bodies))  # touch every body
         self.count += len(bodies)
         self.last = now / 1e9
 
@@ -102,7 +105,7 @@ def subscribe(
         if rate:
             figures |= percentiles(tally.took[int(WARM_S * rate) :])
         pipe.send(figures)
-        os._exit(0)  # no library's farewell is waited for
+        os._exit(0)  # don't wait for the libraries' shutdown
 
     run(main(), rate > 0)
 

@@ -1,7 +1,10 @@
-"""A broker as `manage.py runbroker` runs it, without a database: `python -m bench.broker HOME`. Prints its ports.
+"""A broker as `manage.py runbroker` runs it, but without a database: `python -m bench.broker HOME`.
 
-Behind the two sizes stands the instance's name; with a member's name, engines and perhaps sync members (by commas) behind that
-it is one of a group. With `--tls` in front of all it has a transport `tcps`, and HOME the `authority.pem` to believe.
+Prints its ports.
+
+Further arguments: memory limit, journal size, instance name, and for a member of a group its name, the NATS
+URLs and the sync members (separated by commas). With `--tls` before HOME it has a transport `tcps`, whose
+authority is HOME/authority.pem.
 """
 
 from __future__ import annotations
@@ -50,9 +53,7 @@ async def main(
             sync_members=tuple(sync_members.split(",")) if sync_members else (),
         ),
         pool=PoolSettings(message_memory_limit=memory_limit),
-        quotas=(
-            QuotaSettings(client_topics=1_000_000),
-        ),  # one client's 100,000 topics are measured, not refused
+        quotas=(QuotaSettings(client_topics=1_000_000),),  # a client with 100,000 topics must not be refused
         transports=tuple(
             [TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")] + secure
         ),
@@ -68,7 +69,8 @@ async def main(
 
 
 if __name__ == "__main__":
-    # Nobody reads what this prints behind its ports, and a full pipe would hold it; the product's log has a thread of its own.
+    # No process reads the output behind the ports, and a full pipe would block the broker. The product's
+    # log has its own thread.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)

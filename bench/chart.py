@@ -1,4 +1,4 @@
-"""Bars in SVG, without a library."""
+"""Bar charts as SVG, without a library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OWN, OTHER, INK = "#0b6e4f", "#8a94a6", "#1c2430"
 
 
 def bars(title: str, values: Mapping[str, float], form: str, own: str = "Sluice") -> str:
-    """One bar for each, `own` ones in a colour of their own."""
+    """Return a chart with one bar for each value; bars of `own` have their own colour."""
     most = max(values.values(), default=1) or 1
     height = TOP + ROW * len(values) + 12
     lines = [

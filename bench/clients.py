@@ -1,7 +1,9 @@
-"""What 10,000 clients cost the broker's loop each second, and a page of them: `python -m bench.clients [--clients 10000]`.
+"""Cost of 10,000 clients for the broker's event loop, and of a page that lists them.
 
-A real broker with its control socket in this process; the clients are real connections whose transport keeps nothing.
-A part of them is behind, with messages that wait. Times are those that the loop could do nothing else in.
+    python -m bench.clients [--clients 10000]
+
+A real broker with its control socket runs in this process. The clients are real connections whose transport
+stores nothing. Some of them have a backlog. Times are those in which the loop could do nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ SECONDS = 8
 
 
 class Nowhere:
-    """A transport that keeps nothing; it takes deliveries unless it is `stalled`."""
+    """A transport that stores nothing. It accepts deliveries unless it is `stalled`."""
 
     protocol, remote, peer_names, is_flushed = "amps", "127.0.0.1:1", frozenset[str](), True
     window_step_bytes, is_network_limited, text_mode, receive_window = 0, False, False, UNKNOWN
@@ -44,7 +46,7 @@ class Nowhere:
         self.written_bytes = 0
 
     def acked_bytes(self) -> int:
-        """Everything at once."""
+        """Return all bytes sent, as if the peer acknowledged immediately."""
         return self.written_bytes
 
     def read_progress(self) -> ReadProgress:
@@ -52,33 +54,33 @@ class Nowhere:
         return ReadProgress(0, 0, 0)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
-        """Taken."""
+        """Count and drop the entries."""
         self.written_bytes += sum(entry.nbytes for entry in entries)
 
     def send_reply(self, reply: Reply) -> None:
-        """Heard."""
+        """Drop the reply."""
 
     def on_logged_on(self) -> None:
-        """Frames may be large."""
+        """Do nothing."""
 
     def pause_reading(self) -> None:
-        """Nothing is read."""
+        """Do nothing."""
 
     def resume_reading(self) -> None:
-        """Nothing is read."""
+        """Do nothing."""
 
     def close(self, code: str, message: str) -> None:
-        """Closed."""
+        """Do nothing."""
 
     def drop(self) -> None:
-        """Closed."""
+        """Do nothing."""
 
     def drop_input(self) -> None:
-        """There was no connection."""
+        """Do nothing."""
 
 
 def crowd(broker: Broker, number: int, behind: int) -> None:
-    """Log that many clients on, each with a subscription; the first `behind` of them take nothing."""
+    """Log on `number` clients with a subscription each. The first `behind` of them accept nothing."""
     for index in range(number):
         connection: Connection = broker.engine.add_connection("tcp", Nowhere(index < behind))
         topic = "busy.>" if index < behind else f"quiet.{index}"
@@ -88,7 +90,7 @@ def crowd(broker: Broker, number: int, behind: int) -> None:
 
 
 async def page(broker: Broker, **asked: Any) -> dict[str, Any]:
-    """A page through the control socket, as the console asks for it."""
+    """Request a page over the control socket, as the console does."""
 
     reader, writer = await asyncio.open_unix_connection(str(broker.paths.control), limit=1 << 26)
     try:
@@ -102,7 +104,7 @@ async def page(broker: Broker, **asked: Any) -> dict[str, Any]:
 
 
 class Stalls:
-    """How long the loop was busy with one thing, in ms, but for Python's collector, whose runs are noted apart."""
+    """Times in ms for which the loop was busy. Runs of Python's garbage collector are recorded apart."""
 
     def __init__(self) -> None:
         self.late: list[float] = []
@@ -110,7 +112,7 @@ class Stalls:
         self._began = 0.0
 
     async def watch(self) -> None:
-        """Wake each millisecond, and note by how much too late."""
+        """Wake each millisecond, and record the delay."""
         gc.callbacks.append(self._collecting)
         try:
             while True:
@@ -128,10 +130,14 @@ class Stalls:
 
 
 async def measure(number: int, behind: int) -> dict[str, float]:
-    """Figures in ms, and the seconds of processor time a second."""
+    """Return figures in ms, and the share of a processor core."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         policy = replace(default_policy("bench-1"), transports=(TransportSettings("tcp", "tcp", 0),))
-        broker = Broker(policy, BrokerPaths.in_home(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type]
+        broker = Broker(
+            policy,
+            BrokerPaths.in_home(Path(home), "bench-1"),
+            lambda *_: None,  # type: ignore[arg-type]
+        )
 
         async def on_tick(snapshot: Snapshot) -> None:
             assert len(snapshot.clients) == len(broker.engine.roster.clients)
@@ -173,7 +179,8 @@ def main() -> None:
     print(
         f"{options.clients:,} clients: the loop was busy for {found['longest_ms']:.0f} ms at a time at most "
         f"(and {found['collector_ms']:.0f} ms with Python's collector), "
-        f"{100 * found['core']:.0f} % of a core; a page of 100: {found['page_ms']:.0f} ms, at most {found['page_most_ms']:.0f} ms"
+        f"{100 * found['core']:.0f} % of a core; a page of 100: {found['page_ms']:.0f} ms, at "
+        f"most {found['page_most_ms']:.0f} ms"
     )
 
 

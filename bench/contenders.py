@@ -1,7 +1,10 @@
-"""Who stands beside Sluice in `bench.beside`, each at its best through Python: servers that `bench.peers` starts, and ways into them.
+"""The brokers of `bench.beside`.
 
-A way has a publisher and a subscriber. Publishers get batches from an asynchronous iterator that paces, keep a bounded number
-of messages unanswered where the broker answers at all, and return when the last is. A batch of one is a single message.
+Their servers, which `bench.peers` starts, and the fastest ways into them from Python.
+
+A way has a publisher and a subscriber. A publisher gets batches from an asynchronous iterator that sets the
+pace. It keeps a bounded number of messages unanswered, if the broker answers, and returns after the last
+answer. A batch of one is a single message.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from broker_core.protocols.native import encode_command
 HOST = "127.0.0.1"
 READ = 256 * 1024
 UNANSWERED = 16_384
-"""Messages that a publisher has on their way, at most."""
+"""Maximum messages of a publisher without an answer."""
 PACKAGES = ".venv/bin/python -m pip install -r requirements-bench.in"
 Batches = AsyncIterator[list[bytes]]
 THROUGHPUT, FAN_OUT, REPLAY, LATENCY = "throughput", "fan-out", "replay", "latency"
@@ -31,7 +34,7 @@ ALL = (THROUGHPUT, FAN_OUT, REPLAY, LATENCY)
 
 
 class Way(Protocol):
-    """One way into a server: how it is spoken to, and what of it is measured."""
+    """A way into a server: a protocol or client library, and the tests in which it is measured."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +43,7 @@ class Way(Protocol):
     def measured(self) -> Sequence[str]: ...
 
     async def prepare(self, port: int, topic: str) -> None:
-        """Make the topic, where it must be made."""
+        """Create the topic, if the broker requires that."""
         ...
 
     async def publish(self, port: int, topic: str, batches: Batches) -> None: ...
@@ -48,13 +51,13 @@ class Way(Protocol):
     async def subscribe(
         self, port: int, topic: str, ready: Callable[[], None], received: Received, replay: bool
     ) -> None:
-        """Until it is cancelled. `replay`: from the start of what is kept."""
+        """Deliver messages until it is cancelled. `replay`: from the start of the stored messages."""
         ...
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A server's configuration. `disk` says what it does about the disk before it says yes."""
+    """Configuration of a server. `disk`: what it does about the disk before it acknowledges."""
 
     name: str
     disk: str
@@ -63,11 +66,14 @@ class Contender:
     serve: Callable[[], AbstractContextManager[Server]]
     ways: Sequence[Way]
     idle: Callable[[int, int], Awaitable[object]]
-    """Port and number: one client that is logged on, and subscribed where the broker knows such a thing; keep what is returned."""
+    """Connect one idle client (port, number), subscribed if the broker has subscriptions.
+
+    The caller keeps the result.
+    """
 
 
 class Unanswered:
-    """How many messages wait for the broker's answer."""
+    """Counter of messages without an answer of the broker."""
 
     def __init__(self, limit: int = UNANSWERED) -> None:
         self._limit = limit
@@ -75,7 +81,7 @@ class Unanswered:
         self._changed = asyncio.Event()
 
     async def sent(self, number: int) -> None:
-        """Comes back when there is room."""
+        """Count messages as sent; wait until fewer than the limit are unanswered."""
         self._open += number
         await self._until(self._limit)
 
@@ -93,7 +99,7 @@ class Unanswered:
 
 
 async def ask(port: int, data: bytes) -> object:
-    """A connection that has said something and got an answer."""
+    """Open a connection, send data, and wait for an answer."""
     reader, writer = await asyncio.open_connection(HOST, port, limit=1024)
     writer.write(data)
     await reader.read(1)
@@ -149,7 +155,7 @@ class SluiceWay:
 
 @contextlib.contextmanager
 def serve_sluice() -> Iterator[Server]:
-    with broker(1 << 34) as (ports, pid):  # a pool that no benchmark fills
+    with broker(1 << 34) as (ports, pid):  # larger than any benchmark fills
         yield Server(ports["tcp"], pid)
 
 
@@ -186,7 +192,10 @@ class NatsWay:
             await client.close()
 
     async def publish(self, port: int, topic: str, batches: Batches) -> None:
-        """To a stream, with one inbox for all answers: `publish_async` has a future, a timer and a name for each message."""
+        """Publish to a stream, with one inbox for all answers.
+
+        `publish_async` would need a future, a timer and a name for each message.
+        """
         client = await self._connect(port)
         unanswered = Unanswered(self.unanswered)
         inbox = ""
@@ -244,7 +253,7 @@ async def idle_nats(port: int, _number: int) -> object:
 
 @dataclass(frozen=True)
 class RedisWay:
-    """redis-py as people use it: a pipeline of XADD, and XREAD."""
+    """redis-py as usually used: a pipeline of XADD, and XREAD."""
 
     name: str = "redis-py"
     measured: Sequence[str] = (THROUGHPUT,)
@@ -271,7 +280,7 @@ class RedisWay:
         ready()
         last: Any = "0-0"
         while True:
-            await asyncio.sleep(0)  # lets what ends this have a turn
+            await asyncio.sleep(0)  # lets a cancellation in
             found: Any = connection.xread({topic: last}, count=1_000, block=100)
             for _, entries in found or ():
                 received([fields[b"b"] for _, fields in entries])
@@ -280,11 +289,11 @@ class RedisWay:
 
 @dataclass(frozen=True)
 class PackedRedisWay:
-    """A batch of XADD packed once and written to the socket as it is, and XREAD cut by hiredis."""
+    """XADD commands packed once and written to the socket directly, and XREAD parsed by hiredis."""
 
     name: str = "packed once, hiredis"
     transactions: bool = False
-    """A batch in MULTI and EXEC, so that it is synced once, not with each 16 KB that Redis reads."""
+    """Send each batch in MULTI and EXEC, so that it is synced once, not with each 16 KB that Redis reads."""
     measured: Sequence[str] = ALL
 
     async def prepare(self, port: int, topic: str) -> None:
@@ -297,7 +306,7 @@ class PackedRedisWay:
         async def read() -> None:
             before = b"\n"
             while data := await reader.read(READ):
-                if b"\n-" in before + data:  # one that it refuses; it won't be answered any more
+                if b"\n-" in before + data:  # a refused command, whose answer would never come
                     raise RuntimeError(data[:100])
                 unanswered.answered(data.count(b"$"))
                 before = data[-1:]
@@ -341,7 +350,7 @@ class PackedRedisWay:
 
 
 def pack(*words: bytes) -> bytes:
-    """A command of Redis' protocol."""
+    """Encode a command in Redis' protocol."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
@@ -383,7 +392,7 @@ class RabbitWay:
                 if self.sub_entries:
                     answered = partial(answer, len(bodies))
                     await producer.send_sub_entry(topic, bodies, on_publish_confirm=answered)
-                    # What it gathers would leave every half second, and that is what would be measured.
+                    # The producer flushes every half second, which would be measured instead.
                     await producer._publish_buffered_messages(topic)
                 else:
                     await producer.send_batch(topic, bodies, on_publish_confirm=one)
@@ -413,7 +422,7 @@ async def idle_rabbitmq(port: int, _number: int) -> object:
 
     consumer = rstream.Consumer(HOST, port, **GUEST)
     await consumer.start()
-    await consumer.stream_exists("idle")  # it connects when it has something to ask
+    await consumer.stream_exists("idle")  # it connects with the first request
     return consumer
 
 
@@ -449,7 +458,7 @@ class MosquittoWay:
                 client.publish(topic, body, qos=self.qos)
             if len(bodies) > 1:
                 await store.wait_empty()
-        client.publish("flush", b"", qos=1)  # its answer says that all before it was read
+        client.publish("flush", b"", qos=1)  # its answer shows that the broker has read everything before
         await store.wait_empty()
 
     async def subscribe(
@@ -557,7 +566,7 @@ CONTENDERS: dict[str, Contender] = {
         partial(stomp.serve_rabbitmq, "rabbitmq_stream", STREAM_LISTENER),
         (
             RabbitWay("rstream, plain"),
-            # Its sub-entries leave every half second, so their latency is that timer's.
+            # Sub-entries are flushed every half second, so their latency would be that of the timer.
             RabbitWay(
                 "rstream, sub-entries of 512", sub_entries=True, measured=(THROUGHPUT, FAN_OUT, REPLAY)
             ),

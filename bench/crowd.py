@@ -1,7 +1,8 @@
-"""A crowd of stalled clients: `python -m bench.crowd [--stalled 2000] [--healthy 50]`.
+"""Many stalled clients: `python -m bench.crowd [--stalled 2000] [--healthy 50]`.
 
-That many WebSocket clients subscribe and read nothing more, beside healthy ones, in one broker with a small pool. The
-figures: what the healthy ones get, the broker's memory against its pool, and how the stalled ones stand in the end.
+The stalled WebSocket clients subscribe and then read nothing, beside healthy ones, in one broker with a
+small pool. Figures: what the healthy clients get, the broker's memory against its pool, and the states of
+the stalled ones at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SMALL = 16 * 1024
 
 
 async def stalled(port: int, number: int, stomp: bool = False) -> None:
-    """Open that many WebSockets, subscribe, and never read again. `stomp`: to a transport of STOMP's."""
+    """Open WebSockets, subscribe, and never read again. `stomp`: to a STOMP transport."""
     import socket
 
     kept = []
@@ -58,13 +59,13 @@ async def stalled(port: int, number: int, stomp: bool = False) -> None:
 
 
 def binary_frame(payload: bytes) -> bytes:
-    """A masked WebSocket message (RFC 6455), with a mask of zeros."""
+    """Return a masked WebSocket message (RFC 6455), with a mask of zeros."""
     assert len(payload) < 126
     return bytes((0x82, 0x80 | len(payload), 0, 0, 0, 0)) + payload
 
 
 async def healthy(port: int, number: int) -> None:
-    """That many clients that read, in one process; the moments of all are pooled."""
+    """Run clients that read, in one process, and collect the latencies of all."""
     import signal
 
     latencies: list[int] = []
@@ -117,6 +118,7 @@ async def publish(port: int, seconds: float, rate: int) -> None:
 def measure(
     number: int, reading: int, seconds: float, rate: int, pool: int, stomp: bool = False
 ) -> dict[str, Any]:
+    """Run stalled and healthy clients against one broker; return the figures."""
     with broker(pool) as (ports, pid):
         processes = []
         try:
@@ -150,6 +152,7 @@ def measure(
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.crowd", description=__doc__)
     parser.add_argument("--stalled", type=int, default=2_000)
     parser.add_argument("--healthy", type=int, default=50)

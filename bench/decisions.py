@@ -1,8 +1,8 @@
-"""What judging costs: `python -m bench.decisions [--clients 20000]`.
+"""Cost of the guard's decisions: `python -m bench.decisions [--clients 20000]`.
 
-The guard alone, without sockets: 20,000 clients with a backlog each. How long the choice of the largest user takes
-(limit: 50 µs), what a message costs while nothing is over, and the longest turn of the loop that the tick takes. All
-of it in CPU time, so that what else the machine does is left out.
+The guard runs alone, without sockets: 20,000 clients with a backlog each. Measured are the choice of the
+largest user (limit: 50 µs), the cost of a message while no limit is exceeded, and the longest time for
+which a tick occupies the loop. All figures are CPU time, so that other load on the machine doesn't count.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PARTS = 40
 PART = SECOND // PARTS
 MINUTE = 60
 MESSAGES = 2_500
-"""Between two parts of the tick: a hundred thousand a second."""
+"""Messages between two parts of the tick: 100,000 a second."""
 WAITING = BacklogCounts(10, 0, 0, "bench|1|")
 
 
 class Held:
-    """A client's backlog that nobody reads."""
+    """Backlog of a client that reads nothing."""
 
     def __init__(self, oldest_at: int) -> None:
         self.oldest_at = self.unacked_at = oldest_at
@@ -48,7 +48,7 @@ class Held:
         self.blocked_since = oldest_at
 
     def update_progress(self) -> None:
-        """Nothing was acknowledged."""
+        """Do nothing: nothing was acknowledged."""
 
     def waiting(self) -> BacklogCounts:
         return WAITING
@@ -62,7 +62,10 @@ def guard(memory_limit: int, **more: Any) -> SlowClientGuard:
 
 
 def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list[ClientUsage]:
-    """Clients whose backlogs come to these sizes within so many seconds, sampled and ranked as they grow; 0: at once."""
+    """Register clients whose backlogs grow to these sizes.
+
+    `seconds`: time of the growth, in which they are sampled and ranked; 0: immediately.
+    """
     accounts = [made.register(f"c{number}", "tcp", Held(START)) for number in range(len(sizes))]
     for second in range(seconds):
         for account, size in zip(accounts, sizes, strict=True):
@@ -71,15 +74,15 @@ def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list
             made.tick_part(START + part * PART)
     for account, size in zip(accounts, sizes, strict=True):
         made.on_queued(account, size - account.memory, START)
-    tune_interpreter()  # as a broker's process
+    tune_interpreter()  # as a broker does
     return accounts
 
 
 class Choices:
-    """Decisions while everybody's backlog grows, again and again by as much, and the pool is at its limit.
+    """Decisions while all backlogs grow evenly and the pool is at its limit.
 
-    Whoever is offlined stays it. With `at_once` its memory is on disk at once; without, as long as the bench lasts in
-    memory, on its way, as where thousands are offlined one after the other.
+    An offlined client stays offlined. With `at_once` its memory is freed immediately. Without, it stays in
+    memory for the whole benchmark, as when thousands are offlined one after the other.
     """
 
     def __init__(self, sizes: Sequence[int], *, seconds: int = MINUTE, at_once: bool = True) -> None:
@@ -94,7 +97,7 @@ class Choices:
         self._step = max(1, sum(sizes) // len(sizes) // 10)
 
     def make(self, wanted: int) -> Choices:
-        """Go on until so many have been taken, or all are offlined."""
+        """Continue until `wanted` decisions were made, or all clients are offlined."""
         while len(self.taken) < wanted:
             growing = [account for account in self._accounts if not account.is_offlined]
             if not growing:
@@ -125,7 +128,7 @@ class Choices:
 
 
 def hot_path(clients: int, messages: int = 1_000_000) -> float:
-    """Seconds of one message queued and released while nothing is over."""
+    """Return the seconds to queue and release a message while no limit is exceeded."""
     made = guard(1 << 50)
     accounts = crowd(made, [50_000] * clients)
     turns = messages // clients
@@ -140,14 +143,21 @@ def hot_path(clients: int, messages: int = 1_000_000) -> float:
 RULES: dict[str, Any] = {
     "xap": [{"enabled": True, "mode": "shadow"}],
     "rules": [
-        {"name": "old", "signal": "oldest_age", "shape": "soft_for", "limit": 1, "hold_ms": 3_600_000,
-         "mode": "enforce", "ladder": [{"action": "warn"}]},
+        {
+            "name": "old",
+            "signal": "oldest_age",
+            "shape": "soft_for",
+            "limit": 1,
+            "hold_ms": 3_600_000,
+            "mode": "enforce",
+            "ladder": [{"action": "warn"}],
+        },
     ],
-}  # fmt: skip
+}
 
 
 def ticks(clients: int, rules: dict[str, Any], seconds: int = 8) -> tuple[list[float], list[float]]:
-    """Seconds of each 25 ms part of a round, and of whole rounds, with everybody backlogged."""
+    """Return the seconds of each 25 ms part of a tick, and of whole ticks. All clients have a backlog."""
     made = guard(1 << 50, **rules)
     crowd(made, [100_000] * clients)
     parts, rounds = [], []
@@ -177,6 +187,7 @@ def main() -> None:
 
 
 def choices(table: Table, clients: int) -> None:
+    """Add rows for the choice of the largest user."""
     draw = random.Random(1)
     equal, wanted = [100_000] * clients, min(2_000, clients // 10)
     varied = [int(1_000 * 10 ** (6 * draw.random())) for _ in range(clients)]

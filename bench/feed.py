@@ -1,8 +1,11 @@
-"""One tab of the console before thousands of clients: `python -m bench.feed --broker tcp://127.0.0.1:9007 --operator maria`.
+"""A tab of the console with thousands of clients.
 
-Real connections, each subscribed, to a Sluice that runs (`make up`); the operator's password is read from SLUICE_PASSWORD. A tab of
-Chromium then looks at the clients' page. The figures: the time to its first row, bytes a second of its WebSocket, how long a key in
-the search takes until the list follows, and the browser's tasks over 50 ms. Some clients get a record a second, so that rows move.
+    python -m bench.feed --broker tcp://127.0.0.1:9007 --operator maria
+
+Real, subscribed connections to a running Sluice (`make up`). The operator's password is read from
+SLUICE_PASSWORD. A tab of Chromium then shows the clients' page. Figures: the time to its first row, bytes a
+second of its WebSocket, the time from a key in the search to the updated list, and the browser's tasks over
+50 ms. Some clients receive a record a second, so that rows change.
 """
 
 from __future__ import annotations
@@ -27,28 +30,32 @@ from broker_core.protocols.native import encode_command
 CHROMIUM = os.environ.get("SLUICE_CHROMIUM", "/usr/bin/chromium")
 A_PROCESS, AT_ONCE = 5_000, 50
 MOVING = 200
-"""Of a process's clients: they share the topic on which a record comes each second."""
-# Each narrows or widens what is shown, so that the list says another number.
+"""Clients of a process that share the topic on which a record arrives each second."""
+# Each search shows another number of clients.
 SEARCHES = ("crowd-0", "crowd-00", "crowd-001", "crowd-0012", "crowd-", "crowd-01")
 WATCH = """() => {
   window.__long = [];
-  new PerformanceObserver((list) => window.__long.push(...list.getEntries().map((one) => one.duration))).observe({ entryTypes: ["longtask"] });
+  new PerformanceObserver(\
+(list) => window.__long.push(...list.getEntries().map((one) => one.duration))\
+).observe({ entryTypes: ["longtask"] });
 }"""
 TYPE = """async (text) => {
-  const field = document.querySelector("#search"), shown = document.querySelector("#shown"), before = shown.textContent, at = performance.now();
+  const field = document.querySelector("#search"), \
+shown = document.querySelector("#shown"), before = shown.textContent, at = performance.now();
   field.value = text;
   field.dispatchEvent(new Event("input", { bubbles: true }));
-  while (shown.textContent === before && performance.now() - at < 10_000) await new Promise(requestAnimationFrame);
+  while (shown.textContent === before && performance.now() - at < 10_000) \
+await new Promise(requestAnimationFrame);
   return performance.now() - at;
 }"""
 
 
 async def connect(broker: str, first: int, number: int) -> None:
-    """Hold so many connections open; each reads what comes and drops it."""
+    """Keep connections open; each reads and drops everything."""
     at, own = (
         urlsplit(broker),
         f"127.0.0.{2 + first // A_PROCESS}",
-    )  # an instance takes 10,000 from one address
+    )  # an instance accepts 10,000 connections from one address
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(index: int) -> asyncio.StreamWriter:
@@ -77,7 +84,7 @@ async def connect(broker: str, first: int, number: int) -> None:
 
 
 def look(address: str, operator: str, password: str, seconds: float) -> dict[str, Any]:
-    """What one tab costs and does."""
+    """Measure one tab."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--no-first-run"]
@@ -101,10 +108,14 @@ def look(address: str, operator: str, password: str, seconds: float) -> dict[str
         steady, resting = sum(received) / seconds, _long(page)
         keys = [float(page.evaluate(TYPE, text)) for text in SEARCHES]
         found = {
-            "first_row_ms": 1_000 * first_row, "bytes_a_second": steady, "key_ms_median": statistics.median(keys),
-            "key_ms_worst": max(keys), "long_tasks_at_rest": len(resting), "longest_task_ms": max([*resting, *_long(page), 0.0]),
+            "first_row_ms": 1_000 * first_row,
+            "bytes_a_second": steady,
+            "key_ms_median": statistics.median(keys),
+            "key_ms_worst": max(keys),
+            "long_tasks_at_rest": len(resting),
+            "longest_task_ms": max([*resting, *_long(page), 0.0]),
             "shown": page.locator("#shown").inner_text(),
-        }  # fmt: skip
+        }
         browser.close()
         return found
 
@@ -139,10 +150,11 @@ def main() -> None:
     crowds = [
         subprocess.Popen(
             [sys.executable, "-m", "bench.feed", "--broker", options.broker, "--role", *map(str, part)],
-            stdout=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for part in parts
-    ]  # fmt: skip
+    ]
     try:
         began = time.perf_counter()
         for crowd in crowds:

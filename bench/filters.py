@@ -1,7 +1,8 @@
-"""What content filters cost a record: `python -m bench.filters [--runs 5]`.
+"""Cost of content filters for a record: `python -m bench.filters [--runs 5]`.
 
-10 to 10,000 subscriptions of one topic, each with a filter of its own, and batches of 512 records through `SubscriptionRegistry.match` alone; processor time of
-this process, the median of the runs. Each record passes one filter of those that compare for equality, and one in a hundred of the others.
+10 to 10,000 subscriptions of one topic, each with a different filter, and batches of 512 records, through
+`SubscriptionRegistry.match` alone. Figures are processor time, medians of the runs. Each record passes one
+of the filters that compare for equality, and one in a hundred of the others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS = {
 
 
 def nanoseconds(text: str, number: int, runs: int) -> float:
-    """Of processor time a record."""
+    """Return the processor time of a record in ns."""
     registry = SubscriptionRegistry[None](None)
     pattern = TopicPattern.parse("orders")
     for one in range(number):

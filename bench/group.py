@@ -1,14 +1,21 @@
-"""A group of three against a broker by itself: `python -m bench.group [--runs 3] [--records 100000] [--behind 1000000] [--seconds 5]`.
+"""A group of three members against a single broker.
 
-Three engines that sync always, three brokers, publisher and subscriber, all on this machine; the publisher is at one member and the subscriber at
-another. The broker by itself takes turns with it. Records of 100 bytes, JSON that packs; with `--random` such as don't.
+    python -m bench.group [--runs 3] [--records 100000] [--behind 1000000] [--seconds 5]
 
-* rate: in batches of 512, from the first publish to the last record received, and the processor's time of brokers and engines for each MB.
-* latency: single messages at a steady rate, from when each was due until the subscriber's application has it; and publish and flush, one at a time.
-* fail-over: a publisher that waits for each acknowledgement, with all members as its addresses; the longest time between two, when its member is
-  killed, and when the engine that leads is.
-* catch-up: a member is away while `--behind` records come; from its start until a subscriber there has them all.
-* fully durable: rate and steady rate again, in a group whose three members are all waited for, of a `fully_durable` subscription.
+Three NATS servers that always sync, three brokers, publisher and subscriber run on this machine. The
+publisher and the subscriber use different members. The single broker takes turns with the group. Records
+have 100 bytes of JSON that compresses well; with `--random` they don't compress.
+
+* rate: in batches of 512, from the first publish to the last record received, and the processor time of
+  brokers and servers for each MB
+* latency: single messages at a steady rate, from when each is due until the subscriber's application has
+  it; and publish and flush of one at a time
+* fail-over: a publisher that waits for each acknowledgement, with all members as its addresses; the longest
+  time between two acknowledgements when its member is killed, and when the leading server is killed
+* catch-up: a member is stopped while `--behind` records are published; from its start until its subscriber
+  has all of them
+* fully durable: rate and steady rate of a `fully_durable` subscription, in a group whose three members are
+  all sync members
 
 Figures are medians of the runs.
 """
@@ -43,7 +50,7 @@ SIZE = 100
 BATCH = 512
 ONE_AT_A_TIME = 300
 BEFORE_S, AFTER = 2.0, 20
-"""Of a fail-over: so long before the kill, and so many acknowledgements after the longest wait could have ended."""
+"""Fail-over: seconds before the kill, and acknowledgements after the longest possible wait."""
 console = Console(stderr=True)
 Figures = dict[str, float]
 
@@ -76,7 +83,7 @@ class Engines:
         return ",".join(one.url for one in self.addresses)
 
     def leader(self, instance: str) -> str:
-        """The engine that leads the log of this name, which is made if there is none; waits for one."""
+        """Return the server that leads the log of an instance; wait for one. Creates the log if needed."""
         return asyncio.run(self._leader(instance))
 
     async def _leader(self, instance: str) -> str:
@@ -100,7 +107,7 @@ class Engines:
 
 
 class Group:
-    """Engines, and members a, b and c with their addresses and process ids."""
+    """NATS servers, and members a, b and c with their addresses and process ids."""
 
     def __init__(self, stack: contextlib.ExitStack, sync_members: str = "") -> None:
         self._sync_members = sync_members
@@ -128,7 +135,7 @@ class Group:
         return ",".join(self.addresses.values())
 
     def cpu(self) -> tuple[float, float]:
-        """Seconds of processor: brokers, engines."""
+        """Return the processor seconds of brokers and of NATS servers."""
         return (
             sum(map(spent, self.pids.values())),
             sum(spent(one.pid) for one in self.engines.processes.values()),
@@ -141,11 +148,11 @@ def _free_ports(number: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in held]
 
 
-# The cases: the address that is published at, and the one that is subscribed at.
+# The cases take the address of the publisher, and that of the subscriber.
 
 
 def rate(publish_at: str, subscribe_at: str, number: int, bodies: str, fully_durable: bool = False) -> float:
-    """Records a second."""
+    """Return records a second."""
     number -= number % BATCH
     how = ("0|1|", "fully_durable") if fully_durable else ("",)
     reading = role("sluice-subscribe", subscribe_at, number, "subscriber", *how)
@@ -173,7 +180,7 @@ def flushed(address: str) -> Figures:
 
 @contextlib.contextmanager
 def publishing(addresses: str) -> Iterator[Process]:
-    """A publisher that waits for each acknowledgement, well on its way."""
+    """Run a publisher that waits for each acknowledgement; yield it when it has published for a while."""
     with latency.started("bench.group", "--role", "publish", addresses) as process:
         answer(process)
         time.sleep(BEFORE_S)
@@ -181,7 +188,7 @@ def publishing(addresses: str) -> Iterator[Process]:
 
 
 def longest_wait(process: Process) -> float:
-    """Seconds."""
+    """End the publisher; return its longest wait in seconds."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -189,7 +196,10 @@ def longest_wait(process: Process) -> float:
 
 
 async def publish_one_by_one(addresses: str) -> None:
-    """Says when it has begun; a line of input makes it go on for some more, say its longest wait, and end."""
+    """Publish and wait for each acknowledgement; report the start.
+
+    After a line of input, publish some more, report the longest wait and end.
+    """
     from broker_core.client import AsyncClient, ReconnectPolicy
 
     quick = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
@@ -210,7 +220,10 @@ async def publish_one_by_one(addresses: str) -> None:
 
 
 def fail_over(group: Group) -> dict[str, float]:
-    """Longest waits in s. The member is started again before the engine is killed."""
+    """Return the longest waits in s.
+
+    The killed member is started again before the leading server is killed.
+    """
     found = {}
     with publishing(group.all) as process:
         group.kill("a")
@@ -219,14 +232,14 @@ def fail_over(group: Group) -> dict[str, float]:
     leader = group.engines.leader("bench-1")
     with publishing(group.all) as process:
         group.engines.processes[leader].kill()
-        # The publisher is at work all the while: what it is told comes behind the wait that it measures.
+        # The publisher keeps publishing, and reads its input only after the wait that it measures.
         time.sleep(1.0)
         found["the engine that leads is killed"] = longest_wait(process)
     return found
 
 
 def catch_up(group: Group, number: int, bodies: str) -> float:
-    """Records a second of a member that was away."""
+    """Return records a second of a member that was stopped."""
     number -= number % BATCH
     group.kill("c")
     writing = role("sluice-publish", group.addresses["a"], number, BATCH, bodies)
@@ -242,7 +255,7 @@ def catch_up(group: Group, number: int, bodies: str) -> float:
 
 
 def one_run(options: argparse.Namespace) -> dict[str, Figures]:
-    """Of both sides, by what was measured."""
+    """Return the figures of group and single broker, by measurement."""
     number, seconds, messages = options.records, options.seconds, options.messages
     bodies = "random" if options.random else ""
     mb = (number - number % BATCH) * SIZE / 1e6
@@ -280,10 +293,10 @@ def one_run(options: argparse.Namespace) -> dict[str, Figures]:
 
 
 def in_step(group: Group, options: argparse.Namespace, bodies: str) -> dict[str, Figures]:
-    """What a `fully_durable` subscription gets where all three members are waited for."""
+    """Measure a `fully_durable` subscription whose group has three sync members."""
     at, there = group.addresses["a"], group.addresses["b"]
     found: dict[str, Figures] = {}
-    # First the steady rate: members that have just started wait until they have heard of each other.
+    # The steady rate first: members that have just started wait for each other's first status.
     for key, value in paced(at, there, options.seconds, options.messages, "fully_durable").items():
         found[f"fully durable: {options.messages:,}/s, {key}, ms"] = {"group": value}
     found["fully durable: rate"] = {"group": rate(at, there, options.records, bodies, fully_durable=True)}

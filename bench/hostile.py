@@ -1,12 +1,14 @@
-"""What hostile clients cost, and what a well-behaved one feels beside them: `python -m bench.hostile [--seconds 5] [--elsewhere]`.
+"""Cost of hostile clients, and their effect on a well-behaved one.
 
-    before logon    connections that send 15 MiB each without having logged on, at once, again and again, on each transport
-    the others      one attack after the other of what a client may do that is logged on, or never is
+    python -m bench.hostile [--seconds 5] [--elsewhere]
 
-For each attack: the broker's resident memory before, at most and after, and the time from a publish to its delivery of a
-client that does nothing wrong, 200 times a second. The attackers are processes of their own; on two cores they also take
-the machine from the broker, so the row `nobody` is what to compare with, and a quiet machine what to judge by. With
-`--elsewhere` they attack another broker that runs beside: what the client feels then is what the machine alone costs it.
+    before logon    many connections that send 15 MiB each without a logon, again and again, on each transport
+    the others      attacks by clients that are logged on, or never are, one attack after the other
+
+For each attack: the broker's resident memory before, at most and after, and the time from publish to
+delivery of a well-behaved client, 200 times a second. The attackers are separate processes. On two cores
+they also take processor time from the broker. So compare with the row `nobody`, and use a quiet machine.
+With `--elsewhere` they attack another broker on the machine, which shows the machine's share of the effect.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from broker_core.protocols.native import COMMAND, PUBLISH, encode_command, encod
 SENT = 15 * 1024 * 1024
 PIECE = b"x" * 65_536
 PAUSE_S = 0.005
-"""Between two messages of the well-behaved client."""
+"""Seconds between two messages of the well-behaved client."""
 UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -53,7 +55,7 @@ SMALL = {
     "stomp": b"CONNECT\ncontent-length:65000\n\n" + b"x" * 60_000,
     "stomp-ws": UPGRADE.format(path="/stomp").encode() + b"\x82\xfe\xfd\xe8" + bytes(4) + b"x" * 60_000,
 }
-"""The beginning of what would be allowed."""
+"""The beginning of a first frame of permitted size."""
 Attack = Callable[[str, int, int], Awaitable[None]]
 
 
@@ -67,7 +69,7 @@ async def connected(host: str, port: int) -> AsyncIterator[tuple[asyncio.StreamR
 
 
 def repeated(one: Callable[[str, int, int], Awaitable[None]]) -> Attack:
-    """So many of these at once, each again when it is turned away."""
+    """Return an attack of `number` parallel clients, each of which starts again when it is refused."""
 
     async def attack(host: str, port: int, number: int) -> None:
         async def again(place: int) -> None:
@@ -82,12 +84,12 @@ def repeated(one: Callable[[str, int, int], Awaitable[None]]) -> Attack:
 
 
 def pouring(head: bytes) -> Attack:
-    """15 MiB behind a head, as long as they are taken; then held open."""
+    """Return an attack that sends 15 MiB after `head` as far as accepted, and then stays connected."""
 
     async def one(host: str, port: int, _: int) -> None:
         async with connected(host, port) as (reader, writer):
             request, asked, first = head.rpartition(b"\r\n\r\n")
-            if asked:  # for a WebSocket: who speaks before it is there gets nowhere
+            if asked:  # a WebSocket server ignores data before its upgrade answer
                 writer.write(request + asked)
                 await reader.readuntil(asked)
             writer.write(first)
@@ -112,7 +114,7 @@ async def _garbage(host: str, port: int, place: int) -> None:
 
 
 async def _commands(host: str, port: int, place: int) -> None:
-    """One that subscribes and unsubscribes, publishes one by one, and asks what can't be done, as fast as it is read."""
+    """Subscribe, unsubscribe, publish and send invalid commands, as fast as the broker reads."""
     async with connected(host, port) as (reader, writer):
         writer.write(encode_command({"c": "logon", "name": f"busy-{place}"}))
         many = b"".join(
@@ -137,7 +139,7 @@ async def _commands(host: str, port: int, place: int) -> None:
 
 
 async def _publishes(host: str, port: int, place: int) -> None:
-    """One that pours large batches in, and reads nothing."""
+    """Publish large batches as fast as possible, and read nothing."""
     async with connected(host, port) as (_, writer):
         writer.write(encode_command({"c": "logon", "name": f"pours-{place}"}))
         await asyncio.sleep(0.2)
@@ -149,7 +151,7 @@ async def _publishes(host: str, port: int, place: int) -> None:
 
 
 async def _reads_nothing(host: str, port: int, place: int) -> None:
-    """One that subscribes to all and never reads."""
+    """Subscribe to everything and never read."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 12)
     writer.write(encode_command({"c": "logon", "name": f"stalled-{place}"}))
     writer.write(encode_command({"c": "subscribe", "id": "s", "topic": ">"}))
@@ -159,7 +161,7 @@ async def _reads_nothing(host: str, port: int, place: int) -> None:
 
 
 def _hello() -> bytes:
-    """The first message of a TLS handshake."""
+    """Return the first message of a TLS handshake."""
     outgoing = ssl.MemoryBIO()
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -169,7 +171,7 @@ def _hello() -> bytes:
 
 
 async def _handshakes(host: str, port: int, number: int) -> None:
-    """So many begin with a byte each, and say the rest all at once; again and again."""
+    """Begin `number` handshakes with one byte each, then complete all at the same time; repeat."""
     hello = _hello()
 
     async def begun() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
@@ -181,7 +183,7 @@ async def _handshakes(host: str, port: int, number: int) -> None:
 
     while True:
         there = [one for one in await asyncio.gather(*(begun() for _ in range(number))) if one is not None]
-        await asyncio.sleep(0.5)  # until each has been heard
+        await asyncio.sleep(0.5)  # until the broker has read each
         for _, writer in there:
             writer.write(hello[1:])
         with contextlib.suppress(TimeoutError):
@@ -202,16 +204,17 @@ ATTACKS: dict[str, tuple[str, Attack, int]] = {
     "subscribers of all that read nothing": ("tcp", repeated(_reads_nothing), 500),
     "TLS handshakes, finished at once": ("tcps", _handshakes, 1_000),
 }
-"""On which transport, by what, and of how many connections."""
+"""Transport, attack and number of connections."""
 
 
 class Beside:
-    """A client that does nothing wrong, and the memory of its broker."""
+    """A well-behaved client, and the memory of its broker."""
 
     def __init__(self, client: AsyncClient, pid: int) -> None:
         self._client, self._pid = client, pid
 
     async def look(self, seconds: float) -> dict[str, float]:
+        """Publish and receive for `seconds`; return latencies and the broker's memory."""
         waits: list[float] = []
         most = 0
         subscription = await self._client.subscribe("good", id="good")
@@ -254,6 +257,7 @@ def attackers(name: str, address: str, number: int) -> subprocess.Popen[bytes]:
 
 
 async def run(connections: int, seconds: float, only: str, *, elsewhere: bool = False) -> Table:
+    """Run all attacks, or the one named `only`; return the table."""
     aimed = ", all at another broker" if elsewhere else ""
     table = Table(title=f"{connections:,} connections at most, {seconds:g} s each{aimed}")
     for heading in ("attack", "connections", "p50 ms", "p99 ms", "MiB more, at most", "MiB more, after"):
@@ -309,7 +313,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if asked.attack is not None:
         at = urlsplit(asked.at)
-        asyncio.run(ATTACKS[asked.attack][1](str(at.hostname), at.port or 0, asked.connections))  # type: ignore[arg-type]
+        asyncio.run(
+            ATTACKS[asked.attack][1](str(at.hostname), at.port or 0, asked.connections)  # type: ignore[arg-type]
+        )
         return
     Console(stderr=True).print(
         asyncio.run(run(asked.connections, asked.seconds, asked.only, elsewhere=asked.elsewhere))

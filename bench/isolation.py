@@ -1,15 +1,17 @@
-"""How much slow consumers cost the others: `python -m bench.isolation [--peers sluice,redis,...] [--modes stall,...]`.
+"""Effect of slow consumers on others.
 
-Ten subscribers at the same steady load on every broker; 0, 1, 3 or 9 of them are slow behind a link that stalls,
-trickles at 1 KB/s, or is away for ten seconds and returns (`peers/slow_link.py`). The figures are those of the healthy
-ones, and the server's memory.
+    python -m bench.isolation [--peers sluice,redis,...] [--modes stall,...]
 
-Every case has a fresh broker, whose first WARM_S seconds don't count; then the slow ones become slow. Calm cases stand
-before, between and after the modes of each run (of other brokers than Sluice only before), and a run's figures are held
-against the median of its own calm ones. Shown are the medians of the runs, and of the p99 against calm also the least
-and the most.
+Ten subscribers have the same steady load on every broker. 0, 1, 3 or 9 of them are slow, behind a link that
+stalls, trickles at 1 KB/s, or is interrupted for ten seconds (`peers/slow_link.py`). Figures are those of
+the healthy subscribers, and the server's memory.
 
-Everything, with all peers in one case, takes about 20 minutes: `python -m bench.isolation`.
+Every case has a fresh broker. Its first WARM_S seconds don't count; then the slow subscribers become slow.
+Calm cases come before, between and after the modes of each run (for brokers other than Sluice only before).
+The figures of a run are compared with the median of its own calm cases. The table shows medians of the
+runs, and for the p99 relative to calm also minimum and maximum.
+
+All modes, with all peers in one case, take about 20 minutes: `python -m bench.isolation`.
 """
 
 from __future__ import annotations
@@ -58,10 +60,10 @@ def line(process: Process) -> Any:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory of a process and all below it."""
+    """Return bytes of memory of a process and all its descendants."""
     total = 0
     for number in processes.family(pid):
-        with contextlib.suppress(OSError, StopIteration):  # one that has ended, or a thread of the kernel
+        with contextlib.suppress(OSError, StopIteration):  # an ended process, or a kernel thread
             total += processes.resident(number)
     return total
 
@@ -70,7 +72,7 @@ def resident(pid: int) -> int:
 def subscribers(
     peer: str, server: Server, slow: int, mode: str, skip: int
 ) -> Iterator[tuple[list[Process], list[Process], list[Process]]]:
-    """Healthy ones, slow ones and the slow ones' links, all subscribed."""
+    """Start subscribers; yield the healthy ones, the slow ones and the slow ones' links, all subscribed."""
 
     def subscriber(port: int, name: str) -> Process:
         return start("bench.peers.role", "subscribe", peer, port, name, skip)
@@ -79,7 +81,8 @@ def subscribers(
     links = [start("bench.peers.slow_link", server.port, mode) for _ in range(slow)]
     behind = [subscriber(line(link), f"slow-{n}") for n, link in enumerate(links)]
     for process in (*links, *behind):
-        # They would be on other machines: what their own work, when they return, takes of these few cores isn't the broker's.
+        # Slow subscribers would be on other machines, so their own work after the return must not slow the
+        # broker here.
         os.setpriority(os.PRIO_PROCESS, process.pid, 19)
     try:
         for process in (*healthy, *behind):
@@ -92,9 +95,13 @@ def subscribers(
 
 
 def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figures:
-    """One case: the healthy subscribers' rate, p99 and loss, the slow ones' fate, and the server's growth."""
+    """Measure one case.
+
+    The figures are rate, p99 and loss of the healthy subscribers, the slow ones' state, and the server's
+    growth.
+    """
     if mode == "return":
-        seconds = max(seconds, AWAY_S + 4)  # they return while the others are still served
+        seconds = max(seconds, AWAY_S + 4)  # the slow ones return during the measurement
     skip = int(WARM_S * rate)
     with (
         PEERS[peer].serve() as server,
@@ -136,10 +143,11 @@ def ended(process: Process) -> Figures:
 
 
 Run = dict[Case, list[Figures]]
-"""The figures of one run: of a calm case several."""
+"""Figures of one run. A calm case has several."""
 
 
 def table(peer: str, runs: list[Run]) -> Table:
+    """Return the table of a peer."""
     made = Table(title=f"{PEERS[peer].name}: {PEERS[peer].options}")
     for heading in (
         "slow",
@@ -176,7 +184,10 @@ def table(peer: str, runs: list[Run]) -> Table:
 
 
 def of_calm(runs: list[Run], case: Case, key: str) -> list[float]:
-    """A figure of each run against the median of that run's calm ones, in ascending order; of calm ones each for itself."""
+    """Return a figure of each run relative to the median of that run's calm cases, ascending.
+
+    For the calm case itself, all its figures.
+    """
     calm = [middle(run[CALM])[key] for run in runs]
     return sorted(figures[key] / base for run, base in zip(runs, calm, strict=True) for figures in run[case])
 
@@ -186,12 +197,12 @@ def middle(found: list[Figures]) -> Figures:
 
 
 def plan(modes: list[str], numbers: list[int]) -> list[Case]:
-    """The cases of one run in their order, calm around every mode."""
+    """Return the cases of one run in order, with calm cases around every mode."""
     return [CALM] + [case for mode in modes for case in (*((mode, number) for number in numbers), CALM)]
 
 
 def one_run(peers: list[str], plans: dict[str, list[Case]], seconds: float, rate: int) -> dict[str, Run]:
-    """Every peer's cases, taking turns."""
+    """Run the cases of all peers, taking turns."""
     found: dict[str, Run] = {peer: {} for peer in peers}
     for place in range(max(map(len, plans.values()))):
         for peer in (peer for peer in peers if place < len(plans[peer])):

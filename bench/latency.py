@@ -1,12 +1,15 @@
-"""How long a message takes, one at a time: `python -m bench.latency [--runs 3] [--seconds 8] [--rates 1000,5000]`.
+"""Latency of single messages: `python -m bench.latency [--runs 3] [--seconds 8] [--rates 1000,5000]`.
 
-Single `publish()` calls of 100 bytes at a steady rate, publisher, broker and subscriber in Python, each a process of its own. A
-message's time counts from when it was due, not from when the publisher got to it, until the subscriber's application has it. Durable: after
-`fdatasync`. Beside it, in the same run:
+Single `publish()` calls of 100 bytes at a steady rate. Publisher, broker and subscriber are Python
+processes of their own. The time of a message counts from when it is due, even if the publisher is late,
+until the subscriber's application has it. The messages are durable: delivered after `fdatasync`. Beside it,
+in the same run:
 
-* `live`: the same messages to a subscription that doesn't wait for the disk.
-* a bare forwarder: asyncio, no protocol; each read is written to a file, `fdatasync`, and sent on. What Python could do at best.
-* one at a time: the next is published when the subscriber has the last (closed loop), and publish and flush.
+* `live`: the same messages to a subscription that doesn't wait for the disk
+* a bare forwarder in asyncio without a protocol, which writes each read to a file, syncs it and sends it
+  on: the best possible in Python
+* one at a time: the next message is published when the subscriber has the last one (closed loop); and
+  publish and flush
 
 Figures are medians of the runs, in ms.
 """
@@ -36,7 +39,7 @@ from bench.processes import Process, answer, broker, go
 
 SIZE = 100
 WARM_S = 1.0
-"""Not counted: the first sockets, segments and caches."""
+"""Seconds that aren't counted, because of first sockets, segments and caches."""
 console = Console(stderr=True)
 Figures = dict[str, float]
 
@@ -50,11 +53,11 @@ def body(due: int) -> bytes:
     return b"%020d" % due + b"x" * (SIZE - 20)
 
 
-# Roles, each a process of its own.
+# Roles, each run in a separate process.
 
 
 async def pace(seconds: float, rate: int) -> Any:
-    """Moments that are due, in nanoseconds, each when it has come."""
+    """Yield due times in ns, each when it has come."""
     start, number = time.monotonic_ns(), int(seconds * rate)
     for count in range(number):
         due = start + count * 1_000_000_000 // rate
@@ -90,7 +93,7 @@ async def subscribe(address: str, durability: str, rate: int) -> None:
 
 
 async def closed_loop(address: str, number: int) -> None:
-    """One message at a time: until it is delivered, and until it is acknowledged."""
+    """Send one message at a time: until it is delivered, and until it is acknowledged."""
     from broker_core.client import AsyncClient
 
     async with AsyncClient(address, "publisher") as client, AsyncClient(address, "subscriber") as reader:
@@ -111,7 +114,7 @@ async def closed_loop(address: str, number: int) -> None:
 
 
 class Forwarder(asyncio.Protocol):
-    """Whatever comes from one goes to the file, to the disk, and to the other."""
+    """Forwarder that writes all data to the file, syncs it, and sends it to the other connection."""
 
     peers: list[asyncio.Transport] = []
     file: int
@@ -128,7 +131,7 @@ class Forwarder(asyncio.Protocol):
 async def forward() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         Forwarder.file = os.open(f"{home}/log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        # As the journal's segments: room that is there already costs no metadata.
+        # Preallocate, as the journal does: then a sync writes no metadata.
         os.posix_fallocate(Forwarder.file, 0, 64 * 2**20)
         os.lseek(Forwarder.file, 0, os.SEEK_SET)
         server = await asyncio.get_running_loop().create_server(Forwarder, "127.0.0.1", 0)
@@ -159,7 +162,10 @@ def say(**figures: Any) -> None:
 
 
 def role(words: list[str]) -> None:
-    """Run one. On a loop whose timers have microseconds: epoll's have whole milliseconds, and messages would come in heaps."""
+    """Run a role, on a loop whose timers have microsecond resolution.
+
+    epoll's timers have whole milliseconds, so messages would arrive in groups.
+    """
     match words:
         case ["publish", address, seconds, rate]:
             main = publish(address, float(seconds), int(rate))
@@ -211,13 +217,13 @@ def paced(durability: str, seconds: float, rate: int) -> Figures:
 
 
 def traced(seconds: float, rate: int) -> dict[str, Figures]:
-    """Where a batch's time goes in the broker, between its stations."""
+    """Return the times of a batch between the stations in the broker."""
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
         started("bench.traced_broker", home) as process,
     ):
         assert process.stdout is not None
-        ports = next(json.loads(line) for line in process.stdout if line.startswith("{"))  # behind its log
+        ports = next(json.loads(line) for line in process.stdout if line.startswith("{"))  # after its log
         address = f"tcp://127.0.0.1:{ports['tcp']}"
         with role_of("subscribe", address, "durable", rate) as subscriber:
             answer(subscriber)

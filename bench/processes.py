@@ -1,4 +1,4 @@
-"""Starting the processes of a run: brokers and roles, each a process of its own."""
+"""Processes of a benchmark run: brokers and roles."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 
 Process = subprocess.Popen[str]
 BIG = 1 << 34
-"""A memory limit that no benchmark reaches."""
+"""Memory limit that no benchmark reaches."""
 
 
 def role(*words: object) -> Process:
-    """A role of `bench.roles`, started."""
+    """Start a role of `bench.roles`."""
     command = [sys.executable, "-m", "bench.roles", *map(str, words)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def go(process: Process) -> None:
-    """Tell a role that waits for it to go on."""
+    """Tell a waiting role to continue."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 def answer(process: Process) -> dict[str, Any]:
-    """The next line a role prints; waits for it."""
+    """Wait for the next line of a role and return it."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -48,9 +48,10 @@ def broker(
     group: tuple[str, ...] = (),
     instance: str = "bench-1",
 ) -> Iterator[tuple[dict[str, str], int]]:
-    """A fresh broker, in a directory of its own unless told; its addresses by kind, and its process id.
+    """Run a fresh broker; yield its addresses by kind, and its process id.
 
-    `journal_size` is of a segment, in bytes; 0 is the default policy's. `group`: the member's name, its engines, and sync members.
+    `home`: its directory, by default a temporary one; `journal_size`: size of a segment in bytes, 0 for the
+    default policy's; `group`: the member's name, NATS URLs, and sync members.
     """
     with contextlib.ExitStack() as stack:
         place = home or stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-"))
@@ -77,7 +78,7 @@ def broker(
 
 
 def family(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     below: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -91,13 +92,13 @@ def family(pid: int) -> list[int]:
 
 
 def spent(pid: int) -> float:
-    """Seconds of processor that a process has taken, all its threads."""
+    """Return the processor seconds of all threads of a process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory a process has."""
+    """Return the resident memory of a process in bytes."""
     line = next(
         line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
     )
@@ -105,7 +106,7 @@ def resident(pid: int) -> int:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of a process and of the children it has waited for."""
+    """Return the CPU seconds of a process and of the children it has waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -114,7 +115,7 @@ def cpu_of(pid: int) -> float:
 
 
 def proportional(pid: int) -> int:
-    """Bytes of memory of a process, of what it shares with others its part."""
+    """Return the proportional memory of a process in bytes, with its part of shared pages."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

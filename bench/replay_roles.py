@@ -1,4 +1,4 @@
-"""The processes of the replay benchmarks; see `roles`."""
+"""Processes of the replay benchmarks; see `bench.roles`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ BUFFER = 1024 * 1024
 
 
 class Drain:
-    """Counts the records of deliveries by walking the frames' headers."""
+    """Counts delivered records from the frames' headers."""
 
     def __init__(self) -> None:
         self.records = self.commands = 0
         self.completed = False
-        """Whether the broker has said so; resume points are told once a second, and aren't the end."""
+        """Whether the broker has reported the end of the replay.
+
+        Resume points, sent once a second, don't count.
+        """
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         self._kept = 0
         self._skip = 0
 
     def read(self, connection: socket.socket) -> int:
-        """Take what is there; the bytes, 0 at the end."""
+        """Read the available bytes; return their number, 0 at the end."""
         received = connection.recv_into(self._view[self._kept :])
         at, end = 0, self._kept + received
         while True:
             step = min(self._skip, end - at)
             at, self._skip = at + step, self._skip - step
-            # A delivery's count stands in the first 12 bytes of its batch.
+            # The record count is in the first 12 bytes of a delivery's batch.
             if self._skip or end - at < 20:
                 break
             length, kind, _, _ = _FRAME.unpack_from(self._buffer, at)
@@ -63,7 +66,7 @@ class Drain:
 def connect(
     address: str, name: str, bookmark: str = "", blocking: bool = True, topic: str = "bench"
 ) -> socket.socket:
-    """Log on and subscribe."""
+    """Connect, log on and subscribe."""
     host, _, port = address.removeprefix("tcp://").partition(":")
     connection = socket.create_connection((host, int(port)))
     connection.sendall(
@@ -77,7 +80,10 @@ def connect(
 
 
 def drain(address: str, number: int, name: str, bookmark: str, again: str = "") -> None:
-    """Read a replay to its number of records and drop them; with `again` subscribe anew at each end, until killed."""
+    """Read and drop a replay of `number` records.
+
+    With `again` subscribe again at each end, until killed.
+    """
     say(ready=True)
     round_number = 0
     while True:
@@ -94,7 +100,7 @@ def drain(address: str, number: int, name: str, bookmark: str, again: str = "") 
 
 
 def plain_receive(files: list[str]) -> None:
-    """Take the files' bytes from a socket and drop them."""
+    """Receive the files' bytes from a socket and drop them."""
     expected = sum(Path(file).stat().st_size for file in files)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         say(port=listening.getsockname()[1])
@@ -118,7 +124,10 @@ def plain_send(port: int, files: list[str]) -> None:
 
 
 def many(address: str, number: int, newest: int, how: str) -> None:
-    """So many subscribers from positions spread over the log; each reads to its end, or stops at once."""
+    """Run `number` subscribers from positions spread over the log.
+
+    Each reads to its end, or stops immediately.
+    """
     selector = selectors.DefaultSelector()
     waiting = 0
     for place in range(number):

@@ -1,9 +1,10 @@
-"""Replays: how fast, from how many segments, for how many subscribers, and at what cost to live delivery.
+"""Replays: rate, number of segments, number of subscribers, and effect on live delivery.
 
     python -m bench --only replays [--runs 3] [--records 10000000]
 
-The rates are held against what one Python process reaches that reads the same bytes from the page cache and writes
-them to a loopback socket, in the same run. The receiver is the same in both: it walks frame headers and drops the rest.
+Rates are compared with one Python process that reads the same bytes from the page cache and writes them to
+a loopback socket, in the same run. The receiver is equal in both: it walks frame headers and drops the
+rest.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from bench.processes import answer, broker, resident, role
 MIB = 1024 * 1024
 BATCH = 512
 SMALL_BATCH = 100
-"""For memory, which is measured with both: a batch of 512 is larger than a waiting replay may cost."""
+"""Second batch size for memory: a batch of 512 is larger than the memory that a waiting replay may cost."""
 SUBSCRIBERS = 1_000
 REPLAYS = 8
 SEEKS = 2_000
 
 
 def finish(process: Any) -> dict[str, Any]:
-    """A role's second answer, when it has ended."""
+    """Return a role's second answer after it has ended."""
     found = answer(process)
     process.wait()
     return found
@@ -43,8 +44,8 @@ def finish(process: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def filled_broker(records: int, batch: int = BATCH, journal_size: int = 0) -> Iterator[tuple[str, int, Path]]:
-    """A broker whose journal holds so many 100-byte records: its address, process and home."""
-    # Some full segments for the compressed replay, however small the run.
+    """Run a broker whose journal has `records` 100-byte records; yield its address, process id and home."""
+    # The compressed replay needs some full segments, also in a small run.
     size = journal_size or min(max(records * 120 // 8, MIB), 128 * MIB)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
@@ -59,7 +60,7 @@ def filled_broker(records: int, batch: int = BATCH, journal_size: int = 0) -> It
 
 
 def ask(home: Path, do: str, **fields: Any) -> Any:
-    """A request on the broker's control socket."""
+    """Send a request to the broker's control socket."""
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(home / "run" / "bench-1.sock"))
         control.sendall(json.dumps({"do": do, **fields}).encode() + b"\n")
@@ -70,7 +71,7 @@ def ask(home: Path, do: str, **fields: Any) -> Any:
 
 
 def drained(address: str, records: int, name: str, bookmark: str = "0") -> float:
-    """Records a second of one replay, to a receiver that drops them."""
+    """Return records a second of one replay to a receiver that drops them."""
     reading = role("replay-drain", address, records, name, bookmark)
     answer(reading)
     found = finish(reading)
@@ -78,7 +79,7 @@ def drained(address: str, records: int, name: str, bookmark: str = "0") -> float
 
 
 def compress_all(home: Path) -> None:
-    """Compress every segment that is full, as the worker and the broker do it together."""
+    """Compress every sealed segment, as worker and broker do together."""
     from broker_core.journal.segment_copies import compress_segment
 
     ask(home, "journals")
@@ -90,7 +91,10 @@ def compress_all(home: Path) -> None:
 
 
 def rates(records: int) -> dict[str, float]:
-    """Records a second: the plain socket, an epoch replay of raw and of compressed segments, and the client library."""
+    """Return records a second of replays and of a plain socket.
+
+    The replays are from EPOCH, of raw and of compressed segments, and with the client library.
+    """
     records -= records % BATCH
     with filled_broker(records) as (address, _, home):
         found = {"replay": drained(address, records, "drain")}
@@ -114,7 +118,8 @@ def rates(records: int) -> dict[str, float]:
 
 
 def seek_p99(segments: int) -> float:
-    """Milliseconds to the first chunk from a bookmark anywhere in a log of so many segments, 99th percentile."""
+    """Return the p99 in ms from a request to the first chunk, at random bookmarks in a log of many
+    segments."""
     from broker_core.batch import Batch, build_single_topic_batch
     from broker_core.delivery.scheduling import FIRST_CHUNK
     from broker_core.journal.appender import JournalOptions
@@ -146,13 +151,14 @@ def seek_p99(segments: int) -> float:
 
 
 def memory(records: int, batch: int) -> dict[str, float]:
-    """KiB of the broker for each of a thousand replays from different positions: of readers, and of clients that stopped.
+    """Return KiB of the broker's memory for each of 1,000 replays from different positions.
 
-    The peak: readers are measured until they are done, stopped clients until the broker has grown no more for 5 s.
+    Measured are reading clients, up to their end, and stopped clients, until the broker hasn't grown for 5
+    s. The peak counts.
     """
     found = {}
     for how in ("reading", "stopped"):
-        # A fresh broker for each: memory that another round left free would hide what this one takes.
+        # A fresh broker for each: memory freed by an earlier measurement would hide the growth.
         with filled_broker(records, batch) as (address, pid, home):
             newest = ask(home, "status")["durable_sequence"]
             before = peak = resident(pid)
@@ -181,17 +187,16 @@ def _line_of(process: Any) -> dict[str, Any] | None:
 def live_p99(
     records: int, replays: int, windows: int, seconds: float = 4.0
 ) -> tuple[list[float], list[float], float]:
-    """Microseconds of live delivery, 99th percentile, in windows without replays and with so many that run without end;
-    and the records a second that these delivered meanwhile.
+    """Return the 99th percentile of live delivery, in µs, without and with endless replays beside it.
 
-    The windows take turns in one broker, and what was filled is on the disk before the first: the syncs of live
-    delivery would else wait behind it, for longer than any replay makes anybody wait.
+    Also returns the records a second of the replays. The windows alternate in one broker. The journal is on
+    disk before the first window; otherwise live syncs would wait for it longer than for any replay.
     """
     calm, busy, rates = list[float](), list[float](), list[float]()
     with filled_broker(records, journal_size=128 * MIB) as (address, _, home):
         os.sync()
         served = Served(address, home)
-        live_window(served, 0, seconds)  # the first is the warm-up
+        live_window(served, 0, seconds)  # warm-up
         for _ in range(windows):
             calm.append(live_window(served, 0, seconds)[0])
             p99, rate = live_window(served, replays, seconds)
@@ -201,7 +206,7 @@ def live_p99(
 
 
 class Served(NamedTuple):
-    """A broker of the bench."""
+    """A broker of the benchmark."""
 
     address: str
     home: Path
@@ -213,10 +218,10 @@ def live_window(
     seconds: float,
     rate: int = 20_000,
 ) -> tuple[float, float]:
-    """The 99th percentile, in microseconds, of live messages beside so many replays, and the replays' records a second.
+    """Return the 99th percentile of live messages beside replays, in µs, and the replays' records a second.
 
-    Readers of replays have the lowest priority: they would be on another machine, and what their own work takes
-    of these few cores is none of the broker's.
+    Reading processes have the lowest priority: normally they run on another machine, so their own work must
+    not slow the broker.
     """
     readers = [
         role("replay-drain", broker.address, 1 << 60, f"replay-{number}", "0", "again")
@@ -240,12 +245,12 @@ def live_window(
 
 
 def spread(values: list[float]) -> str:
-    """The median, and the least and the most."""
+    """Format the median, the minimum and the maximum."""
     return f"{statistics.median(values):,.0f} µs ({min(values):,.0f} to {max(values):,.0f})"
 
 
 def replays_table(runs: int, records: int) -> None:
-    """Print everything."""
+    """Run everything and print it."""
     table = Table(title=f"Replays of {records:,} records of 100 bytes, {os.cpu_count()} cores, {runs} runs")
     for heading in ("", "median", "aim"):
         table.add_column(heading, justify="left" if not heading else "right")

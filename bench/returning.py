@@ -1,15 +1,16 @@
-"""A client that returns from its spool: how fast it gets what it is owed, against a replay of the same from EPOCH.
+"""A client that returns from its spool: rate of its backlog, against a replay of the same records from EPOCH.
 
     python -m bench.returning [--runs 3] [--records 1000000] [--parts rates,news,others]
 
-A subscriber stops reading while the records are published, is offlined, and reads again. Then the same subscriber
-replays them from the same broker's journal. Both get the same records in the same batches, the one after the other,
-and which of them is first changes with each run. The rate of the returning one counts only what waited in the broker,
-and the time from its first read until it has everything: what the kernel and the client held costs it time.
+A subscriber stops reading while records are published, is offlined, and reads again. Then the same
+subscriber replays them from the same broker's journal. Both get the same records in the same batches, one
+after the other; the order changes with each run. The rate of the returning client counts only records that
+waited in the broker, and the time from its first read until it has everything. So data in kernel and client
+buffers reduces its rate.
 
-    rates    of the client library, and of a bare socket that drops what it reads; by reference and by copy
-    news     the same while new records keep coming: how long until the client is live
-    others   live p99 of somebody else while clients return, and while as many replay the same
+    rates    of the client library, and of a bare socket that drops all; by reference and by copy
+    news     the same while new records arrive: time until the client is live
+    others   live p99 of another client while clients return, and while as many replay the same
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from bench.processes import Process, answer, broker, go, role
 from bench.replays import ask
 
 MEMORY = 32 * 2**20
-"""The pool: half of it is what a client may have in memory before it is offlined."""
+"""Size of the pool. A client may have half of it in memory before it is offlined."""
 KINDS = ("library", "socket")
 SIZES = {100: 1, 1_000: 4}
-"""Bytes of a record, and by how much fewer of them a run has."""
+"""Bytes of a record, and the factor by which a run has fewer of them."""
 BATCH = 512
 NEWS_RATE = 20_000
 RETURNING = 4
@@ -44,7 +45,7 @@ console = Console(stderr=True)
 
 @contextlib.contextmanager
 def small_broker() -> Iterator[tuple[str, Path]]:
-    """A fresh broker with little memory; its address and home."""
+    """Run a fresh broker with little memory; yield its address and home."""
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
         broker(MEMORY, home=home) as (addresses, _),
@@ -59,13 +60,13 @@ def publish(address: str, topic: str, number: int, size: int, batch: int) -> Non
 
 
 def asked(home: Path, name: str) -> dict[str, Any]:
-    """What the broker says about a client."""
+    """Return the broker's data about a client."""
     found: dict[str, Any] = ask(home, "client", name=name)
     return found
 
 
 def processor_s(home: Path) -> float:
-    """Seconds of processor the broker has spent."""
+    """Return the processor seconds of the broker."""
     fields = Path(f"/proc/{ask(home, 'status')['pid']}/stat").read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -74,7 +75,7 @@ def processor_s(home: Path) -> float:
 def subscriber(
     address: str, kind: str, name: str, topic: str, number: int, bookmark: str = ""
 ) -> Iterator[Process]:
-    """A subscriber that reads nothing until it is told to."""
+    """Run a subscriber that doesn't read until `go`."""
     with running(
         role(f"returning-{kind}", address, name, topic, number, *([bookmark] if bookmark else []))
     ) as reading:
@@ -84,7 +85,7 @@ def subscriber(
 
 @contextlib.contextmanager
 def running(process: Process) -> Iterator[Process]:
-    """A role, killed in the end."""
+    """Yield a process; kill it in the end."""
     try:
         yield process
     finally:
@@ -93,13 +94,13 @@ def running(process: Process) -> Iterator[Process]:
 
 
 def state_of(home: Path, name: str) -> str:
-    """A client's state; "" while it isn't there."""
+    """Return a client's state; "" without such a client."""
     found = ask(home, "clients")
     return next((str(client["state"]) for client in found if client["name"] == name), "")
 
 
 def until(home: Path, name: str, state: str, seconds: float = 100.0) -> float:
-    """Wait for a client's state; the moment."""
+    """Wait for a client's state; return the time."""
     ends = time.monotonic() + seconds
     while (found := state_of(home, name)) != state:
         if time.monotonic() > ends:
@@ -109,7 +110,11 @@ def until(home: Path, name: str, state: str, seconds: float = 100.0) -> float:
 
 
 def returning(home: Path, reading: Process, name: str) -> dict[str, float]:
-    """Let it read: records a second of what waited, how much that was, and how long after the last one it is live."""
+    """Let an offlined subscriber read, and measure its return.
+
+    Returns the rate of the backlog, its share of all records, the ms until the client is live, and the
+    cost.
+    """
     until(home, name, "offlined")
     before, spent = asked(home, name), processor_s(home)
     go(reading)
@@ -126,7 +131,7 @@ def returning(home: Path, reading: Process, name: str) -> dict[str, float]:
 
 
 def replaying(address: str, home: Path, kind: str, topic: str, number: int) -> dict[str, float]:
-    """Records a second of a replay from EPOCH."""
+    """Return records a second of a replay from EPOCH."""
     with subscriber(address, kind, "replaying", topic, number, "0") as reading:
         spent = processor_s(home)
         go(reading)
@@ -136,7 +141,10 @@ def replaying(address: str, home: Path, kind: str, topic: str, number: int) -> d
 
 
 def rates(kind: str, number: int, size: int, batch: int, first: bool) -> dict[str, float]:
-    """One run by reference: the returning client and the replay, on one broker. The `_cpu` are µs a record."""
+    """Run the returning client and the replay on one broker, spooled by reference.
+
+    `_cpu` figures are µs a record.
+    """
     with (
         small_broker() as (address, home),
         subscriber(address, kind, "returning", "bench", number) as reading,
@@ -153,7 +161,7 @@ def rates(kind: str, number: int, size: int, batch: int, first: bool) -> dict[st
 
 
 def copied(kind: str, number: int, size: int, batch: int) -> dict[str, float]:
-    """The same of a topic that isn't journaled: whole batches in the spool."""
+    """Measure the returning client on an unjournaled topic, which is spooled by copy."""
     topic = "scratch.bench"
     with small_broker() as (address, home), subscriber(address, kind, "returning", topic, number) as reading:
         publish(address, topic, number, size, batch)
@@ -161,6 +169,7 @@ def copied(kind: str, number: int, size: int, batch: int) -> dict[str, float]:
 
 
 def rates_table(runs: int, records: int, batch: int) -> Table:
+    """Measure all record sizes and client kinds; return the table."""
     made = Table(title=f"Returning from the spool, {runs} runs, medians, batches of {batch}")
     for heading in (
         "",
@@ -194,7 +203,8 @@ def rates_table(runs: int, records: int, batch: int) -> Table:
                 f"{statistics.median(shares):.0%} ({shares[0]:.0%} to {shares[-1]:.0%})",
                 f"{middle(by_copy, 'returning'):,.0f}",
                 f"{statistics.median(copies):.0%}",
-                f"{middle(by_reference, 'returning_cpu'):.2f} and {middle(by_reference, 'replay_cpu'):.2f} µs",
+                f"{middle(by_reference, 'returning_cpu'):.2f} and "
+                f"{middle(by_reference, 'replay_cpu'):.2f} µs",
                 f"{middle(by_reference, 'live_ms'):.1f} ms",
             )
     return made
@@ -205,8 +215,11 @@ def middle(runs: list[dict[str, float]], key: str) -> float:
 
 
 def news(number: int) -> dict[str, float]:
-    """A backlog while the same topic goes on at NEWS_RATE: seconds until its client is live, and until a replay's is."""
-    # They ask for more than will ever come.
+    """Measure a backlog while the topic continues at NEWS_RATE.
+
+    Returns the seconds until the client is live, and until a replay's client is.
+    """
+    # Both expect more records than will ever arrive.
     with (
         small_broker() as (address, home),
         subscriber(address, "socket", "returning", "bench", 1 << 60) as reading,
@@ -225,14 +238,14 @@ def news(number: int) -> dict[str, float]:
 
 
 def until_live(home: Path, reading: Process, name: str) -> float:
-    """Seconds from its first read."""
+    """Return the seconds from its first read until it is live."""
     began = time.monotonic()
     go(reading)
     return until(home, name, "live") - began
 
 
 def others(what: str, number: int, seconds: float = 5.0) -> float:
-    """Microseconds of live delivery to somebody else, 99th percentile, while clients return, replay, or do nothing."""
+    """Return the p99 of another client's live delivery, in µs, while clients return, replay or do nothing."""
     with small_broker() as (address, _), contextlib.ExitStack() as stack:
 
         def readers(bookmark: str) -> list[Process]:
@@ -256,7 +269,7 @@ def others(what: str, number: int, seconds: float = 5.0) -> float:
 
 
 def returning_tables(runs: int, records: int, batch: int = BATCH, parts: Sequence[str] = PARTS) -> None:
-    """Print the parts."""
+    """Run the parts and print them."""
     if "rates" in parts:
         Console(width=150).print(rates_table(runs, records, batch))
     if "news" in parts:
@@ -272,7 +285,8 @@ def returning_tables(runs: int, records: int, batch: int = BATCH, parts: Sequenc
                 values.append(others(what, records))
         calm, back, replay = (statistics.median(values) for values in p99.values())
         Console().print(
-            f"live p99 of another at {NEWS_RATE:,}/s: {calm:,.0f} µs; while {RETURNING} return {back:,.0f} µs, "
+            f"live p99 of another at {NEWS_RATE:,}/s: {calm:,.0f} µs; while {RETURNING} return "
+            f"{back:,.0f} µs, "
             f"{back / calm:.2f} x; while as many replay {replay:,.0f} µs, {replay / calm:.2f} x"
         )
 

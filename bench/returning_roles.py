@@ -1,4 +1,7 @@
-"""The processes of the returning benchmark; see `roles`. A body starts with its number, so that order is seen."""
+"""Processes of the returning benchmark; see `bench.roles`.
+
+A body starts with its number, to check the order.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ def say(**figures: Any) -> None:
 
 
 async def publish(address: str, topic: str, number: int, size: int, batch: int) -> None:
-    """Numbered messages, in batches. Small ones stay apart; the library would make larger ones of them."""
+    """Publish numbered messages in batches.
+
+    Small batches are flushed one by one, because the library would join them.
+    """
     from broker_core.client import AsyncClient
 
     rest = b"x" * (size - 12)
@@ -32,7 +38,7 @@ async def publish(address: str, topic: str, number: int, size: int, batch: int) 
 
 
 async def subscribe(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
-    """Subscribes; doesn't read before a line comes on standard input; then reads so many, in order."""
+    """Subscribe, wait for a line on standard input, then read `number` messages in order."""
     from broker_core.client import AsyncClient
 
     async with AsyncClient(address, name) as client:
@@ -50,12 +56,12 @@ async def subscribe(address: str, name: str, topic: str, number: int, bookmark: 
             if received >= number:
                 break
         say(asked=asked, last=time.monotonic(), received=received)
-        # The broker is asked about this client meanwhile.
+        # The benchmark queries the broker about this client meanwhile.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
 def drain(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
-    """The same with a bare socket that walks the frames' headers and drops the rest."""
+    """Do the same with a bare socket that walks frame headers and drops the rest."""
     reading = Drain()
     connection = None if bookmark else connect(address, name, topic=topic)
     while connection is not None and reading.commands < 2:

@@ -1,7 +1,10 @@
-"""The processes of a run: publishers and subscribers of Sluice and of Redis Streams. `python -m bench.roles ROLE ...`
+"""Processes of a run: publishers and subscribers of Sluice and Redis Streams.
 
-A subscriber prints "ready" when it is subscribed, and at the end one JSON line with the monotonic clock's seconds of
-the first and the last record; the clock is one for all processes of a machine. Every side touches each record.
+`python -m bench.roles ROLE ...`
+
+A subscriber prints "ready" when it is subscribed. At the end it prints a JSON line with the times of the
+first and last record, in seconds of the monotonic clock, which all processes of a machine share. Both sides
+touch each record.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ BODY = (
 
 
 def orders(number: int) -> list[bytes]:
-    """So many orders of 100 bytes that differ as orders do: a journal of one body repeated would inflate too easily."""
+    """Return different orders of 100 bytes. A journal of one repeated body would compress too well."""
     pick = random.Random(1)
     return [
         b'{"symbol":"%s","side":"%s","price":%06.2f,"quantity":%03d,"venue":"XNAS","order":"A-%012d"}'
@@ -44,8 +47,11 @@ def say(**figures: Any) -> None:
 
 
 async def sluice_publish(address: str, number: int, batch: int, how: str = "") -> None:
-    """`apart`: batches stay as they are; the library makes larger ones of what comes faster than it is sent. `random`: each has
-    other bytes, which nothing packs."""
+    """Publish batches to Sluice.
+
+    `how`: "apart" flushes each batch, because the library joins batches that arrive faster than they are
+    sent; "random" uses bodies of random bytes, which don't compress.
+    """
     from broker_core.client import AsyncClient
 
     async with AsyncClient(address, "publisher") as client:
@@ -122,7 +128,7 @@ def redis_subscribe(address: str, number: int) -> None:
 
 
 async def sluice_stalled(address: str, name: str) -> None:
-    """Subscribes and reads nothing more, until it is killed."""
+    """Subscribe and then read nothing, until killed."""
     from broker_core.protocols.native import encode_command
 
     host, _, port = address.removeprefix("tcp://").partition(":")
@@ -136,7 +142,7 @@ async def sluice_stalled(address: str, name: str) -> None:
 
 
 async def paced_publish(address: str, seconds: float, rate: int, batch: int) -> None:
-    """Publishes at a rate; each body starts with the moment it was sent, so that subscribers know the latency."""
+    """Publish at a rate. Each body starts with its send time, from which subscribers compute the latency."""
     from broker_core.client import AsyncClient
 
     async with AsyncClient(address, "publisher") as client:
@@ -152,7 +158,7 @@ async def paced_publish(address: str, seconds: float, rate: int, batch: int) -> 
 
 
 async def latency_subscribe(address: str, name: str) -> None:
-    """Reads until "end"; prints the records and the latency's percentiles in microseconds."""
+    """Read until "end"; print the records and percentiles of the latency in microseconds."""
     import numpy as np
 
     from broker_core.client import AsyncClient

@@ -1,10 +1,13 @@
 """A link to another site beside a plain subscriber: `python -m bench.sites [--runs 3] [--records 819200]`.
 
-London and New York are two brokers on this machine, with a link from one to the other; London publishes 100-byte records.
+London and New York are two brokers on this machine with a link from London to New York. London publishes
+records of 100 bytes.
 
-* rate: in batches of 512, from the first publish until a subscriber has the last record: in London without a link, in London beside the link, and in
-  New York through it; and the brokers' processor time for each MB.
-* publish and flush, one at a time: without a link, with an async one and with a sync one, which is waited for.
+* rate: in batches of 512, from the first publish until a subscriber has the last record: in London without
+  a link, in London beside the link, and in New York through the link; and the brokers' processor time for
+  each MB
+* publish and flush of one message at a time: without a link, with an async link, and with a sync link, for
+  which publishers wait
 
 Figures are medians of the runs.
 """
@@ -39,7 +42,7 @@ console = Console(stderr=True)
 
 
 async def site(home: Path, name: str, links_to: int, durability: str) -> None:
-    """One of the two: New York where `links_to` is 0, else London, with a link to that port."""
+    """Run one site: New York if `links_to` is 0, else London with a link to that port."""
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.access.credential_hashes import hash_token
     from broker_core.broker import Broker, BrokerPaths
@@ -82,7 +85,7 @@ async def site(home: Path, name: str, links_to: int, durability: str) -> None:
 
 @contextlib.contextmanager
 def started(name: str, links_to: int = 0, durability: str = "async") -> Iterator[tuple[dict[str, int], int]]:
-    """A fresh site; its ports by transport, and its process id."""
+    """Run a fresh site; yield its ports by transport, and its process id."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.sites", "--role", home, name, str(links_to), durability],
@@ -98,7 +101,7 @@ def started(name: str, links_to: int = 0, durability: str = "async") -> Iterator
 
 
 def rate(publish_at: str, subscribe_at: list[str], number: int) -> list[float]:
-    """Records a second until each subscriber has the last."""
+    """Return records a second until each subscriber has the last record."""
     reading = [role("sluice-subscribe", at, number, "subscriber", "") for at in subscribe_at]
     for one in reading:
         answer(one)
@@ -116,7 +119,7 @@ def flushed(address: str) -> dict[str, float]:
 
 
 def one_run(number: int) -> dict[str, float]:
-    """By what was measured."""
+    """Return the figures by measurement."""
     number -= number % BATCH
     mb = number * SIZE / 1e6
     found: dict[str, float] = {}
@@ -137,7 +140,7 @@ def one_run(number: int) -> dict[str, float]:
             started("london", there["links"], durability) as (here, pid),
         ):
             at, beyond = f"tcp://127.0.0.1:{here['tcp']}", f"tcp://127.0.0.1:{there['tcp']}"
-            time.sleep(1.5)  # the link logs on; what it finds then is what comes
+            time.sleep(1.5)  # let the link log on, so that it forwards all records that follow
             spent_here, spent_there = spent(pid), spent(other)
             near, far = rate(at, [at, beyond], number)
             found[f"records/s in London, {durability}"] = near

@@ -1,9 +1,12 @@
-"""What Spark pays for a journal: `python -m bench.spark [--records 10000000] [--runs 3] [--only scan,topics,start,lake,backtest]`.
+"""Cost of reading a journal in Spark.
 
-One journal, made once below --directory and kept for the next run: JSON bodies of 150 bytes, 500 topics (one has 15 % of the
-records, one 0.01 %), 200 publishers, batches of --batch records. In a run every candidate reads it once, one after the
-other, in one Spark session; figures are medians of the runs, with the CPU seconds of the JVM and of its Python workers. The other
-tables are of whole jobs (spark_jobs.py), and of topics among many (spark_topics.py).
+    python -m bench.spark [--records 10000000] [--runs 3] [--only scan,topics,start,lake,backtest]
+
+A journal is made once below --directory, and reused by later runs: JSON bodies of 150 bytes, 500 topics
+(one has 15 % of the records, one 0.01 %), 200 publishers, batches of --batch records. In a run every
+candidate reads it once, one after the other, in one Spark session. Figures are medians of the runs, with
+the CPU seconds of the JVM and its Python workers. The other tables are of whole jobs (spark_jobs.py), and
+of topics among many (spark_topics.py).
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ COMMON_SHARE, RARE_SHARE = 0.15, 0.0001
 
 
 class Cost(NamedTuple):
-    """Seconds of one query: on the wall, of the JVM, of its Python workers."""
+    """Seconds of a query: wall clock, CPU of the JVM, CPU of its Python workers."""
 
     wall: float
     jvm: float
@@ -50,7 +53,7 @@ class Cost(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The same records in three forms."""
+    """Paths of the same records in three forms."""
 
     raw: Path
     compressed: Path
@@ -58,11 +61,11 @@ class Data(NamedTuple):
     records: int
 
 
-# ------------------------------------------------------------------------------------------------------- data
+# Data.
 
 
 def data_in(directory: Path, records: int, batch: int) -> Data:
-    """Made if it isn't there yet."""
+    """Return the test data; make them if they don't exist."""
     home = directory / f"spark-{records}-{batch}"
     made = Data(home / "raw", home / "gzip", home / "json", records)
     if not (home / "complete").exists():
@@ -76,7 +79,10 @@ def data_in(directory: Path, records: int, batch: int) -> Data:
 def _bodies(random: np.random.Generator, first: int, count: int) -> list[bytes]:
     prices, sizes = random.random(count) * 1_000, random.integers(1, 10_000, count)
     return [
-        b'{"id": %d, "price": %.4f, "size": %d, "side": "%s", "venue": "XNAS", "account": "A%07d", "note": "order of the day"}'
+        (
+            b'{"id": %d, "price": %.4f, "size": %d, "side": "%s", "venue": "XNAS", "account": '
+            b'"A%07d", "note": "order of the day"}'
+        )
         % (first + n, price, size, b"buy" if size & 1 else b"sell", size * 37)
         for n, (price, size) in enumerate(zip(prices.tolist(), sizes.tolist(), strict=True))
     ]
@@ -100,7 +106,7 @@ def _make_journal(directory: Path, records: int, size: int) -> None:
 
 
 def _make_text(data: Data) -> None:
-    """The same as lines of JSON, as a consumer that writes files would leave it."""
+    """Write the records as lines of JSON, as a consumer that writes files would."""
     from sluice_spark.arrow_reader import ReadRequest, plan_read, read_span
     from sluice_spark.location import LogLocation
 
@@ -115,11 +121,11 @@ def _make_text(data: Data) -> None:
                     file.write(orjson.dumps(row) + b"\n")
 
 
-# -------------------------------------------------------------------------------------------------- measuring
+# Measuring.
 
 
 def measure(spark: SparkSession, act: Callable[[], object]) -> Cost:
-    """What an action takes."""
+    """Measure an action."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     java = gateway.proc.pid
@@ -131,18 +137,23 @@ def measure(spark: SparkSession, act: Callable[[], object]) -> Cost:
 
 
 def touched(frame: DataFrame) -> list[Any]:
-    """An aggregate that needs every column of every row."""
+    """Compute an aggregate that needs every column of every row."""
     from pyspark.sql import functions as F
 
     lengths = [F.sum(F.length(name)) for name in ("topic", "publisher", "origin", "header", "body")]
     return frame.agg(
-        F.count("*"), F.sum("sequence"), F.sum("publisher_sequence"), F.max("accepted_at"), F.max("epoch"), *lengths
-    ).collect()  # fmt: skip
+        F.count("*"),
+        F.sum("sequence"),
+        F.sum("publisher_sequence"),
+        F.max("accepted_at"),
+        F.max("epoch"),
+        *lengths,
+    ).collect()
 
 
 @contextlib.contextmanager
 def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
-    """As many rows of the same columns from a source that hands over one Arrow batch, made once, again and again."""
+    """Yield as many rows from a source that returns one prepared Arrow batch again and again."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     from sluice_spark.arrow_reader import ReadRequest, plan_read, read_span
@@ -191,7 +202,7 @@ def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
 
 
 def candidates(spark: SparkSession, data: Data) -> dict[str, Callable[[], object]]:
-    """What is measured, by name."""
+    """Return the actions to measure, by name."""
     last = data.records
     one_percent = {"start": last // 2, "end": last // 2 + last // 100 - 1}
     text = (
@@ -239,11 +250,11 @@ TABLES = ("scan", "topics", "start", "lake", "backtest")
 
 
 def scan_table(data: Data, runs: int, master: str) -> Table:
-    """Every candidate, once a run, in one session."""
+    """Run every candidate once a run, in one session; return the table."""
     spark = start_session(master, "bench", data.raw.parent / ".spark")
     acts = candidates(spark, data)
     for name in (RAW, CEILING, GZIP):
-        acts[name]()  # the JVM compiles, files come into the page cache
+        acts[name]()  # warm-up: the JVM compiles, and files enter the page cache
     costs: dict[str, list[Cost]] = {name: [] for name in acts}
     for _ in range(runs):
         for name, act in acts.items():
@@ -257,15 +268,21 @@ def scan_table(data: Data, runs: int, master: str) -> Table:
         base, _, wanted = WANTED.get(name, ("", 0, ""))
         walls = [cost.wall for cost in found]
         table.add_row(
-            name, f"{middle[name]:.2f}", f"{min(walls):.2f}", f"{max(walls):.2f}",
-            f"{statistics.median(cost.jvm for cost in found):.2f}", f"{statistics.median(cost.python for cost in found):.2f}",
-            f"{data.records / middle[name] / 1e6:.2f}", f"{middle[base] / middle[name]:.2f} ×" if base else "", wanted,
-        )  # fmt: skip
+            name,
+            f"{middle[name]:.2f}",
+            f"{min(walls):.2f}",
+            f"{max(walls):.2f}",
+            f"{statistics.median(cost.jvm for cost in found):.2f}",
+            f"{statistics.median(cost.python for cost in found):.2f}",
+            f"{data.records / middle[name] / 1e6:.2f}",
+            f"{middle[base] / middle[name]:.2f} ×" if base else "",
+            wanted,
+        )
     return table
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
-"""Whole jobs of the pipeline, each a process as an operator starts it: what they take from the first instruction to the last.
+"""Cost of whole pipeline jobs, each a process as an operator starts it, from its start to its end.
 
-CPU seconds are those that the run's own record tells: of the job, the JVM and the workers.
+CPU seconds are those of the run's own record: of the job, the JVM and the workers.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ MIB = 1024 * 1024
 START_MS = 1_795_262_400_000
 LOOK_SECONDS = 0.1
 SPELL_S = 120
-"""For how long something waits for a client of the back-test, when something does."""
+"""Length of a period in which messages wait for a client of the back-test."""
 
 
 class Ran(NamedTuple):
-    """One run of a job."""
+    """Result of one run of a job."""
 
     wall: float
     cpu: float
     peak: int
-    """Bytes of all its processes together."""
+    """Peak memory in bytes of all its processes together."""
     result: dict[str, Any]
 
 
 def ran(job: str, journal: Path, instance: str, master: str, lake: Path, *words: str) -> Ran:
-    """Run a job in a lake of its own."""
+    """Run a job in its own lake."""
     command = [sys.executable, "-m", "pipeline", job, "--journal", str(journal), "--instance", instance]
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -69,7 +69,7 @@ def ran(job: str, journal: Path, instance: str, master: str, lake: Path, *words:
 
 
 def made_of(title: str, *heads: str) -> Table:
-    """An empty table; the first column is words."""
+    """Return an empty table. The first column is text."""
     table = Table(title=title)
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left")
@@ -77,7 +77,7 @@ def made_of(title: str, *heads: str) -> Table:
 
 
 def start_table(journal: Path, instance: str, runs: int, master: str, directory: Path) -> Table:
-    """A job that has next to nothing to do: the first one on a machine, and the others."""
+    """Measure a job with hardly any work: the first one on a machine, and later ones."""
     table = made_of(
         f"start: `state` of 1,000 records, {runs} runs, {master}", "", "wall s", "CPU s", "wanted"
     )
@@ -85,14 +85,16 @@ def start_table(journal: Path, instance: str, runs: int, master: str, directory:
         found = [ran("state", journal, instance, master, Path(home, "lake")) for _ in range(runs + 1)]
     table.add_row("first", f"{found[0].wall:.2f}", f"{found[0].cpu:.2f}", "")
     table.add_row(
-        "median of the others", f"{statistics.median(one.wall for one in found[1:]):.2f}",
-        f"{statistics.median(one.cpu for one in found[1:]):.2f}", "≤ 8 CPU s",
-    )  # fmt: skip
+        "median of the others",
+        f"{statistics.median(one.wall for one in found[1:]):.2f}",
+        f"{statistics.median(one.cpu for one in found[1:]):.2f}",
+        "≤ 8 CPU s",
+    )
     return table
 
 
 def lake_table(journal: Path, instance: str, records: int, runs: int, master: str, directory: Path) -> Table:
-    """The whole log into a lake that holds nothing yet."""
+    """Write the whole log to an empty lake."""
     found: list[Ran] = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory(dir=directory) as home:
@@ -100,24 +102,36 @@ def lake_table(journal: Path, instance: str, records: int, runs: int, master: st
     walls, peaks = [one.wall for one in found], [one.peak / MIB for one in found]
     table = made_of(
         f"lake: {records:,} records, {runs} runs, {master}",
-        "", "wall s", "least", "CPU s", "M records/s", "of CPU, M records/s a core", "peak MiB", "wanted",
-    )  # fmt: skip
+        "",
+        "wall s",
+        "least",
+        "CPU s",
+        "M records/s",
+        "of CPU, M records/s a core",
+        "peak MiB",
+        "wanted",
+    )
     cpu = statistics.median(one.cpu for one in found)
     table.add_row(
-        "lake, start included", f"{statistics.median(walls):.2f}", f"{min(walls):.2f}", f"{cpu:.2f}",
-        f"{records / statistics.median(walls) / 1e6:.2f}", f"{records / cpu / 1e6:.2f}", f"{statistics.median(peaks):.0f}",
+        "lake, start included",
+        f"{statistics.median(walls):.2f}",
+        f"{min(walls):.2f}",
+        f"{cpu:.2f}",
+        f"{records / statistics.median(walls) / 1e6:.2f}",
+        f"{records / cpu / 1e6:.2f}",
+        f"{statistics.median(peaks):.0f}",
         "1 M records/s, < 1,500 MB",
-    )  # fmt: skip
+    )
     return table
 
 
-# ---------------------------------------------------------------------------------------------------- back-test
+# Back-test.
 
 
 def backtest_table(
     clients: int, hours: float, waiting: float, policies: int, master: str, directory: Path
 ) -> Table:
-    """A recording of clients for a share of whom something waits at any moment, tried under many policies."""
+    """Back-test many policies on a recording in which a share of the clients has a backlog at any time."""
     home = directory / f"traffic-{clients}-{hours:g}-{waiting:g}"
     if not (home / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -126,26 +140,52 @@ def backtest_table(
     policy = home / "policy.json"
     policy.write_text(json.dumps(default_policy("bench").to_dict()))
     capacities = ",".join(str(2 + number) for number in range(max(policies // 4, 1)))
-    grid = f"client_policy.client_max_capacity={capacities};client_policy.client_message_age_limit_ms=20000,40000,60000,90000"
+    grid = (
+        f"client_policy.client_max_capacity={capacities};"
+        "client_policy.client_message_age_limit_ms=20000,40000,60000,90000"
+    )
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         told = ran(
-            "backtest", home / "journal", "bench", master, Path(scratch, "lake"),
-            "--policy", str(policy), "--grid", grid, "--host-memory", str(MIB * 1024),
-        )  # fmt: skip
+            "backtest",
+            home / "journal",
+            "bench",
+            master,
+            Path(scratch, "lake"),
+            "--policy",
+            str(policy),
+            "--grid",
+            grid,
+            "--host-memory",
+            str(MIB * 1024),
+        )
     table = made_of(
-        f"back-test: {clients:,} clients, {hours:g} hours, something waits for {waiting:.1%} of them at a time",
-        "", "policies", "looks", "wall s", "CPU s", "peak MiB", "µs CPU a look and policy", "wanted",
-    )  # fmt: skip
+        f"back-test: {clients:,} clients, {hours:g} hours, something waits for {waiting:.1%} of "
+        "them at a time",
+        "",
+        "policies",
+        "looks",
+        "wall s",
+        "CPU s",
+        "peak MiB",
+        "µs CPU a look and policy",
+        "wanted",
+    )
     tried, looks = told.result["policies"], told.result["looks"]
     table.add_row(
-        "backtest", str(tried), f"{looks:,}", f"{told.wall:.1f}", f"{told.cpu:.1f}", f"{told.peak / MIB:.0f}",
-        f"{told.cpu / tried / max(looks, 1) * 1e6:.2f}", "a day under 300 s",
-    )  # fmt: skip
+        "backtest",
+        str(tried),
+        f"{looks:,}",
+        f"{told.wall:.1f}",
+        f"{told.cpu:.1f}",
+        f"{told.peak / MIB:.0f}",
+        f"{told.cpu / tried / max(looks, 1) * 1e6:.2f}",
+        "a day under 300 s",
+    )
     return table
 
 
 def record(directory: Path, clients: int, seconds: int, share: float) -> None:
-    """What a broker would have journaled: spells of two minutes in which a client takes less than comes for it, then catches up."""
+    """Write a recording of clients that fall behind for a minute, and catch up in the next."""
     random = np.random.default_rng(1)
     log = Journal.open(directory, "bench", None, JournalOptions(preallocated=1))
     begins = random.random((clients, max(seconds // SPELL_S, 1))) < share
@@ -171,9 +211,9 @@ def record(directory: Path, clients: int, seconds: int, share: float) -> None:
 
 
 def looks(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
-    """The second's documents, of 200 looks each."""
+    """Yield the documents of one second, of 200 samples each."""
     now = START_MS + second * 1_000
-    behind = min(into, SPELL_S - 1 - into)  # the first minute it falls behind, the second it catches up
+    behind = min(into, SPELL_S - 1 - into)  # it falls behind in the first minute and catches up in the second
     for start in range(0, len(slow), 200):
         whose, figures = [], array("q")
         for client in slow[start : start + 200].tolist():
@@ -181,9 +221,17 @@ def looks(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
             came, owed = rate * (second + 1), rate // 2 * behind
             whose.append(TrafficRowKey(f"client-{client:05d}", "tcp", "", START_MS, "t"))
             one = dict.fromkeys(TrafficSample._fields, 0) | {
-                "at": now, "memory": owed * 115 // 100, "messages": owed // 500, "matched_messages": came // 500, "matched_bytes": came,
-                "acknowledged_bytes": came - owed, "taken_bytes": came - owed, "owed_messages": owed // 500, "owed_bytes": owed,
-                "oldest_at": now - 500 * behind if behind else 0, "subscriptions": 1,
-            }  # fmt: skip
+                "at": now,
+                "memory": owed * 115 // 100,
+                "messages": owed // 500,
+                "matched_messages": came // 500,
+                "matched_bytes": came,
+                "acknowledged_bytes": came - owed,
+                "taken_bytes": came - owed,
+                "owed_messages": owed // 500,
+                "owed_bytes": owed,
+                "oldest_at": now - 500 * behind if behind else 0,
+                "subscriptions": 1,
+            }
             figures.extend(one[name] for name in TrafficSample._fields)
         yield msgspec.json.encode(pack_samples(now, whose, figures, 0))

@@ -1,4 +1,4 @@
-"""Logs that Spark's benchmarks read: made by the broker's own journal, batch by batch, the same each time."""
+"""Logs for the Spark benchmarks, written by the broker's own journal; equal each time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = 50
 
 
 class Published(NamedTuple):
-    """What one batch is made of."""
+    """Contents of one batch."""
 
     publisher: str
     topics: list[str]
@@ -26,7 +26,10 @@ class Published(NamedTuple):
 
 
 def make_log(directory: Path, records: int, size: int, publish: Callable[[int, int], Published]) -> None:
-    """Write batches of `size` records; `publish` is given each one's first sequence and number of records."""
+    """Write batches of `size` records.
+
+    `publish` receives each batch's first sequence and number of records.
+    """
     options = JournalOptions(preallocated=1)
     log = Journal.open(directory, INSTANCE, None, options)
     while (first := log.next_sequence) <= records:
@@ -48,7 +51,7 @@ def make_log(directory: Path, records: int, size: int, publish: Callable[[int, i
 
 
 def compress(source: Path, target: Path) -> None:
-    """A journal's directory once more, with its sealed segments compressed."""
+    """Copy a journal's directory with its sealed segments compressed."""
     target.mkdir()
     for path in source.iterdir():
         if path.suffix == ".journal" and path.with_name(f"{path.stem}.index.gz").exists():

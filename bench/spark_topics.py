@@ -1,7 +1,8 @@
-"""What a topic costs among many: the reading alone, in this process, without Spark and its JVM.
+"""Cost of one topic among many: only the reading, in this process, without Spark and its JVM.
 
-A log of as many records as asked for, over 10,000 topics (Zipf), of which one has 0.01 % of the records and one eighteen. CPU
-seconds of planning and reading it, every column, against all records of the log.
+The log has --records records over 10,000 topics (Zipf). One topic has 0.01 % of the records, one has
+eighteen. Figures are CPU seconds of planning and reading every column, compared with reading all records of
+the log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ EIGHTEEN = "t.eighteen"
 
 
 def log_in(directory: Path, records: int, size: int) -> Path:
-    """Made if it isn't there yet: `raw` and `gzip` below the directory that is returned."""
+    """Return the directory of the test logs, with `raw` and `gzip`; make them if they don't exist."""
     home = directory / f"topics-{records}-{size}"
     if not (home / "complete").exists():
         _make(home / "raw", records, size)
@@ -52,7 +53,7 @@ def _make(directory: Path, records: int, size: int) -> None:
 
 
 def cost(directory: Path, request: ReadRequest) -> tuple[float, int]:
-    """(CPU seconds, records) of planning and reading."""
+    """Return (CPU seconds, records) of planning and reading."""
     began, rows = time.process_time(), 0
     place = LogLocation(directory, None, INSTANCE)
     for part in merge_spans(plan_read(place, request), request.split_bytes):
@@ -62,7 +63,7 @@ def cost(directory: Path, request: ReadRequest) -> tuple[float, int]:
 
 
 def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
-    """Each choice once a run, one after the other."""
+    """Read each selection once a run, one after the other; return the table."""
     home = log_in(directory, records, size)
     everything, rare, eighteen = ReadRequest(), ReadRequest(topics=(RARE,)), ReadRequest(topics=(EIGHTEEN,))
     table = Table(title=f"{records:,} records of {TOPICS:,} topics in batches of {size}, {runs} runs, no JVM")
@@ -83,9 +84,13 @@ def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
         for name, costs in found.items():
             middle = statistics.median(seconds for seconds, _ in costs)
             table.add_row(
-                name, f"{costs[0][1]:,}", f"{middle:.4f}", f"{min(costs)[0]:.4f}", f"1/{whole / middle:.1f}",
+                name,
+                f"{costs[0][1]:,}",
+                f"{middle:.4f}",
+                f"{min(costs)[0]:.4f}",
+                f"1/{whole / middle:.1f}",
                 "" if middle == whole else "≤ 1/20",
-            )  # fmt: skip
+            )
     sidecars = sum(path.stat().st_size for path in (home / "raw").glob("*.index.gz"))
     table.caption = (
         f"sidecars: {sidecars:,} bytes of {sum(p.stat().st_size for p in (home / 'raw').glob('*.journal')):,}"

@@ -1,12 +1,13 @@
-"""STOMP, side by side with RabbitMQ and ActiveMQ where they are installed: `python -m bench.stomp [--runs 3] [--records 50000]`.
+"""STOMP beside RabbitMQ and ActiveMQ, if installed: `python -m bench.stomp [--runs 3] [--records 50000]`.
 
-    receipts    SENDs to a topic with a receipt each, so many unanswered, and one subscriber: messages a second, from the first SEND to
-                the last MESSAGE; every client a raw socket
-    p99         2,000 messages a second, one subscriber, wall time from SEND to MESSAGE
-    out         MESSAGE frames a second out of one broker to raw readers of one batch stream, published natively
-    idle        memory of the broker for each connection that has logged on and rests
+    receipts    SENDs to a topic, each with a receipt, up to UNANSWERED of them open, and one subscriber:
+                messages a second from the first SEND to the last MESSAGE; all clients are raw sockets
+    p99         2,000 messages a second, one subscriber: wall time from SEND to MESSAGE
+    out         MESSAGE frames a second from one broker to raw readers of one stream of native batches
+    idle        the broker's memory for each idle connection that is logged on
 
-What RabbitMQ and ActiveMQ do with a topic's messages touches no disk; Sluice journals them, unless it says `scratch`.
+RabbitMQ and ActiveMQ don't write a topic's messages to disk; Sluice journals them, unless the topic is
+`scratch`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class StompServer(Protocol):
-    """A broker that speaks STOMP; `login` are the lines that its CONNECT wants."""
+    """A broker with STOMP. `login`: the header lines of its CONNECT."""
 
     name: str
     login: str
@@ -79,7 +80,7 @@ def subscribe(port: int, login: str, destination: str) -> socket.socket:
 
 
 def reads(port: int, login: str, destination: str, number: int, out: Connection) -> None:
-    """Count frames until there were so many."""
+    """Count frames until there are `number` of them."""
     reading, seen = subscribe(port, login, destination), 0
     out.send("ready")
     buffer = memoryview(bytearray(1 << 20))
@@ -89,7 +90,7 @@ def reads(port: int, login: str, destination: str, number: int, out: Connection)
 
 
 def role(target: Callable[..., None], *words: object) -> Connection:
-    """A process of its own; what it says."""
+    """Start a process; return the connection to it."""
     ours, theirs = SPAWN.Pipe()
     SPAWN.Process(target=target, args=(*words, theirs), daemon=True).start()
     return ours
@@ -113,7 +114,7 @@ def receipts(port: int, login: str, destination: str, number: int) -> float:
 
 
 def latency(port: int, login: str, destination: str, seconds: float = 10) -> float:
-    """p99 of 2,000 messages a second, in ms."""
+    """Return the p99 of 2,000 messages a second, in ms."""
     reading, sending, taken = subscribe(port, login, destination), connect(port, login), list[float]()
     number = int(2_000 * seconds)
 
@@ -153,7 +154,7 @@ def publishes(port: int, number: int, batch: int, out: Connection) -> None:
 
 
 def frames_out(readers: int, number: int) -> float:
-    """MESSAGE frames a second out of one broker."""
+    """Return MESSAGE frames a second from one broker."""
     with broker(BIG) as (ports, _):
         reading = [role(reads, ports["stomp"], "", "/topic/scratch.bench", number) for _ in range(readers)]
         for one in reading:
@@ -167,7 +168,7 @@ def frames_out(readers: int, number: int) -> float:
 
 
 def idle(number: int) -> float:
-    """KiB of memory for each connection at rest."""
+    """Return KiB of memory for each idle connection."""
     with broker(BIG) as (ports, pid):
         held = [connect(ports["stomp"]) for _ in range(20)]
         before = resident(pid)
@@ -180,6 +181,7 @@ def idle(number: int) -> float:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.stomp", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--records", type=int, default=50_000)

@@ -1,8 +1,11 @@
-"""What one client's many doings cost the broker and its neighbour: `python -m bench.subscribing [--runs 3] [--only STOMP]`.
+"""Cost of many commands of one client for the broker and another client.
 
-A raw socket sends each pile of commands at once, to a fresh broker each time. Beside it a client of the library publishes
-and receives its own message, one after the other, every 2 ms. The figures: the broker's processor time for the pile, the
-time to its last answer, and the neighbour's round trips meanwhile, median and 99th percentile, against those at rest.
+    python -m bench.subscribing [--runs 3] [--only STOMP]
+
+A raw socket sends each pile of commands in one write, to a fresh broker each time. Beside it a client of
+the library publishes a message and receives it again every 2 ms. Figures: the broker's processor time for
+the pile, the time to its last answer, and the other client's round trips meanwhile, median and 99th
+percentile, compared with those before.
 """
 
 from __future__ import annotations
@@ -36,26 +39,26 @@ from broker_core.protocols.native import (
 
 PAUSE_S = 0.002
 LEAST = 20
-"""Round trips beside a pile, however soon it is done."""
+"""Minimum round trips beside a pile."""
 CALM_S = 1.0
 
 
 def subscribes(number: int, client: int, durable: bool) -> Iterator[bytes]:
-    """Commands with a filter and a topic of their own each."""
+    """Yield subscriptions, each with its own filter and topic."""
     for n in range(number):
         more = {"durable": f"d{n}"} if durable else {"filter": f"/n = {n} AND /c = {client}"}
         yield encode_command({"c": "subscribe", "id": str(n), "topic": f"many.{client}.{n}", **more})
 
 
 def publishes(number: int, name: str) -> Iterator[bytes]:
-    """Batches of one, each of a topic of its own."""
+    """Yield batches of one message, each on its own topic."""
     for n in range(number):
         batch = build_single_topic_batch(name, f"topics.{n}", [b'{"n":%d}' % n], n + 1)
         yield encode_frame_header(PUBLISH, 0, len(batch)) + batch
 
 
 def stomp_subscribes(number: int, kind: str, client: int) -> Iterator[bytes]:
-    """SUBSCRIBEs with a receipt, each of a destination of its own."""
+    """Yield SUBSCRIBE frames with a receipt, each with its own destination."""
     for n in range(number):
         yield b"SUBSCRIBE\nid:%d\ndestination:/%s/%d.%d\nreceipt:%d\n\n\0" % (n, kind.encode(), client, n, n)
 
@@ -74,13 +77,13 @@ PILES: dict[str, Callable[[int], Iterator[bytes]]] = {
 
 
 def clients_of(pile: str) -> int:
-    """How many send it."""
+    """Return the number of clients that send a pile."""
     words = pile.removeprefix("STOMP: ").split()
     return int(words[0]) if words[1] == "clients" else 1
 
 
 async def send(address: str, pile: str) -> None:
-    """All its clients: log on, wait for the word, send at once, and read to the last answer."""
+    """Log on the clients of a pile, wait for a line of input, send everything, and read all answers."""
     stomp = pile.startswith("STOMP")
     log_on, send_all = (stomp_logged_on, send_stomp) if stomp else (logged_on, send_one)
     links = [await log_on(address, f"pile-{client}") for client in range(clients_of(pile))]
@@ -100,7 +103,7 @@ async def logged_on(address: str, name: str) -> tuple[asyncio.StreamReader, asyn
 
 
 async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: list[bytes]) -> None:
-    """As many answers as commands, or the last publish persisted."""
+    """Send commands; read as many answers, or until the last publish is persisted."""
     writer.write(b"".join(frames))
     found = 0
     while found < len(frames):
@@ -120,7 +123,7 @@ async def stomp_logged_on(address: str, name: str) -> tuple[asyncio.StreamReader
 
 
 async def send_stomp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: list[bytes]) -> None:
-    """As many receipts as frames, or the ERROR that ends them."""
+    """Send frames; read as many receipts, or the ERROR that ends the connection."""
     writer.write(b"".join(frames))
     found = 0
     while found < len(frames) and (data := await reader.read(1 << 20)):
@@ -128,7 +131,7 @@ async def send_stomp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """The next answer; deliveries are passed over."""
+    """Return the next answer. Deliveries are skipped."""
     while True:
         length, kind, _, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER_SIZE))
         payload = await reader.readexactly(length)
@@ -138,7 +141,10 @@ async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def neighbour(address: str) -> None:
-    """Round trips of one message at a time: at rest, then from the word on until told to stop; both as milliseconds."""
+    """Measure round trips of one message at a time, in ms.
+
+    First without load, then from a line of input to the next.
+    """
     loop = asyncio.get_running_loop()
     async with AsyncClient(address, "neighbour") as client:
         subscription = await client.subscribe("neighbour")
@@ -168,7 +174,7 @@ def say(**figures: Any) -> None:
 
 
 def measure(pile: str) -> dict[str, Any]:
-    """One pile on a fresh broker."""
+    """Run one pile on a fresh broker."""
     with broker() as (addresses, pid):
         address = addresses["tcp"]
         other = part("neighbour", address, pile)
@@ -191,7 +197,7 @@ def measure(pile: str) -> dict[str, Any]:
 
 
 def part(word: str, address: str, pile: str) -> Process:
-    """One of the processes beside the broker."""
+    """Start one of the processes beside the broker."""
     command = [sys.executable, "-m", "bench.subscribing", word, address, pile]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

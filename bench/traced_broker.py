@@ -1,6 +1,9 @@
-"""A broker that notes when a batch passes each of its stations: `python -m bench.traced_broker HOME`, for `bench.latency --trace`.
+"""A broker that records when a batch passes each station, for `bench.latency --trace`.
 
-Prints its ports, and after each line on its standard input the medians and 99th percentiles between the stations, in ms, of what came since.
+    python -m bench.traced_broker HOME
+
+Prints its ports. After each line on standard input it prints medians and 99th percentiles of the times
+between stations, in ms, since the last line.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ _passed: list[list[int]] = []
 
 
 def trace() -> None:
-    """Note the moments, around the functions that stand at the stations. Of a group that is written its newest batch counts."""
+    """Wrap the functions at the stations, to record the times.
+
+    Of a group that is written together the newest batch counts.
+    """
     from broker_core.engine.dispatch import Dispatcher
     from broker_core.journal.commit_log import LocalCommitLog, PendingBatch
     from broker_core.journal.journal import Journal
@@ -44,11 +50,11 @@ def trace() -> None:
 
     read = 0
     parsed: dict[int, list[int]] = {}
-    """By batch: read, parsed and stamped."""
+    """Times read, parsed and stamped, by batch."""
     written: dict[int, list[int]] = {}
-    """By a group's newest batch: all up to synced."""
+    """Times up to synced, by the newest batch of a group."""
     under_way: list[int] = []
-    """Of the group that the journal's thread has."""
+    """Times of the group that the journal's thread is writing."""
     buffer_updated, append, take = TcpProtocol.buffer_updated, LocalCommitLog.append, LocalCommitLog._take
     write, sync, applied = Journal.write, Journal.sync, Dispatcher.on_durable
 

@@ -14,17 +14,17 @@ class LoopActivity:
     `latest` names the newest of the three.
     """
 
-    __slots__ = ("chore", "client", "command", "first", "last", "latest")
+    __slots__ = ("client", "command", "first", "last", "latest", "periodic_task")
 
     def __init__(self) -> None:
-        self.latest: Literal["", "command", "batch", "chore"] = ""
+        self.latest: Literal["", "command", "batch", "periodic_task"] = ""
         """Class of the newest command."""
         self.command: type[object] | None = None
         self.client = ""
         """Client that sent the command."""
         self.first = self.last = 0
         """First and last sequence of the records that were delivered last."""
-        self.chore = ""
+        self.periodic_task = ""
         """Name of the newest periodic task."""
 
     def describe(self) -> str:
@@ -34,7 +34,7 @@ class LoopActivity:
             if self.command is not None
             else "",
             "batch": f"records {self.first} to {self.last}" if self.last else "",
-            "chore": self.chore,
+            "periodic_task": self.periodic_task,
         }
         return "; ".join(filter(None, (parts.pop(self.latest, ""), *parts.values())))
 

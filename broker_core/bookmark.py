@@ -79,22 +79,22 @@ def parse_bookmark(text: str) -> Start | BookmarkRange:
         ClientError: `bad_bookmark`, with the reason.
     """
     if len(text) > MAX_BOOKMARK_TEXT:
-        raise _bad(text[:40], f"it is longer than {MAX_BOOKMARK_TEXT} characters")
+        raise _bad_bookmark_error(text[:40], f"it is longer than {MAX_BOOKMARK_TEXT} characters")
     return _parse_range(text) if text[:1] in ("[", "(") else _parse_start(text)
 
 
 def _parse_range(text: str) -> BookmarkRange:
     begin, colon, end = text[1:-1].partition(":")
     if text[-1] not in "])" or not colon:
-        raise _bad(text, "a range is [a:b], (a:b), [a:b) or (a:b]")
+        raise _bad_bookmark_error(text, "a range is [a:b], (a:b), [a:b) or (a:b]")
     found = BookmarkRange(
         _parse_start(begin.strip()), text[0] == "[", _parse_start(end.strip()), text[-1] == "]"
     )
     match found:
         case BookmarkRange(AtTime(first), _, AtTime(last), _) if last < first:
-            raise _bad(text, "it ends before it begins")
+            raise _bad_bookmark_error(text, "it ends before it begins")
         case BookmarkRange(end=Epoch()):
-            raise _bad(text, "there is nothing before the start of the log")
+            raise _bad_bookmark_error(text, "there is nothing before the start of the log")
     return found
 
 
@@ -105,15 +105,15 @@ def _parse_start(text: str) -> Start:
         return Now()
     if "|" not in text:
         return AtTime(_parse_moment(text))
-    return AfterBookmarks(tuple(_parse_one(part) for part in text.split(",")))
+    return AfterBookmarks(tuple(_parse_bookmark(part) for part in text.split(",")))
 
 
-def _parse_one(text: str) -> Bookmark:
+def _parse_bookmark(text: str) -> Bookmark:
     parts = text.strip().split("|")
     if len(parts) != 3 or parts[2] != "" or not is_name(parts[0]):
-        raise _bad(text, "it isn't <origin>|<sequence>|")
+        raise _bad_bookmark_error(text, "it isn't <origin>|<sequence>|")
     if not (parts[1].isascii() and parts[1].isdigit()) or len(parts[1]) > 19 or int(parts[1]) > MAX_SEQUENCE:
-        raise _bad(text, "its sequence isn't a number up to 2^63 - 1")
+        raise _bad_bookmark_error(text, "its sequence isn't a number up to 2^63 - 1")
     return Bookmark(parts[0], int(parts[1]))
 
 
@@ -124,7 +124,7 @@ def _parse_moment(text: str) -> int:
         if point and not (fraction.isascii() and fraction.isdigit() and len(fraction) <= _NS_DIGITS):
             raise ValueError
     except ValueError:
-        raise _bad(text, "it isn't a moment like 20261121T134500Z") from None
+        raise _bad_bookmark_error(text, "it isn't a moment like 20261121T134500Z") from None
     nanoseconds: int = 10**_NS_DIGITS
     return int(moment.timestamp()) * nanoseconds + int(fraction.ljust(_NS_DIGITS, "0"))
 
@@ -138,10 +138,10 @@ def format_moment(at: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:0{_NS_DIGITS}}Z"
 
 
-def _bad(text: str, why: str) -> ClientError:
+def _bad_bookmark_error(text: str, reason: str) -> ClientError:
     return ClientError(
         "bad_bookmark",
-        f"{text[:80]!r} isn't a bookmark: {why}.",
+        f"{text[:80]!r} isn't a bookmark: {reason}.",
         "Use 0 (the start), 0|1| (now), a bookmark from a message, a moment like 20261121T134500Z, "
         "or a range [a:b).",
     )

@@ -24,11 +24,11 @@ import structlog
 
 from broker_core import logs
 from broker_core.access import AccessPolicy
-from broker_core.access.tls import server_context
+from broker_core.access.tls import make_server_context
 from broker_core.activity import LAST
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
-from broker_core.config.document import DirectoryDefaults, refuse_misplaced
+from broker_core.config.document import DirectoryDefaults, check_directories
 from broker_core.config.document_reader import bad_policy_error
 from broker_core.connections.name_notices import NameNotices
 from broker_core.control import exit_report
@@ -74,7 +74,7 @@ from broker_core.sync_replication.sync_state import SyncModeChange
 from broker_core.transports.listeners import ListenerFactory, ListenerManager
 
 log = structlog.get_logger("sluice.broker")
-TICK_S = TICK_MS / 1_000
+TICK_INTERVAL_S = TICK_MS / 1_000
 FRONTIER_INTERVAL_TICKS = 60
 """Number of ticks between two checks of whether the frontier in the stored policy is outdated."""
 BROKEN = os.EX_IOERR
@@ -110,7 +110,7 @@ class Broker:
         reserved: Sequence[Path] = (),
         member: GroupMember | None = None,
         link: ControlLinkSettings | None = None,
-        ports_apart: int = 0,
+        port_offset: int = 0,
         link_secrets: Path | None = None,
         policy_file: PolicyFile | None = None,
         set_back: SetBack | None = None,
@@ -127,7 +127,7 @@ class Broker:
             reserved: Paths that directories of the policy must not overlap.
             member: Member of a group, whose log the broker shares. None: a standalone broker.
             link: Address and certificate of the control link for control planes on other machines.
-            ports_apart: Number that is added to the ports of the policy's transports.
+            port_offset: Number that is added to the ports of the policy's transports.
             link_secrets: File with the credentials of links to other sites.
             policy_file: Stores each policy that is in force.
             set_back: Says that the database lacks `policy`, which stays in force until an operator decides.
@@ -137,7 +137,7 @@ class Broker:
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
-        self._refuse_misplaced(policy)
+        self._check_directories(policy)
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
         journal = Journal.open(
@@ -179,7 +179,7 @@ class Broker:
         self.stalls = self.statistics.stalls = StallHistory()
         """Stalls of the event loop. A `LoopMonitor` writes them, if the process has one."""
         self._stall_published = 0
-        self._listeners = ListenerManager(self.engine, websocket, ports_apart)
+        self._listeners = ListenerManager(self.engine, websocket, port_offset)
         self.links = SiteLinkManager(self.engine, link_secrets)
         own = Welcome(instance=self.engine.instance, member=self.member)
         self.control = ControlServer(paths.control, self._handlers(), own, link)
@@ -232,7 +232,12 @@ class Broker:
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
         )
         if stage is not None:
-            await self.apply(self.engine.policy, stage)
+            try:
+                await self.apply(self.engine.policy, stage)
+            except OperatorError as problem:
+                if problem.code != "policy_not_stored":
+                    raise
+                log.error("stage_not_in_force", revision=stage.document.revision, why=problem.sentence)
 
     def addresses(self) -> dict[str, str]:
         """Return the address of each enabled transport, by name.
@@ -342,7 +347,8 @@ class Broker:
             # Store the brake first: a broker killed after a decision must not count from zero again.
             if stage is not None:
                 await self._store_policy(RolloutBrake(stage))
-            await self._put_in_force(policy, stage)
+                self._refuse_unstored(stage)
+            await self._activate_policy(policy, stage)
         except SluiceError as problem:
             self.statistics.refused = RefusedRevision(
                 revision=policy.revision, code=problem.code, message=problem.sentence, fix=problem.fix
@@ -350,6 +356,21 @@ class Broker:
             raise
         self.statistics.refused = None
         await self._store_policy()
+
+    def _refuse_unstored(self, stage: StagedRevision) -> None:
+        """Refuse a stage whose allowance isn't stored: a broker that is killed would count anew.
+
+        Raises OperatorError policy_not_stored.
+        """
+        running = self.engine.guard.stage
+        begins = running is None or running.document.revision != stage.document.revision
+        if stage.allowed is not None and begins and self.lacks_stored_policy:
+            raise OperatorError(
+                "policy_not_stored",
+                f"Staged revision {stage.document.revision} isn't in force: its allowance can't be stored on"
+                " this broker's disk.",
+                "Make room for the broker's policy file. The broker is asked again within a minute.",
+            )
 
     @property
     def lacks_stored_policy(self) -> bool:
@@ -396,7 +417,7 @@ class Broker:
         if not self.policy_stored_at or self.engine.frontier.durable != self._stored_frontier:
             await self._store_policy()
 
-    async def _put_in_force(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
+    async def _activate_policy(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
         if policy.instance.name != self.engine.instance:
             raise OperatorError(
                 "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."
@@ -416,15 +437,15 @@ class Broker:
         Raises:
             OperatorError: `bad_spool_path` or `outside_roots`.
         """
-        self._refuse_misplaced(policy)
+        self._check_directories(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
         await asyncio.to_thread(check_spool_directories, named)
 
-    def _refuse_misplaced(self, policy: PolicyDocument) -> None:
+    def _check_directories(self, policy: PolicyDocument) -> None:
         paths = self.paths
         defaults = DirectoryDefaults(paths.journal, paths.archive, paths.spool)
-        refuse_misplaced(policy, self._roots, (*self._reserved, paths.control), defaults)
+        check_directories(policy, self._roots, (*self._reserved, paths.control), defaults)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         check_access(policy)
@@ -443,16 +464,16 @@ class Broker:
     async def _tick(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None) -> None:
         """Run the periodic tasks once a second."""
         for number in itertools.count(1):
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_INTERVAL_S)
             try:
                 # Leases, resume points and positions come first: they must not depend on statistics and
                 # reports, which can fail.
-                LAST.latest, LAST.chore = "chore", "tick"
+                LAST.latest, LAST.periodic_task = "periodic_task", "tick"
                 self.engine.tick()
                 self._publish_stalls()
-                LAST.latest, LAST.chore = "chore", "statistics"
+                LAST.latest, LAST.periodic_task = "periodic_task", "statistics"
                 snapshot = await self.statistics.sample_second()
-                LAST.latest, LAST.chore = "chore", "report"
+                LAST.latest, LAST.periodic_task = "periodic_task", "report"
                 if on_tick is not None:
                     await on_tick(snapshot)
                 if number % FRONTIER_INTERVAL_TICKS == 0:
@@ -521,7 +542,7 @@ def check_access(policy: PolicyDocument) -> None:
         raise bad_policy_error(problems)
     for transport in policy.transports:
         if transport.enabled and transport.tls is not None:
-            server_context(transport.tls)
+            make_server_context(transport.tls)
 
 
 def host_memory() -> int:

@@ -661,7 +661,7 @@ CODES: Final = MappingProxyType({
     ),
     "policy_not_stored": ErrorCode(
         "The broker can't store its policy on its own disk, so it can't start without the "
-        "database",
+        "database, and puts no staged revision in force",
         _OPERATOR,
     ),
     "policy_set_back": ErrorCode(
@@ -721,8 +721,8 @@ CODES: Final = MappingProxyType({
     ),
     "engine_damaged": ErrorCode("An entry of the group's log isn't what was sent; `entry`", _OPERATOR),
     "engine_lost": ErrorCode(
-        "The engine's log isn't the one that the member has applied, or has less of it; `engine`, "
-        "`applied`, `journal`",
+        "The engine's log isn't the one that the member has applied, or has less of it than a member has, "
+        "or other entries; `engine`, `applied`, `journal`",
         _OPERATOR,
     ),
     "event_loop": ErrorCode("Events have triggered each other too often", _OPERATOR),

@@ -31,26 +31,26 @@ from broker_core.safe_text import escape_block, escape_event
 
 MAX_BYTES: Final = 1024 * 1024
 """Maximum bytes of lines that wait for the reader of one pipe."""
-MAX_ALIKE: Final = 20
+MAX_SIMILAR_LINES: Final = 20
 """Maximum number of lines of one kind per window."""
 WINDOW_S: Final = 60.0
 """Length of the window in seconds."""
 MAX_KINDS: Final = 1_000
 """Maximum number of kinds that are counted. All counters are cleared when there are more."""
-END_S: Final = 1.0
+FLUSH_TIMEOUT_S: Final = 1.0
 """Seconds that the end of the process waits for the reader."""
-_LEFT_OUT: Final = "left_out"
+_OMITTED_FIELD: Final = "left_out"
 
 
 class LogPipe(io.TextIOBase):
     """Text file whose `write` never waits: a thread writes the text to the file descriptor."""
 
-    def __init__(self, fd: int, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, fd: int, max_bytes: int = MAX_BYTES) -> None:
         self._fd = fd
-        self._most_bytes = most_bytes
-        self._waiting: deque[bytes] = deque()
+        self._max_bytes = max_bytes
+        self._lines: deque[bytes] = deque()
         self._nbytes = 0
-        self._untold = 0
+        self._unreported = 0
         self._changed = Condition()
         self.dropped = 0
         """Number of lines dropped since the start."""
@@ -60,15 +60,15 @@ class LogPipe(io.TextIOBase):
         """Queue a line, or drop it if the queue is full. Raises no error, because no log could report it."""
         line = text.encode(errors="replace")
         with self._changed:
-            if self._nbytes + len(line) > self._most_bytes:
+            if self._nbytes + len(line) > self._max_bytes:
                 self.dropped += 1
-                self._untold += 1
+                self._unreported += 1
             else:
-                self._put(line)
+                self._add_line(line)
         return len(text)
 
-    def _put(self, line: bytes) -> None:
-        self._waiting.append(line)
+    def _add_line(self, line: bytes) -> None:
+        self._lines.append(line)
         self._nbytes += len(line)
         self._changed.notify_all()
 
@@ -81,7 +81,7 @@ class LogPipe(io.TextIOBase):
     def isatty(self) -> bool:
         return os.isatty(self._fd)
 
-    def flush_within(self, seconds: float = END_S) -> bool:
+    def flush_within(self, seconds: float = FLUSH_TIMEOUT_S) -> bool:
         """Wait until all lines are written, at most `seconds`.
 
         Returns whether they are. Call it when the process ends.
@@ -92,21 +92,23 @@ class LogPipe(io.TextIOBase):
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                line = self._waiting.popleft()
-            self._write_on(line)
+                self._changed.wait_for(lambda: self._lines)
+                line = self._lines.popleft()
+            self._write_line(line)
             with self._changed:
                 self._nbytes -= len(line)
-                if self._untold:
-                    untold, self._untold = self._untold, 0
-                    self._put(f"log_lines_dropped count={untold}: nobody read them in time\n".encode())
+                if self._unreported:
+                    unreported, self._unreported = self._unreported, 0
+                    self._add_line(
+                        f"log_lines_dropped count={unreported}: nobody read them in time\n".encode()
+                    )
                 self._changed.notify_all()
 
-    def _write_on(self, line: bytes) -> None:
-        rest = memoryview(line)
-        while rest:
+    def _write_line(self, line: bytes) -> None:
+        remaining = memoryview(line)
+        while remaining:
             try:
-                rest = rest[os.write(self._fd, rest) :]
+                remaining = remaining[os.write(self._fd, remaining) :]
             except BlockingIOError:
                 select([], [self._fd], [])
             except OSError:  # the reader closed the pipe, or the disk is full
@@ -135,11 +137,11 @@ class RepeatedLineFilter:
         since, number = self._kinds.get(kind, (now, 0))
         before = 0
         if now >= since + WINDOW_S:
-            since, number, before = now, 0, max(number - MAX_ALIKE, 0)
+            since, number, before = now, 0, max(number - MAX_SIMILAR_LINES, 0)
         if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
             self._kinds.clear()
         self._kinds[kind] = since, number + 1
-        return before if number < MAX_ALIKE else None
+        return before if number < MAX_SIMILAR_LINES else None
 
     def __call__(
         self, logger: object, method: str, event: MutableMapping[str, Any]
@@ -148,14 +150,14 @@ class RepeatedLineFilter:
         before = self.report_suppressed(str(event["event"]))
         if before is None:
             raise structlog.DropEvent
-        return {**event, _LEFT_OUT: before} if before else event
+        return {**event, _OMITTED_FIELD: before} if before else event
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Filter a record of the standard library's logging, which asyncio, Twisted and Django use."""
         # Without arguments, the text may already contain values, so the line number identifies the kind.
         before = self.report_suppressed(f"{record.name} {record.msg if record.args else record.lineno}")
         if before:
-            record.msg = f"{record.msg} ({_LEFT_OUT}={before})"
+            record.msg = f"{record.msg} ({_OMITTED_FIELD}={before})"
         return before is not None
 
 

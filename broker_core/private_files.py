@@ -14,7 +14,7 @@ OTHERS: Final = 0o007
 """Permission bits of users outside the file's group."""
 
 
-def tighten(path: Path) -> None:
+def restrict_permissions(path: Path) -> None:
     """Remove the permissions of the group and of others from a file or directory that belongs to this user.
 
     Symbolic links are not changed.
@@ -36,7 +36,7 @@ def tighten(path: Path) -> None:
         )
 
 
-def tighten_trees(roots: Iterable[Path]) -> list[str]:
+def restrict_tree_permissions(roots: Iterable[Path]) -> list[str]:
     """Tighten everything below some directories. Returns a sentence for each path that cannot be tightened.
 
     Symbolic links are not followed.
@@ -46,7 +46,7 @@ def tighten_trees(roots: Iterable[Path]) -> list[str]:
         for folder, directories, files in os.walk(root):
             for path in (Path(folder), *(Path(folder, name) for name in (*directories, *files))):
                 try:
-                    tighten(path)
+                    restrict_permissions(path)
                 except FileNotFoundError:
                     continue  # removed meanwhile by a running process
                 except PermissionError as problem:

@@ -33,9 +33,9 @@ NANOSECONDS: Final = {
 """Nanoseconds of each unit of intervals."""
 MAX_DIGITS: Final = 18
 """Maximum digits of a number."""
-SHORTEST_NS: Final = NS_PER_MS
+MIN_INTERVAL_NS: Final = NS_PER_MS
 """Shortest interval that a client may request, in nanoseconds."""
-LONGEST_NS: Final = NANOSECONDS["d"]
+MAX_INTERVAL_NS: Final = NANOSECONDS["d"]
 """Longest interval that a client may request, in nanoseconds."""
 
 
@@ -51,13 +51,13 @@ def split_unit(text: str) -> tuple[Fraction, str]:
     bare = text.strip()
     digits = bare.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     whole, _, fraction = digits.strip().partition(".")
-    plain = _without_commas(whole) + fraction
+    plain = _remove_commas(whole) + fraction
     if not (0 < len(plain) <= MAX_DIGITS and plain.isascii() and plain.isdigit()):
         raise ValueError(text)
     return Fraction(int(plain), 10 ** len(fraction)), bare[len(digits) :].lower()
 
 
-def _without_commas(whole: str) -> str:
+def _remove_commas(whole: str) -> str:
     first, *groups = whole.split(",")
     if groups and not (1 <= len(first) <= 3 and all(len(group) == 3 for group in groups)):
         raise ValueError(whole)
@@ -70,7 +70,7 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: The text is not a size.
     """
-    return _scaled(text, BYTES)
+    return _parse_scaled(text, BYTES)
 
 
 def parse_interval(text: str) -> int:
@@ -79,10 +79,10 @@ def parse_interval(text: str) -> int:
     Raises:
         ValueError: The text is not an interval, or has no unit.
     """
-    return _scaled(text, NANOSECONDS)
+    return _parse_scaled(text, NANOSECONDS)
 
 
-def _scaled(text: str, units: dict[str, int]) -> int:
+def _parse_scaled(text: str, units: dict[str, int]) -> int:
     number, unit = split_unit(text)
     if unit not in units:
         raise ValueError(text)
@@ -101,7 +101,7 @@ def parse_client_interval(text: str, field: str) -> int:
         interval = parse_interval(text)
     except ValueError:
         interval = 0
-    if SHORTEST_NS <= interval <= LONGEST_NS:
+    if MIN_INTERVAL_NS <= interval <= MAX_INTERVAL_NS:
         return interval
     raise ClientError(
         "bad_interval",
@@ -113,17 +113,17 @@ def parse_client_interval(text: str, field: str) -> int:
 
 def format_size(nbytes: int) -> str:
     """Return a number of bytes in the largest unit that expresses it exactly: 10000000 is 10MB."""
-    return _written(nbytes, BYTES, ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB")) or str(nbytes)
+    return _format_number(nbytes, BYTES, ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB")) or str(nbytes)
 
 
 def format_interval(ns: int) -> str:
     """Return an interval in the largest unit that expresses it exactly, with a precision of milliseconds."""
-    return _written(ns, NANOSECONDS, ("d", "h", "min", "s")) or f"{ns // NS_PER_MS}ms"
+    return _format_number(ns, NANOSECONDS, ("d", "h", "min", "s")) or f"{ns // NS_PER_MS}ms"
 
 
-def _written(number: int, units: dict[str, int], names: tuple[str, ...]) -> str:
+def _format_number(number: int, units: dict[str, int], names: tuple[str, ...]) -> str:
     for name in names:
-        whole, rest = divmod(number, units[name.lower()])
-        if whole and not rest:
-            return f"{whole}{name}"
+        quotient, remainder = divmod(number, units[name.lower()])
+        if quotient and not remainder:
+            return f"{quotient}{name}"
     return ""

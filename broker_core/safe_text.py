@@ -46,7 +46,7 @@ _INDENT: Final = "  "
 
 def escape_line(text: str) -> str:
     r"""Return a text as one line without control characters: a newline becomes `\n`, ESC becomes `\x1b`."""
-    return text if text.isascii() and text.isprintable() else _CONTROLS.sub(_escaped, text)
+    return text if text.isascii() and text.isprintable() else _CONTROLS.sub(_escape_match, text)
 
 
 def escape_bytes(body: bytes) -> bytes:
@@ -67,7 +67,7 @@ def escape_json(text: bytes) -> bytes:
 
     Whitespace outside strings becomes a space, and control characters in strings become `\u…`.
     """
-    return _JSON_CONTROLS.sub(_escaped_json, text) if _JSON_CONTROLS.search(text) else text
+    return _JSON_CONTROLS.sub(_escape_json_match, text) if _JSON_CONTROLS.search(text) else text
 
 
 def to_json_line(document: Any) -> bytes:
@@ -100,9 +100,9 @@ def to_csv(rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def to_mail_header(text: str, most: int = 150) -> str:
-    """Return a text as a mail header: one line of at most `most` characters, with single spaces."""
-    return escape_line(" ".join(text.split()))[:most]
+def to_mail_header(text: str, max_characters: int = 150) -> str:
+    """Return a text as a mail header: one line of at most `max_characters` characters, with single spaces."""
+    return escape_line(" ".join(text.split()))[:max_characters]
 
 
 def say(text: str, stream: TextIO | None = None, *, flush: bool = True) -> None:
@@ -148,13 +148,13 @@ def _event_value(value: Any) -> Any:
     return escape_line(value if isinstance(value, str) else repr(value))
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     character = found[0]
     code = ord(character)
     return _LETTERS.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
-def _escaped_json(found: re.Match[bytes]) -> bytes:
+def _escape_json_match(found: re.Match[bytes]) -> bytes:
     if found[0] in b"\t\n\r":
         return b" "
     return b"\\u%04x" % ord(found[0].decode())

@@ -12,19 +12,19 @@ import numpy.typing as npt
 class SequenceSet:
     """Set of sequences, stored as disjoint intervals in ascending order."""
 
-    __slots__ = ("_firsts", "_lasts", "_most")
+    __slots__ = ("_firsts", "_lasts", "_max_ranges")
 
-    def __init__(self, of: Iterable[tuple[int, int]] = (), most: int | None = None) -> None:
+    def __init__(self, intervals: Iterable[tuple[int, int]] = (), max_ranges: int | None = None) -> None:
         """Create a set.
 
         Args:
-            of: Intervals, as pairs of first and last sequence.
-            most: Maximum number of intervals. None: no limit.
+            intervals: Intervals, as pairs of first and last sequence.
+            max_ranges: Maximum number of intervals. None: no limit.
         """
         self._firsts: list[int] = []
         self._lasts: list[int] = []
-        self._most = most
-        for first, last in of:
+        self._max_ranges = max_ranges
+        for first, last in intervals:
             self.add(first, last)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -49,7 +49,7 @@ class SequenceSet:
         Returns False, without a change, if there are too many intervals.
         """
         start, stop = bisect_left(self._lasts, first - 1), bisect_right(self._firsts, last + 1)
-        if start == stop and self._most is not None and len(self) >= self._most:
+        if start == stop and self._max_ranges is not None and len(self) >= self._max_ranges:
             return False
         if start < stop:
             first, last = min(first, self._firsts[start]), max(last, self._lasts[stop - 1])
@@ -66,7 +66,7 @@ class SequenceSet:
         self._firsts[start:stop] = [one for one, _ in kept]
         self._lasts[start:stop] = [other for _, other in kept]
 
-    def remove_upto(self, sequence: int) -> None:
+    def remove_through(self, sequence: int) -> None:
         """Remove all sequences up to and including `sequence`."""
         if self._firsts and self._firsts[0] <= sequence:
             self.remove(self._firsts[0], sequence)

@@ -36,7 +36,7 @@ def write_stalls(path: Path, stalls: Sequence[StallEntry]) -> None:
         scratch.replace(path)
 
 
-def lasting_stall(control: Path) -> StallEntry | None:
+def find_lasting_stall(control: Path) -> StallEntry | None:
     """Return the stall in which the broker at a control socket is now.
 
     None: it is not in a stall, or its process has ended.

@@ -29,7 +29,7 @@ from broker_core.control.link_certificate import WARN_DAYS
 from broker_core.documents.requests import PROTOCOL, Hello, Request, Welcome, answer_type, request_name
 from broker_core.documents.stalls import CAUSES
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.stored_stalls import lasting_stall
+from broker_core.stored_stalls import find_lasting_stall
 from console import group_answers
 from console.broker_addresses import MAX_BROKERS, BrokerAddress
 
@@ -221,7 +221,7 @@ class BrokerLink:
         """Return the error for a local broker whose event loop is stalled, according to its stall file;
         else None.
         """
-        stall = lasting_stall(self.address.path) if self.address.path is not None else None
+        stall = find_lasting_stall(self.address.path) if self.address.path is not None else None
         if stall is None:
             return None
         name, text = self.address.name, CAUSES[stall.cause]

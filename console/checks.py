@@ -11,8 +11,8 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
-from broker_core.access.tls import server_context
-from broker_core.config.document import overlap
+from broker_core.access.tls import make_server_context
+from broker_core.config.document import paths_overlap
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 
@@ -69,7 +69,7 @@ def check_web_certificate(**kwargs: Any) -> list[CheckMessage]:
     if settings.SLUICE_WEB_TLS is None:
         return []
     try:
-        server_context(settings.SLUICE_WEB_TLS)
+        make_server_context(settings.SLUICE_WEB_TLS)
     except OperatorError as problem:
         return [Error(problem.sentence, hint=problem.fix, id="sluice.E004")]
     return []
@@ -112,7 +112,7 @@ def check_directories(**kwargs: Any) -> list[CheckMessage]:
         if {name, other} != {"SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY"}
         for path in (places[name],)
     ]
-    found = [f"{name}: {path} overlaps {other}." for name, path, other in pairs if overlap(path, other)]
+    found = [f"{name}: {path} overlaps {other}." for name, path, other in pairs if paths_overlap(path, other)]
     logs = settings.SLUICE_HOME / "log"
     inside = [("SLUICE_DIRECTORY_ROOTS", Path(root), reserved) for root in settings.SLUICE_DIRECTORY_ROOTS]
     kept = (*(one for one in reserved if one != logs), *places.values())

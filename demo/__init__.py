@@ -1,9 +1,9 @@
-"""A real feed to try Sluice with: the flights that left New York in 2013, and four subscribers of different manners.
+"""A real feed to try Sluice with: flights of 2013, and four subscribers that behave differently.
 
-    flights.py      the flights in the order they departed, each as one JSON message
-    pace.py         pure: how many are due by now
-    feed.py         publishes them, and goes on where it stopped
+    flights.py      the flights that left New York, in the order they departed, each as one JSON message
+    pace.py         number of flights due at a time; pure
+    feed.py         publishes the flights, and continues where it stopped
     subscribers.py  a fast one, one with a filter, one that replays, one that stops reading
 
-Everything here is an ordinary client of the broker. `make demo` runs it; `python -m demo --help` runs it by hand.
+All of them are ordinary clients of the broker. `make demo` runs it; see also `python -m demo --help`.
 """

@@ -17,7 +17,7 @@ from demo import feed, subscribers
 
 
 def positive(text: str) -> float:
-    """A number above zero; `60x` is 60."""
+    """Parse a number above zero; `60x` is 60."""
     number = float(text.removesuffix("x"))
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(f"{text} isn't a number above zero")
@@ -25,7 +25,7 @@ def positive(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser("python -m demo", description="The demo's feed and its subscribers.")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--address", default="tcp://127.0.0.1:9007", help="the broker (%(default)s)")
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run, and end quietly on SIGTERM or SIGINT: clients then close their connections."""
+    """Run, and end quietly on SIGTERM or SIGINT, so that clients close their connections."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,7 +53,7 @@ async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of the two; 0 when its work is over or it was stopped, 1 when it can't."""
+    """Run the feed or the subscribers; return 0 when finished or stopped, 1 on an error."""
     options = parser().parse_args(arguments)
     if options.kind == "feed":
         work = feed.run(options.address, options.store, rate=options.rate, speed=options.speed)

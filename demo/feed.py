@@ -1,7 +1,8 @@
-"""Publishes the flights. It goes on where it stopped, and publishes nothing twice.
+"""Publisher of the flights. It continues where it stopped, and publishes nothing twice.
 
-The publish store numbers what was published and survives the process; flight n of a year is number n of the store. So
-the store alone says which flight is next, also after a crash, and the broker drops what it was sent again.
+The publish store numbers the published messages and survives the process. Flight n of the year is number n
+in the store. So the store tells which flight is next, also after a crash, and the broker drops repeated
+flights.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ REPORT_S = 10.0
 
 
 async def run(address: str, store_path: Path, *, rate: float | None, speed: float | None) -> None:
-    """Publish until the year is over, and flush."""
+    """Publish until the year is over, then flush.
+
+    `rate`: flights a second; `speed`: a multiple of their real pace.
+    """
     flights = load()
     store_path.parent.mkdir(parents=True, exist_ok=True)
     store = FilePublishStore(store_path)

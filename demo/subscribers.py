@@ -1,4 +1,7 @@
-"""Four subscribers of the flights: a fast one, one with a filter, one that replays from EPOCH, one that stops reading."""
+"""Four subscribers of the flights.
+
+A fast one, one with a filter, one that replays, one that stops reading.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How the slow one behaves: it reads for a while, then stops reading for a while. Seconds."""
+    """Behaviour of the slow one: it reads for some seconds, then stops reading for some seconds."""
 
     reads_s: float = 20.0
     stops_s: float = 40.0
 
 
 async def run(address: str, manners: Manners) -> None:
-    """Run all four until cancelled. Each comes back on its own should the broker disconnect it."""
+    """Run all four until cancelled. Each reconnects if the broker disconnects it."""
     counts = Counts()
     subscribers = {
         "demo-fast": lambda client: read_all(client, counts),
@@ -54,14 +57,14 @@ async def run(address: str, manners: Manners) -> None:
 
 
 async def read_all(client: AsyncClient, counts: Counts, filter: str | None = None) -> None:
-    """Read everything at once, batch by batch."""
+    """Read everything immediately, batch by batch."""
     subscription = await client.subscribe(TOPIC, filter=filter)
     async for batch in subscription.batches():
         counts.add(client.name, batch.count)
 
 
 async def replay(client: AsyncClient, counts: Counts) -> None:
-    """Read the whole log from its beginning, rest, and do it again."""
+    """Read the whole log from its beginning, pause, and repeat."""
     while True:
         subscription = await client.subscribe(TOPIC, bookmark=EPOCH)
         async for batch in subscription.batches(until_completed=True):
@@ -71,7 +74,10 @@ async def replay(client: AsyncClient, counts: Counts) -> None:
 
 
 async def read_and_stop(client: AsyncClient, counts: Counts, manners: Manners) -> None:
-    """Read, then take nothing for a while: its credit runs out, what comes waits at the broker, and policy sees that."""
+    """Read, then stop reading for a while.
+
+    The client's credit runs out, so messages wait at the broker, where policy sees them.
+    """
     subscription = await client.subscribe(TOPIC)
     while True:
         _say(f"{client.name} reads for {manners.reads_s:.0f} s")
@@ -94,7 +100,9 @@ async def _again_and_again(
 ) -> None:
     while True:
         try:
-            async with AsyncClient(address, name, max_held=HELD_BYTES, on_notice=_notice(name)) as client:
+            async with AsyncClient(
+                address, name, max_unread_bytes=HELD_BYTES, on_notice=_notice(name)
+            ) as client:
                 await behaviour(client)
         except SluiceError as error:
             _say(f"{name}: {error.code}: {error.sentence} It comes back in {AGAIN_S:.0f} s.")

@@ -1,8 +1,9 @@
-"""Whether everything that is installed where Sluice runs is under a licence that lets anybody run, change and pass it on.
+"""Check that everything installed where Sluice runs has a permissive licence.
 
-    python packaging/licences.py            # names what isn't, and ends with 1
+    python packaging/licences.py            # prints what hasn't, and exits with 1
 
-Licences are SPDX expressions, made of what a distribution's metadata says; one that can't be told counts as refused.
+Licences are SPDX expressions, derived from the metadata of a distribution. An unknown licence counts as
+refused.
 """
 
 from __future__ import annotations
@@ -13,15 +14,36 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from license_expression import AND, OR, ExpressionError, LicenseSymbol, get_spdx_licensing
 from locks import BASE, RUN_TIME, Locked, locked_in
 
-ALLOWED = frozenset({
-    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "TCL", "Unlicense", "ZPL-2.1",
-    "Zlib",
-})  # fmt: skip
+ALLOWED = frozenset(
+    {
+        "0BSD",
+        "Apache-2.0",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "CC0-1.0",
+        "ISC",
+        "MIT",
+        "MIT-0",
+        "PSF-2.0",
+        "TCL",
+        "Unlicense",
+        "ZPL-2.1",
+        "Zlib",
+    }
+)
 EXCEPTIONS = {
-    "orjson": "some of its own files are under MPL-2.0, which asks for nothing but that changes to those files are published; it is used unchanged",
-    "certifi": "a list of certificates under MPL-2.0, used unchanged; where an identity provider is configured alone",
+    "orjson": (
+        "some of its own files are under MPL-2.0, which asks for nothing but that changes to those "
+        "files are published; it is used unchanged"
+    ),
+    "certifi": (
+        "a list of certificates under MPL-2.0, used unchanged; where an identity provider is configured alone"
+    ),
 }
-"""What is used all the same, and why. One that isn't needed any more is an error as well."""
+"""Distributions used in spite of their licence, with the reason.
+
+An exception that isn't needed is an error.
+"""
 SAID = {
     "Apache 2": "Apache-2.0",
     "Apache License, Version 2.0": "Apache-2.0",
@@ -34,27 +56,30 @@ SAID = {
     "PSFL": "PSF-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-"""How metadata spells them."""
+"""Spellings in metadata, and their SPDX expressions."""
 READ = {
     "python-dateutil": "Apache-2.0 AND BSD-3-Clause",
     "uvloop": "MIT OR Apache-2.0",
 }
-"""Whose metadata names two and not how they go together: what their licence files say."""
+"""Licences from the licence files of distributions whose metadata names two without their combination."""
 VAGUE = ("BSD", "BSD License")
-"""Which of the BSD licences, their text says."""
+"""Ambiguous names; the licence text tells which BSD licence it is."""
 _SPDX = get_spdx_licensing()
 
 
 def licence_of(name: str) -> str | None:
-    """A distribution's SPDX expression, None when nothing tells it. PackageNotFoundError."""
+    """Return a distribution's SPDX expression; None if it is unknown. Raises PackageNotFoundError."""
     found = distribution(name)
     if name in READ:
         return READ[name]
     said = found.metadata.get_all("License-Expression") or [
         text.strip() for text in found.metadata.get_all("License") or [] if "\n" not in text.strip()
     ]
-    named = [line.rpartition("::")[2].strip() for line in found.metadata.get_all("Classifier") or []
-             if line.startswith("License ::") and not line.endswith("OSI Approved")]  # fmt: skip
+    named = [
+        line.rpartition("::")[2].strip()
+        for line in found.metadata.get_all("Classifier") or []
+        if line.startswith("License ::") and not line.endswith("OSI Approved")
+    ]
     told = {_spdx(text, found) for text in said or named}
     if len(told) != 1 or None in told:
         told = {_spdx(text, found) for text in named}
@@ -62,7 +87,7 @@ def licence_of(name: str) -> str | None:
 
 
 def problems() -> list[str]:
-    """What is wrong, a line each; [] when all is well."""
+    """Return the problems, one line each."""
     checked = {one.name: one for file in RUN_TIME for one in locked_in(BASE / file) if one.applies}
     wrong = [said for one in checked.values() if (said := problem_of(one))]
     unneeded = [name for name in EXCEPTIONS if name not in checked or allows(licence_of(name) or "")]
@@ -70,7 +95,10 @@ def problems() -> list[str]:
 
 
 def allows(expression: str) -> bool:
-    """Whether a licence, a choice of which one is enough, or several that all hold, is allowed."""
+    """Return whether an expression is allowed.
+
+    One licence of a choice (OR), all licences of a combination (AND).
+    """
     try:
         return _allows(_SPDX.parse(expression, validate=True))
     except ExpressionError:
@@ -86,7 +114,7 @@ def _allows(part: object) -> bool:
 
 
 def problem_of(one: Locked) -> str:
-    """What is wrong with one's licence, "" when nothing is."""
+    """Return the problem with a distribution's licence; "" without one."""
     try:
         licence = licence_of(one.name)
     except PackageNotFoundError:
@@ -108,7 +136,7 @@ def _spdx(text: str, found: Distribution) -> str | None:
 
 
 def _kind_of_bsd(found: Distribution) -> str | None:
-    """Three clauses when one forbids to endorse with the author's name, two otherwise."""
+    """Return the BSD licence of a text: three clauses if one forbids endorsement, else two."""
     files = [file for file in found.files or [] if file.name.upper().startswith(("LICENSE", "COPYING"))]
     text = " ".join(" ".join(str(file.locate().read_text(errors="replace")) for file in files).split())
     if "Redistribution" not in text:

@@ -1,4 +1,4 @@
-"""The files that `make lock` makes, as data: what is installed, in which version, where, and by which hashes."""
+"""Lock files of `make lock` as data: distributions with version, marker and hashes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from packaging.utils import canonicalize_name
 
 BASE = Path(__file__).resolve().parent.parent
 RUN_TIME = ("requirements.txt", "requirements-oidc.txt", "requirements-group.txt")
-"""What is installed where Sluice runs; the second where an identity provider is configured, the third in a group."""
+"""Lock files of distributions installed where Sluice runs: always, with an identity provider, in a group."""
 
 
 class Locked(NamedTuple):
-    """A distribution as a file pins it."""
+    """A distribution as a lock file pins it."""
 
     name: str
     version: str
@@ -29,7 +29,7 @@ class Locked(NamedTuple):
 
 
 def locked_in(path: Path) -> list[Locked]:
-    """What a file pins. ValueError names a line that is anything but a pin with its hashes."""
+    """Return the pins of a lock file. Raises ValueError for any line that isn't a pin with hashes."""
     found = []
     for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
         words = line.partition("#")[0].split(" --hash=")

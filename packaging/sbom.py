@@ -1,6 +1,8 @@
-"""What Sluice consists of, as a CycloneDX document: every distribution of the run-time locks, with its licence and what it needs.
+"""Bill of materials of Sluice as a CycloneDX document.
 
-python packaging/sbom.py [directory]        # dist/sluice.cdx.json without it
+Every distribution of the run-time locks, with licence and dependencies.
+
+    python packaging/sbom.py [directory]        # by default dist/sluice.cdx.json
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ NAME = "sluice.cdx.json"
 
 
 def bill() -> Bom:
-    """The document. What is needed for a login at an identity provider alone is optional in it."""
+    """Return the document. Distributions only for an identity provider or a group are optional in it."""
     made, components = Bom(), {}
     for file in RUN_TIME:
         scope = ComponentScope.REQUIRED if file == RUN_TIME[0] else ComponentScope.OPTIONAL
         for one in locked_in(BASE / file):
             if one.applies and one.name not in components:
                 components[one.name] = Component(
-                    name=one.name, version=one.version, type=ComponentType.LIBRARY, scope=scope, bom_ref=f"{one.name}=={one.version}",
+                    name=one.name,
+                    version=one.version,
+                    type=ComponentType.LIBRARY,
+                    scope=scope,
+                    bom_ref=f"{one.name}=={one.version}",
                     purl=PackageURL("pypi", None, one.name, one.version),
                     licenses=[LicenseFactory().make_from_string(licence_of(one.name) or "NOASSERTION")],
-                )  # fmt: skip
+                )
     whole = Component(name="sluice", type=ComponentType.APPLICATION, bom_ref="sluice")
     made.metadata.component = whole
     made.components.update(components.values())
@@ -46,7 +52,7 @@ def bill() -> Bom:
 
 
 def write(directory: Path) -> Path:
-    """The file's path. ValueError when what was made isn't what the schema of CycloneDX wants."""
+    """Write the document; return its path. Raises ValueError if it doesn't satisfy CycloneDX's schema."""
     text = JsonV1Dot6(bill()).output_as_string(indent=2)
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:

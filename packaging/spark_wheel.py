@@ -1,9 +1,10 @@
-"""Make the wheel of `sluice-spark` in dist/: the data source, and what of the engine it reads journals with.
+"""Build the wheel of `sluice-spark` in dist/.
 
     python packaging/spark_wheel.py [directory]
 
-Which modules of `broker_core` these are is asked of Python: those that are loaded when the data source is. Beside the wheel
-stands the same archive as `sluice_spark.zip`, because Spark's --py-files puts only that ending on the path.
+The wheel has the data source, and the modules of `broker_core` that it reads journals with: those that
+Python loads with the data source. The archive is also copied to `sluice_spark.zip`, because Spark's
+--py-files only accepts that ending.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "sluice-spark"
 version = "{version}"
-description = "Journals of the Sluice message broker as a Spark data source: format(\\"sluice\\"), batch and streaming"
+description = "Journals of the Sluice message broker as a Spark data source: \
+format(\\"sluice\\"), batch and streaming"
 requires-python = ">=3.11"
 license = "Apache-2.0"
 license-files = ["LICENSE", "NOTICE"]
@@ -44,7 +46,7 @@ print(*(m.__file__ for n, m in sorted(sys.modules.items()) if n.split(".")[0] in
 
 
 def modules() -> list[Path]:
-    """The files of the wheel, as paths within the project."""
+    """Return the files of the wheel, relative to the project."""
     asked = subprocess.run(
         [sys.executable, "-c", ASK], cwd=BASE, capture_output=True, text=True, check=True
     ).stdout
@@ -52,7 +54,7 @@ def modules() -> list[Path]:
 
 
 def build(directory: Path) -> Path:
-    """The wheel's path. CalledProcessError when pip refuses."""
+    """Build the wheel; return its path. Raises CalledProcessError if pip fails."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as stage:
         files = modules()

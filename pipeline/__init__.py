@@ -1,13 +1,13 @@
-"""The Spark pipeline: from a broker's journal to a lake of Parquet files, audits, reports and dry runs of policies.
+"""The Spark pipeline: from a broker's journal to a lake of Parquet files, audits and reports.
 
-jobs         what `python -m pipeline NAME` runs, a module each
-asked        what a run was asked for: its options, checked
-config       where the journal and the lake are
-session      Spark, started as little as it takes
-lakefiles, manifest, schemas, typed, compaction, delta    the lake's files, what is in them, and how they are kept few
+jobs         the jobs of `python -m pipeline NAME`, one module each
+log_request  checks of the records that a run requests
+config       locations of the journal and the lake
 transforms   pure functions on Arrow tables
-record, tasks, cpu    what is known of a run while it goes on and afterwards
-page, plots  results as a page
+spark_session, class_archive     start of Spark
+lake_files, manifest, schemas    files of the lake, also typed_schema, compaction and delta_table
+run_record, spark_tasks, cpu     progress, tasks and records of a run
+html_page, plots, axes           results as a page
 
-The journal is read by `sluice_spark`, a package that stands by itself.
+`sluice_spark`, a standalone package, reads the journal.
 """

@@ -1,9 +1,9 @@
 """`python -m pipeline NAME`: run one job in this process.
 
-Progress and the result go to standard output, as lines for people or, with --json, as one JSON object a line:
-{"event":"note","text"}, {"event":"progress","done","total","what"}, {"event":"result",…}, {"event":"error","code",…}.
-`spark-submit pipeline/__main__.py NAME` does the same on the master that spark-submit is given.
-Exit status: 0 done, 1 the job failed and said why, 2 it was called wrongly, 130 interrupted.
+Progress and the result go to standard output: as text lines, or with --json as one JSON object a line:
+{"event":"note","text"}, {"event":"progress","done","total","what"}, {"event":"result",…},
+{"event":"error","code",…}. `spark-submit pipeline/__main__.py NAME` runs the job on spark-submit's master.
+Exit status: 0 success, 1 the job failed with an error, 2 invalid command line, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if not __package__:
-    # spark-submit runs this file by its path: then Python knows the file's folder, and not the project's.
+    # spark-submit runs this file by its path, so Python's path has the file's directory instead of the
+    # project's.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from broker_core.errors import OperatorError, SluiceError
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TextReporter:
-    """Reports to people."""
+    """Reporter that prints text for a person."""
 
     def progress(self, done: int, total: int, what: str) -> None:
         say(f"{done} of {total} {what}")
@@ -48,7 +49,7 @@ class TextReporter:
         say(f"{title}: {table.num_rows} rows")
 
     def page(self, html: str) -> None:
-        """It is in the run's record."""
+        """Do nothing: the page is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
         say(", ".join(f"{key} {value}" for key, value in result.items()))
@@ -58,7 +59,7 @@ class TextReporter:
 
 
 class JsonReporter:
-    """Reports to the process that started this one."""
+    """Reporter that prints JSON lines for the process that started this one."""
 
     def progress(self, done: int, total: int, what: str) -> None:
         self._say({"event": "progress", "done": done, "total": total, "what": what})
@@ -67,10 +68,10 @@ class JsonReporter:
         self._say({"event": "note", "text": sentence})
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
-        """It is in the run's record."""
+        """Do nothing: the table is in the run's record."""
 
     def page(self, html: str) -> None:
-        """As the tables."""
+        """Do nothing: the page is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
         self._say({"event": "result", **result})
@@ -83,7 +84,7 @@ class JsonReporter:
 
 
 class ReportingArgumentParser(argparse.ArgumentParser):
-    """A command line whose refusals reach the process that started this one, too."""
+    """Argument parser that with --json also reports errors as JSON, for the process that started this one."""
 
     def error(self, message: str) -> NoReturn:
         if "--json" in sys.argv:
@@ -94,7 +95,7 @@ class ReportingArgumentParser(argparse.ArgumentParser):
 
 
 def environment_with_home(words: Sequence[str] | None) -> dict[str, str]:
-    """The environment, with the home that the command line names: which jobs there are depends on it."""
+    """Return the environment with the home directory of the command line. The available jobs depend on it."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--home", nargs="?")
     home = first.parse_known_args(words)[0].home
@@ -102,7 +103,7 @@ def environment_with_home(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = ReportingArgumentParser(
         prog="python -m pipeline", description="Run one job of the Spark pipeline."
     )
@@ -112,7 +113,7 @@ def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentPars
         try:
             job = load_job(name, environment)
         except OperatorError as error:
-            # Somebody's broken file must not take the other jobs away; who asks for it is told.
+            # A broken custom job must not hide the others. Its error is reported when it is run.
             names.add_parser(name, help=error.sentence).set_defaults(broken=error)
             continue
         one = names.add_parser(name, help=job.HELP, description=job.HELP, allow_abbrev=False)
@@ -134,7 +135,7 @@ def parser(environment: Mapping[str, str] = os.environ) -> argparse.ArgumentPars
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the job that the command line names; returns the exit status."""
+    """Run the job that the command line names; return the exit status."""
     os.umask(PRIVATE_UMASK)
     environment = environment_with_home(words)
     arguments = parser(environment).parse_args(words)
@@ -175,7 +176,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def to_sluice_error(error: Exception) -> SluiceError:
-    """What Spark raised, as the error that a worker met, or in one sentence."""
+    """Convert Spark's exception to the error that a worker raised, or to one sentence."""
     text = str(error)
     found = re.search(r"broker_core\.errors\.\w+: (\w+): (.+)", text)
     if found is not None:

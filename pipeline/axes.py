@@ -1,4 +1,4 @@
-"""Where an axis has its marks, and what they say: round amounts in the unit's own steps, round moments in UTC. Pure."""
+"""Positions and labels of axis ticks: round amounts in steps of their unit, round times in UTC. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 Unit = Literal["", "bytes", "ms", "s"]
-"""What a column's numbers are: a count, bytes, or a time in one of two units."""
+"""Unit of a column's numbers: a count, bytes, or a time in ms or s."""
 
 _SIZES: Final[dict[Unit, tuple[tuple[float, str], ...]]] = {
     "": ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")),
@@ -25,20 +25,23 @@ _SPANS: Final = (
     *(_HOUR * many for many in (1, 2, 3, 6, 12)),
     *(_DAY * many for many in (1, 2, 7, 14, 28, 91, 364)),
 )
-"""Microseconds from one mark of a time axis to the next."""
+"""Possible distances of ticks on a time axis, in microseconds."""
 
 
 class AxisTick(NamedTuple):
-    """A place on an axis."""
+    """A tick of an axis: position and label."""
 
     at: float
     said: str
     below: str = ""
-    """A second line: the day, where a new one begins."""
+    """Second line of the label: the day, where a new one begins."""
 
 
 def amount_ticks(low: float, high: float, unit: Unit, whole: bool, most: int = 5) -> list[AxisTick]:
-    """At least two, the first at or below `low`, the last at or above `high`; of `whole` numbers none between two."""
+    """Return at least two ticks, the first at or below `low`, the last at or above `high`.
+
+    With `whole` no tick is between two integers.
+    """
     size, name = _size_of(max(abs(low), abs(high)), unit)
     step = _round_step((high - low) / size / (most - 1))
     if whole and size == 1:
@@ -49,13 +52,16 @@ def amount_ticks(low: float, high: float, unit: Unit, whole: bool, most: int = 5
 
 
 def format_amount(value: float, unit: Unit) -> str:
-    """One amount, to three digits: `1.5 GiB`, `23.1 min`."""
+    """Format an amount to three digits: `1.5 GiB`, `23.1 min`."""
     size, name = _size_of(abs(value), unit)
     return _said(value / size, name)
 
 
 def time_ticks(low: float, high: float, most: int) -> list[AxisTick]:
-    """Round moments from `low` to `high`, microseconds since 1970; the two themselves where no round one is between them."""
+    """Return ticks at round times from `low` to `high`, microseconds since 1970.
+
+    If fewer than two round times are in the range, the ticks are the bounds themselves.
+    """
     step = next((one for one in _SPANS if (high - low) / one <= most - 1), _SPANS[-1])
     places = [place * step for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
     if len(places) < 2:
@@ -81,7 +87,7 @@ def _size_of(most: float, unit: Unit) -> tuple[float, str]:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is no less."""
+    """Return the smallest of 1, 2, 5 times a power of ten that is at least `least`."""
     if least <= 0:
         return 1.0
     power: float = 10.0 ** math.floor(math.log10(least))

@@ -1,9 +1,11 @@
-"""The JVM's classes, kept from one job for the next (AppCDS), because loading and checking Spark's ten thousand took more than
-half of a small job.
+"""An archive of the JVM's classes (AppCDS) from one job for the next.
 
-The first job on a machine leaves them behind when it ends, some 150 MB in the user's cache directory; later ones map that file. It is
-only a gain of time: one that doesn't fit the JVM is ignored by the JVM, and where it can't be kept jobs start without it. A JVM
-checks little of what it maps. So the file's name has its checksum, and one that is damaged is made anew.
+Loading and checking Spark's ten thousand classes took more than half of a small job.
+
+The first job on a machine writes the archive when it ends, some 150 MB in the user's cache directory; later
+jobs map that file. The archive only saves time: the JVM ignores an unsuitable one, and jobs start without
+it if it can't be written. A JVM checks little of what it maps. So the file's name contains its checksum,
+and a damaged one is made again.
 """
 
 from __future__ import annotations
@@ -24,19 +26,23 @@ from uuid import uuid4
 from broker_core.checksum import crc32c
 
 END_SECONDS: Final = 120
+"""Maximum seconds that a job waits for its JVM to write the archive."""
 KEPT: Final = 2
-"""Files; of another Java or Spark than this one's is the second."""
+"""Archives to retain. The second one is for another Java or Spark."""
 _SILENT: Final = "-Xlog:disable -Xlog:all=off"
-"""A file that doesn't fit is no news to who runs a job."""
+"""JVM options that silence messages about an unsuitable archive."""
 _UNTOLD: Final = frozenset("'\"\\:\n")
-"""Spark takes options apart at blanks outside of quotes, and a JVM the names of archives at colons."""
+"""Characters that a path can't have.
+
+Spark splits options at unquoted blanks, and a JVM splits archives at colons.
+"""
 _CLASS_PATH: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS")
-"""What changes the class path besides: a JVM wants the one that the file was made with."""
+"""Variables that change the class path. A JVM accepts only an archive made with its own class path."""
 _MAKING: Final = ".making"
 
 
 class JvmClassArchive:
-    """What a JVM is to be given, and what is to be done when it has ended."""
+    """Options for the JVM, and the work to do when it has ended."""
 
     def __init__(self, options: str = "", made: Path | None = None, key: str = "") -> None:
         self.options = options
@@ -45,11 +51,11 @@ class JvmClassArchive:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the JVM writes the file when it ends."""
+        """Whether the JVM writes the archive when it ends."""
         return self._made is not None
 
     def store(self) -> None:
-        """Take what the JVM has left, which has ended."""
+        """Put the archive in place that the JVM, which has ended, has written."""
         if self._made is not None:
             with contextlib.suppress(OSError, ValueError):
                 with self._made.open("rb") as file:
@@ -59,7 +65,10 @@ class JvmClassArchive:
 
 @contextmanager
 def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> Iterator[JvmClassArchive]:
-    """The archive for this Java and this Spark; without one there yet, the order to make it, given to one job at a time."""
+    """Yield the archive for this Java and this Spark.
+
+    If there is none, options that make it, for one job at a time.
+    """
     folder = _folder(environment)
     with ExitStack() as held:
         found = JvmClassArchive()
@@ -70,21 +79,24 @@ def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> It
 
 
 def _folder(environment: Mapping[str, str]) -> Path | None:
-    """Where they are kept; None where there is no place for them, or none whose name could be told to a JVM."""
+    """Return the archives' directory; None if there is none, or if its path can't be passed to a JVM."""
     caches = Path(environment.get("XDG_CACHE_HOME") or "")
-    if not caches.is_absolute():  # such a one isn't meant, by the convention
+    if not caches.is_absolute():  # the XDG convention says to ignore a relative path
         caches = Path(environment.get("HOME") or "", ".cache")
     return caches / "sluice" if caches.is_absolute() and not _UNTOLD & set(str(caches)) else None
 
 
 def _key(java: Path, environment: Mapping[str, str]) -> str:
-    """What a file's name begins with that fits this Java and this Spark. OSError when there is no such Java."""
+    """Return the beginning of file names for this Java and this Spark.
+
+    Raises OSError if there is no such Java.
+    """
     of = java.resolve()
     spark = find_spec("pyspark")
     origin = spark.origin if spark and spark.origin else ""
     jars = (
         Path(origin).parent / "jars"
-    )  # a JVM looks at their times, and Spark may have been installed once more
+    )  # A JVM compares the jars' times, and Spark may have been reinstalled.
     laid = jars.stat().st_mtime_ns if jars.is_dir() else 0
     besides = [environment.get(name, "") for name in _CLASS_PATH]
     told = f"{of} {of.stat().st_mtime_ns} {version('pyspark')} {origin} {laid} {besides}"
@@ -96,7 +108,7 @@ def _found(folder: Path, key: str, held: ExitStack) -> JvmClassArchive:
     kept = sorted(folder.glob(f"{key}-*.jsa"))
     for path in kept:
         if _is_whole(path):
-            with contextlib.suppress(OSError):  # somebody else's may be read
+            with contextlib.suppress(OSError):  # another user's archive is only readable
                 os.utime(path)
             return JvmClassArchive(f'"-XX:SharedArchiveFile={path}" {_SILENT}')
     lock = held.enter_context((folder / ".lock").open("a"))
@@ -106,7 +118,7 @@ def _found(folder: Path, key: str, held: ExitStack) -> JvmClassArchive:
     older = sorted(folder.glob("classes-*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in older[KEPT - 1 :]:
         _remove(path)
-    # A name of its own: the JVM of a job that was killed may still be writing to another.
+    # A unique name: the JVM of a killed job may still be writing to an earlier one.
     made = folder / f"{key}.{uuid4().hex}{_MAKING}"
     held.callback(_remove, made)
     return JvmClassArchive(f'"-XX:ArchiveClassesAtExit={made}" {_SILENT}', made, key)
@@ -118,7 +130,10 @@ def _remove(path: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file is what it was when it was named. Some 20 ms of the page cache, into which the JVM wants it anyway."""
+    """Whether an archive matches its checksum.
+
+    Takes some 20 ms, and loads the pages that the JVM needs anyway.
+    """
     try:
         return path.stem.rpartition("-")[2] == _sum_of(path)
     except (OSError, ValueError):
@@ -126,6 +141,6 @@ def _is_whole(path: Path) -> bool:
 
 
 def _sum_of(path: Path) -> str:
-    """The file's checksum. OSError; ValueError when it is empty."""
+    """Return the file's checksum. Raises OSError; ValueError if it is empty."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return f"{crc32c(content):08x}"

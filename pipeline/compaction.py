@@ -1,8 +1,10 @@
-"""Small record files of a lake put together: what many short runs left becomes a file of a day each, or as many as are large.
+"""Compaction of a lake: many small record files become one or a few files a day.
 
-A day is made anew beside itself, in a hidden directory: the joined files are written, the others linked. When all of it is on the disk the
-two directories change places in one step. So whoever lists the lake sees each record once at any moment, and a run that was killed leaves the day as it was,
-or as it is to be. What a reader has open stays readable; one that listed the day before and opens a file after the exchange gets an error, never other data.
+A day is rebuilt beside the original, in a hidden directory: joined files are written, the others are
+hard-linked. After a sync the two directories are exchanged in one step. So a reader that lists the lake
+sees each record once at any moment. A killed run leaves the day either old or new. Open files stay
+readable. A reader that listed the day before the exchange and opens a file afterwards gets an error, never
+other data.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ from pipeline.transforms.lake import LakeFileName, parse_file_name
 from sluice_spark.columns import COLUMNS
 
 TARGET_BYTES: Final = 256 * 1024 * 1024
-"""Of Arrow data in a joined file, about; it takes three times as much memory to make one."""
+"""Approximate Arrow bytes of a joined file. Making one takes three times as much memory."""
 MAX_FILES: Final = 1_000
-"""Joined at once."""
+"""Maximum files joined into one."""
 HIDDEN: Final = ".compact-"
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 Write = Callable[[Path, pa.Table], Path]
-"""Writes records in the order of their sequences as a file of the lake into a directory; returns its path."""
+"""Function that writes records, in sequence order, as a lake file into a directory, and returns its path."""
 
 
 class SmallFile(NamedTuple):
-    """One file that may be joined with its neighbours."""
+    """A file that may be joined with its neighbours."""
 
     file: LakeFileName
     path: Path
@@ -45,8 +47,13 @@ class SmallFile(NamedTuple):
 
 
 def plan_compaction(files: Sequence[SmallFile], target: int = TARGET_BYTES) -> list[list[SmallFile]]:
-    """Which files of a day become one: neighbours without a gap, of one log, up to the target together. A file that is larger than all it would
-    be joined with is left alone until there are more of those: else each run would write the day again."""
+    """Return the groups of a day's files to join.
+
+    Neighbours without a gap, of one log, up to `target` bytes together.
+
+    A file larger than all others of its group together is left alone. Otherwise each run would write the
+    day again.
+    """
     found: list[list[SmallFile]] = []
     for one in sorted(files):
         last = found[-1] if found else []
@@ -70,9 +77,10 @@ def plan_compaction(files: Sequence[SmallFile], target: int = TARGET_BYTES) -> l
 def compact(
     records: Path, instance: str, write: Write, progress: Callable[[int, int], None]
 ) -> tuple[int, int]:
-    """Join what is small; returns how many files there were of it, and how many they became. Whoever calls it is the lake's one writer.
+    """Join small files; return how many files were joined, and how many they became.
 
-    OperatorError lake_damaged for a file that isn't what was written, lake_unwritable.
+    The caller must hold the lake's lock. Raises OperatorError lake_damaged for a damaged file,
+    lake_unwritable.
     """
     remove_leftovers(records)
     days = [
@@ -92,7 +100,7 @@ def compact(
 
 
 def remove_leftovers(records: Path) -> None:
-    """Take away what a killed run left: a day that was being made, or one that has been replaced."""
+    """Remove directories of killed runs: unfinished days, and days that were replaced."""
     for left in records.glob(f"{HIDDEN}*"):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -111,6 +119,7 @@ def _files(day: Path, instance: str) -> Iterator[SmallFile]:
 
 
 def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], write: Write) -> None:
+    """Rebuild a day with its groups of files joined, and exchange it with the old directory."""
     made = records / f"{HIDDEN}{day.name}-{uuid4().hex}"
     made.mkdir()
     try:
@@ -120,6 +129,7 @@ def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], 
         for path in day.iterdir():
             if path not in joined:
                 os.link(path, made / path.name)
+        # The new day must be on disk before the exchange makes it visible.
         sync_directory(made)
         _exchange(made, day)
         sync_directory(records)
@@ -128,7 +138,7 @@ def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], 
 
 
 def _together(group: Sequence[SmallFile]) -> pa.Table:
-    """The records of a group in the order of their sequences, each file compared with its own checksum first."""
+    """Return the records of a group in sequence order, after checking each file against its checksum."""
     parts = []
     for one in group:
         try:
@@ -144,20 +154,28 @@ def _together(group: Sequence[SmallFile]) -> pa.Table:
 
 
 def _exchange(made: Path, day: Path) -> None:
-    """Two directories change names in one step (Linux 3.15; most file systems, network ones often not)."""
+    """Exchange the names of two directories in one step.
+
+    Needs Linux 3.15 and support of the file system, which network file systems often lack.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(made), _AT_FDCWD, os.fsencode(day), _EXCHANGE):
         number = ctypes.get_errno()
         if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise OperatorError(
-                "lake_unwritable", f"The file system of {day.parent} can't exchange two directories in one step, which compaction needs.",
-                "Have the lake on a file system of Linux itself (ext4, xfs, btrfs).", directory=str(day.parent),
-            )  # fmt: skip
+                "lake_unwritable",
+                f"The file system of {day.parent} can't exchange two directories in one step, "
+                "which compaction needs.",
+                "Have the lake on a file system of Linux itself (ext4, xfs, btrfs).",
+                directory=str(day.parent),
+            )
         raise OSError(number, os.strerror(number))
 
 
 def _damaged(path: Path, why: str) -> OperatorError:
     return OperatorError(
-        "lake_damaged", f"{path.parent.name}/{path.name} isn't what was written: {why}.",
-        "Remove it; while the log still has its records, the next run of `lake` writes them again.", file=str(path),
-    )  # fmt: skip
+        "lake_damaged",
+        f"{path.parent.name}/{path.name} isn't what was written: {why}.",
+        "Remove it; while the log still has its records, the next run of `lake` writes them again.",
+        file=str(path),
+    )

@@ -1,4 +1,4 @@
-"""Where the pipeline finds the journal and puts the lake: from the environment, overridden by the command line."""
+"""Locations of the journal and the lake: from the environment, overridden by the command line."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ from broker_core.names import is_name
 from sluice_spark.location import LogLocation
 
 BASE = Path(__file__).resolve().parent.parent
-"""The project's directory: Spark's workers import `pipeline` and `broker_core` from it."""
+"""The project's directory. Spark's workers import `pipeline` and `broker_core` from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What a job needs to know of its surroundings."""
+    """Locations and Spark master of a job."""
 
     log: LogLocation
     lake: Path
     master: str
-    """Spark's master URL; `local[*]` uses this machine's cores; "" leaves it to spark-submit, which started this process."""
+    """Spark's master URL.
+
+    `local[*]` uses all cores of this machine; "" leaves the master to spark-submit, which started this
+    process.
+    """
 
     @property
     def records(self) -> Path:
-        """The lake's record files, by day."""
+        """Directory of the lake's record files, by day."""
         return self.lake / "records"
 
     @property
     def client_history(self) -> Path:
-        """The lake's hours of every client, by day."""
+        """Directory of the lake's hourly client history, by day."""
         return self.lake / "client_history"
 
 
@@ -44,10 +48,12 @@ def settings_from(
     lake: Path | None = None,
     master: str | None = None,
 ) -> JobSettings:
-    """Settings by the installation's own variables; arguments win. Raises OperatorError bad_setting.
+    """Return settings from the installation's variables; arguments override them.
 
-    SLUICE_HOME, SLUICE_INSTANCE, SLUICE_JOURNAL_DIRECTORY, SLUICE_ARCHIVE_DIRECTORY, SLUICE_LAKE_DIRECTORY and
-    SPARK_MASTER.
+    Raises OperatorError bad_setting.
+
+    The variables are SLUICE_HOME, SLUICE_INSTANCE, SLUICE_JOURNAL_DIRECTORY, SLUICE_ARCHIVE_DIRECTORY,
+    SLUICE_LAKE_DIRECTORY and SPARK_MASTER.
     """
     home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
     if not home.is_dir() and (journal is None or lake is None):
@@ -69,7 +75,7 @@ def settings_from(
         and not environment.get("SLUICE_ARCHIVE_DIRECTORY")
         and not (home / "archive").is_dir()
     ):
-        shelf = None  # a copy of a journal may have none; one that is named has to be there
+        shelf = None  # a copy of a journal may have no archive; a configured one must exist
     return JobSettings(
         log=LogLocation(directory(journal, "SLUICE_JOURNAL_DIRECTORY", "journal"), shelf, name),
         lake=directory(lake, "SLUICE_LAKE_DIRECTORY", "lake"),
@@ -80,5 +86,5 @@ def settings_from(
 
 
 def is_spark_submit(environment: Mapping[str, str]) -> bool:
-    """Whether spark-submit started this process: then its --master holds."""
+    """Whether spark-submit started this process, so that its --master applies."""
     return "PYSPARK_GATEWAY_PORT" in environment

@@ -1,4 +1,4 @@
-"""CPU seconds of a run: of this process, and of the JVM and the workers below it."""
+"""CPU seconds of a run: of this process, its JVM and its workers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import resource
 from pathlib import Path
 
 _spent: dict[tuple[int, int], float] = {}
-"""Of each process below that was seen, by its number and when it began."""
+"""CPU seconds of each descendant process seen, by process id and start time."""
 
 
 def record_child_cpu() -> None:
-    """Note what the processes below have used. Spark ends a worker a minute after its last task, and nobody waits for it: what
-    it used can be asked only while it lives."""
+    """Record the CPU time of descendant processes.
+
+    Spark ends a worker a minute after its last task, without waiting for it. So its CPU time can only be
+    read while it lives.
+    """
     _spent.update(_below(os.getpid()))
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process, and of those below it that were noted."""
+    """Return the CPU seconds of this process and of the recorded descendants."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return own.ru_utime + own.ru_stime + sum(_spent.values())
 
 
 def _below(parent: int) -> dict[tuple[int, int], float]:
-    """CPU seconds of all descendants that live; none where there is no /proc."""
+    """Return the CPU seconds of all living descendants; empty without /proc."""
     children: dict[int, list[int]] = {}
     spent: dict[int, tuple[int, float]] = {}
     try:

@@ -1,11 +1,14 @@
-"""The lake's record files as a Delta table: a log beside them that says which files there are, for engines that read Delta.
+"""The lake's record files as a Delta table.
 
-The files are the same; nothing is written twice. The table knows each by a second name (a hard link below VERSIONS), because compaction takes
-files out of their days: a reader that has looked into the table's log, and one of an earlier version, finds what it was promised for a week.
-Each publication makes the table what the directory is: files
-that it doesn't have are added in one commit, with their counts, after those that are gone were taken out. So a run that was killed
-between its files and the commit is made up for by the next, and one that is repeated commits nothing. Readers see one version or the
-next, never half of a run.
+A log beside them lists the files, for query engines that read Delta.
+
+No file is written twice. The table refers to each file by a second name, a hard link below VERSIONS,
+because compaction removes files from their days. So a reader that has read the table's log, or reads an
+earlier version, finds its files for a week.
+
+Each update makes the table match the directory. Removed files are taken out, and new files are added with
+their counts, in one commit. So the next run makes up for a run that was killed between its files and the
+commit, and a repeated run commits nothing. Readers see one version or the next, never half of a run.
 """
 
 from __future__ import annotations
@@ -34,15 +37,18 @@ DAY: Final = "day"
 SCHEMA: Final = pa.schema([*COLUMNS.items(), (DAY, pa.string())])
 _DELTA: Final = {pa.bool_(): "boolean", pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
 VERSIONS: Final = ".versions"
-"""The folder of the table's names for the files. Spark and pyarrow ignore names that start with a dot."""
+"""Directory of the table's links. Spark and pyarrow ignore names that start with a dot."""
 RETENTION_S: Final = 7 * 24 * 3_600
-"""For how long a file that isn't the table's any more stays readable, from when it was taken out of its day."""
+"""Seconds that a file stays readable after it was removed from its day."""
 STATED: Final = ("sequence", "accepted_at")
-"""Columns whose least and greatest values stand in the table's log, so that readers skip files."""
+"""Columns whose minimum and maximum are in the table's log, so that readers can skip files."""
 
 
 def update_delta_table(records: Path) -> int:
-    """Make the table what the directory is; returns its version. Whoever calls it is the lake's one writer. OperatorError lake_unwritable."""
+    """Make the table match the directory; return its version.
+
+    The caller must hold the lake's lock. Raises OperatorError lake_unwritable.
+    """
     try:
         if not DeltaTable.is_deltatable(str(records)):
             DeltaTable.create(str(records), SCHEMA, partition_by=[DAY])
@@ -57,7 +63,7 @@ def update_delta_table(records: Path) -> int:
         gone = [name for name, size in known.items() if there.get(name) != size]
         new = sorted(name for name, size in there.items() if known.get(name) != size)
         again = set(gone) & set(new)
-        if again:  # one commit can't take out and add a file of the same name
+        if again:  # one commit can't remove and add the same file name
             _commit(
                 table,
                 [RemoveAction(name, True, now, known[name], _partition(name)) for name in sorted(again)],
@@ -72,18 +78,23 @@ def update_delta_table(records: Path) -> int:
         return int(DeltaTable(str(records)).version())
     except (DeltaError, OSError) as error:
         raise OperatorError(
-            "lake_unwritable", f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
-            "The files themselves are whole; run it again.", directory=str(records),
-        ) from error  # fmt: skip
+            "lake_unwritable",
+            f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
+            "The files themselves are whole; run it again.",
+            directory=str(records),
+        ) from error
 
 
 def _named(records: Path, path: Path) -> str:
-    """The table's name of a file; its own where the file system has no hard links."""
+    """Return the table's name of a file, which is a hard link.
+
+    The file's own name if links aren't supported.
+    """
     name = f"{VERSIONS}/{path.parent.name}/{path.name}"
     link = records / name
     try:
         if link.exists() and not link.samefile(path):
-            link.unlink()  # written anew under the same name
+            link.unlink()  # the file was rewritten under the same name
         if not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)
             os.link(path, link)
@@ -95,14 +106,17 @@ def _named(records: Path, path: Path) -> str:
 
 
 def _forget(records: Path, there: Mapping[str, int], before: float) -> None:
-    """Remove what has not been the table's since that time. A file's ctime is when it lost its name in its day."""
+    """Remove links that left the table before `before`.
+
+    A file's ctime is when its name in its day was removed.
+    """
     for link in records.glob(f"{VERSIONS}/*/*"):
         if link.relative_to(records).as_posix() not in there and link.stat().st_ctime < before:
             link.unlink()
 
 
 def _widen(table: DeltaTable, records: Path) -> None:
-    """Give the table the typed columns that the lake has by now."""
+    """Add new typed columns of the lake to the table."""
     fields = read_typed(records)
     wanted = pa.schema([]) if fields is None else schema_of(fields)
     there = {field.name for field in table.schema().fields}
@@ -138,7 +152,7 @@ def _add(records: Path, name: str, size: int, now: int) -> AddAction:
 
 
 def _stats(file: pq.ParquetFile) -> dict[str, Any]:
-    """How many records a file has, and from what to what, by its footer alone."""
+    """Return a file's record count, and the minima and maxima of STATED columns, from its footer."""
     meta = file.metadata
     places = {meta.schema.column(number).name: number for number in range(meta.num_columns)}
     least: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Files of the lake, put in place whole: written under another name, synced, renamed. One writer at a time."""
+"""Atomic writes of lake files: written under another name, synced, renamed. One writer at a time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ FACT = "sluice."
 def write_parquet(
     table: pa.Table, path: Path, dictionary: list[str], facts: Mapping[str, str] | None = None
 ) -> int:
-    """Put the table at `path`, replacing what is there; returns the file's bytes. Readers see all of it or nothing.
+    """Write a table to `path`, replacing the file there; return the file's bytes.
 
-    `facts` stand in the file's footer, each as `sluice.<name>`.
+    Readers see all of it or nothing.
+
+    `facts` are stored in the file's footer, each as `sluice.<name>`.
     """
     groups = (table.slice(start, ROW_GROUP) for start in range(0, max(table.num_rows, 1), ROW_GROUP))
     return write_groups(groups, path, dictionary, facts)
@@ -37,12 +39,13 @@ def write_groups(
     facts: Mapping[str, str] | None = None,
     counting: Sequence[str] = (),
 ) -> int:
-    """The same of a table that comes in row groups, one at least, so that it needn't be in memory whole.
+    """Write a table that arrives in row groups, at least one, so that it is never whole in memory.
 
-    `counting` are columns of numbers of which each is as a rule a little more than the one before it.
+    Otherwise like `write_parquet`. `counting`: columns of numbers that usually increase a little from row
+    to row.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Names that start with a dot are ignored by Spark and by pyarrow; the random part keeps a repeated task apart.
+    # Spark and pyarrow ignore names that start with a dot. The random part distinguishes a repeated task.
     temporary = path.parent / f"{_TEMPORARY}{uuid4().hex}"
     writer: pq.ParquetWriter | None = None
     try:
@@ -56,13 +59,14 @@ def write_groups(
                     use_dictionary=dictionary,
                     column_encoding=dict.fromkeys(counting, "DELTA_BINARY_PACKED"),
                     write_statistics=True,
-                    # Readers get texts, however they came here.
+                    # Readers get plain text columns, also from dictionary-encoded ones.
                     store_schema=not any(map(pa.types.is_dictionary, group.schema.types)),
                 )
             writer.write_table(group, ROW_GROUP)
         assert writer is not None, "a table has a row group"
         writer.add_key_value_metadata({f"{FACT}{name}": value for name, value in (facts or {}).items()})
         writer.close()
+        # Sync before the rename: after a power loss a name must never refer to incomplete data.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         size = temporary.stat().st_size
@@ -70,21 +74,24 @@ def write_groups(
     finally:
         if writer is not None:
             with suppress(OSError, pa.ArrowException):
-                writer.close()  # where all went well it is
+                writer.close()  # closed already after success
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
     return size
 
 
 def file_metadata(file: pq.ParquetFile) -> dict[str, str]:
-    """What `write_parquet` was given as facts."""
-    told = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()
-            if key.startswith(FACT.encode())}  # fmt: skip
+    """Return the facts that `write_parquet` stored."""
+    told = {
+        key.decode(): value.decode()
+        for key, value in (file.metadata.metadata or {}).items()
+        if key.startswith(FACT.encode())
+    }
     return {key.removeprefix(FACT): value for key, value in told.items()}
 
 
 def write_whole(path: Path, text: bytes) -> None:
-    """Put a small file in place: readers see the old one or the new one. OperatorError lake_unwritable."""
+    """Write a small file; readers see the old one or the new one. Raises OperatorError lake_unwritable."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +106,7 @@ def write_whole(path: Path, text: bytes) -> None:
 
 
 def unwritable_error(directory: Path, error: OSError) -> OperatorError:
-    """The error for a lake that can't be written to."""
+    """Return the error for a lake that can't be written to."""
     return OperatorError(
         "lake_unwritable",
         f"{directory} of the lake can't be written to: {error.strerror or error}.",
@@ -109,7 +116,7 @@ def unwritable_error(directory: Path, error: OSError) -> OperatorError:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames in a directory survive a power loss."""
+    """Make renames in a directory durable."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -119,9 +126,9 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def lock_lake(directory: Path) -> Iterator[None]:
-    """Hold a directory of the lake for one job, and clear what a killed one left.
+    """Lock a directory of the lake for one job, and remove temporary files of killed jobs.
 
-    OperatorError lake_busy, lake_unwritable.
+    Raises OperatorError lake_busy, lake_unwritable.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Whose records a directory of the lake holds: `_manifest/<instance>.json`.
+"""The log of a lake directory: `_manifest/<instance>.json`.
 
-Two logs may have one instance's name: one that was removed and begun anew, a copy, another machine's. What was written for
-one is never taken for the other's, and they are never mixed. The manifest holds the log's identity, and what of the
-log the lake doesn't hold, and why.
+Two logs can have the same instance name: a log that was removed and begun again, a copy, another machine's.
+Records of different logs are never mixed. The manifest holds the log's identity, and the gaps of the log in
+the lake with their reasons.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pipeline.lake_files import write_whole
 from sluice_spark.log import LogSnapshot, other_log_error
 
 FOLDER = "_manifest"
-"""Spark and pyarrow ignore names that start with "_"."""
+"""Directory of manifests. Spark and pyarrow ignore names that start with "_"."""
 
 
 class LakeManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one log's part of a directory."""
+    """Contents of a directory from one log."""
 
     version: int = 1
     instance: str
@@ -35,12 +35,12 @@ class LakeManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_path(directory: Path, instance: str) -> Path:
-    """Where it stands."""
+    """Return the path of an instance's manifest."""
     return directory / FOLDER / f"{instance}.json"
 
 
 def read_manifest(directory: Path, instance: str) -> LakeManifest | None:
-    """None when there is none. OperatorError lake_damaged."""
+    """Read a manifest; None if there is none. Raises OperatorError lake_damaged."""
     path = manifest_path(directory, instance)
     try:
         return msgspec.json.decode(path.read_bytes(), type=LakeManifest)
@@ -56,7 +56,7 @@ def read_manifest(directory: Path, instance: str) -> LakeManifest | None:
 
 
 def write_manifest(directory: Path, manifest: LakeManifest) -> None:
-    """Put it in place whole. OperatorError lake_unwritable."""
+    """Write a manifest atomically. Raises OperatorError lake_unwritable."""
     write_whole(
         manifest_path(directory, manifest.instance),
         msgspec.json.format(msgspec.json.encode(manifest), indent=1),
@@ -64,9 +64,11 @@ def write_manifest(directory: Path, manifest: LakeManifest) -> None:
 
 
 def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> LakeManifest:
-    """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log.
+    """Return the manifest of this log in a directory, a new one if there is none.
 
-    `tags` are those of the files there. A log without records may have no identity, and is refused by nothing.
+    Raises OperatorError other_log.
+
+    `tags` are those of the files there. A log without records may have no identity, and always passes.
     """
     instance, identity = log.place.instance, log.place.log
     known = read_manifest(directory, instance)

@@ -1,7 +1,10 @@
-"""Plots as SVG: drawn once when a job has its result, shown by the console as images and put into reports as they are.
+"""Plots as SVG, drawn once when a job has its result.
 
-Colours and lines stand as attributes, so that no page's content policy takes them away; they are of middle lightness, for
-light and dark pages alike. Nothing in a plot can run. What is left out of one for want of room, its last line says.
+The console shows them as images, and reports embed them.
+
+Colours and line styles are attributes, so that no content policy removes them. They have medium lightness,
+for light and dark pages. A plot contains no script. If there is no room for all lines or bars, the legend
+tells how many are missing.
 """
 
 from __future__ import annotations
@@ -23,42 +26,45 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 16, 30, 34
 ROW: Final = 16
 """Height of a row of the legend."""
 LETTER: Final = 6.2
-"""Width of most letters, at most."""
+"""Upper estimate of a letter's width."""
 COLOURS: Final = ("#3b82c4", "#d9822b", "#3f9e6d", "#b65fb0", "#c94f4f", "#8a8f3c", "#4aa3a3", "#8d7ad1")
 INK: Final = "#7a7f87"
-"""Letters: as far from white as from the darkest of the pages, 4.1 to 1."""
+"""Colour of text. Its contrast is 4.1 to 1 against white and against the darkest page."""
 ALONE: Final = "#718096"
-"""The only line, or the only kind of bars: there is nothing to tell apart."""
+"""Colour of a single line or a single kind of bars."""
 MAX_BARS: Final = 40
 WIDEST_BARS: Final = 96
-"""Of one label together."""
+"""Maximum width of all bars of one label."""
 MAX_NAME: Final = 28
 
 UNTOLD: Final = "(not told)"
-"""A line whose value of `by` is empty."""
+"""Name of a line whose value of `by` is empty."""
 
 Floats = npt.NDArray[np.float64]
 
 
 class PlotSize(NamedTuple):
-    """What a plot is drawn on: its size, and how many moments stand below it."""
+    """Size of a plot, and the number of ticks of its time axis."""
 
     width: int
     height: int
     moments: int
     points: int
-    """Of one line: more are thinned to the extremes of as many stretches."""
+    """Maximum points of a line. Longer lines are thinned to the extremes of intervals."""
 
 
 WIDE: Final = PlotSize(760, 240, 5, 2_000)
 NARROW: Final = PlotSize(380, 260, 3, 400)
-"""For a telephone: letters keep their size, and there is less beside each other."""
+"""Size for a telephone. Letters keep their size, so fewer ticks fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlotSpec:
-    """How a table is drawn. `x` is a time, a number, or with bars a text; `by` makes a line of each of its values; `unit` is what
-    the numbers of `y` are."""
+    """How a table is drawn.
+
+    `x`: a time or number column, with bars also text; `by`: column whose values become a line each; `unit`:
+    unit of the `y` columns.
+    """
 
     title: str
     x: str
@@ -75,17 +81,19 @@ class _PlotLine(NamedTuple):
 
 
 def draw_svg(plot: PlotSpec, table: pa.Table, paper: PlotSize = WIDE) -> str:
-    """The plot as an SVG document: as wide as the paper, as much higher as its legend takes."""
+    """Return the plot as an SVG document of the given width. The legend adds to its height."""
     top, body = _bars(plot, table, paper) if plot.kind == "bars" else _lines(plot, table, paper)
     height, title = paper.height + top - TOP, escape(plot.title)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {paper.width} {height}" role="img" aria-label="{escape(plot.title, {chr(34): "&quot;"})}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {paper.width} {height}" '
+        f'role="img" aria-label="{escape(plot.title, {chr(34): "&quot;"})}"'
         f' font-family="sans-serif" font-size="11" fill="{INK}"><title>{title}</title>'
         f'<text x="{LEFT}" y="16" font-size="13">{title}</text>{body}</svg>\n'
     )
 
 
 def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
+    """Draw a line plot; return the y where it begins, and its SVG."""
     lines, of = _series(plot, table)
     if not lines:
         return TOP, _nothing(paper)
@@ -122,6 +130,7 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
 
 
 def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
+    """Draw a bar chart; return the y where it begins, and its SVG."""
     of, table = table.num_rows, table.slice(0, MAX_BARS)
     if of == 0:
         return TOP, _nothing(paper)
@@ -144,7 +153,8 @@ def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
             y = up(one[place])
             told = f"{label}: {format_amount(one[place], plot.unit)}"
             made.append(
-                f'<rect x="{x + (room - wide * len(values)) / 2 + wide * number:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
+                f'<rect x="{x + (room - wide * len(values)) / 2 + wide * number:.1f}" '
+                f'y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
                 f' fill="{colour}"><title>{escape(told)}</title></rect>'
             )
         if place % every == 0:
@@ -159,7 +169,7 @@ def _colours(many: int) -> Sequence[str]:
 def _legend(
     names: Sequence[tuple[str, str]], of: int, kind: Literal["lines", "bars"], paper: PlotSize
 ) -> tuple[str, int]:
-    """Whose line is which, and how many aren't drawn; where the plot below it begins. One by itself has no name."""
+    """Return the legend, and the y where the plot begins below it. A single line needs no legend."""
     most = MAX_BARS if kind == "bars" else len(names)
     told = [(shorten_name(name), colour) for name, colour in names] if len(names) > 1 else []
     if of > most:
@@ -177,7 +187,7 @@ def _legend(
 
 
 def _series(plot: PlotSpec, table: pa.Table) -> tuple[list[_PlotLine], int]:
-    """The lines that are drawn, of how many."""
+    """Return the lines to draw, and how many there are in all."""
     found: list[_PlotLine] = []
     names = [""] if not plot.by else [str(one) for one in table.column(plot.by).unique().to_pylist()]
     drawn = names[: max(len(COLOURS) // len(plot.y), 1)]
@@ -207,7 +217,7 @@ def _thinned(xs: Floats, ys: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 class _LinearScale:
-    """From a value to a place on the paper."""
+    """Linear map from a value to a coordinate."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self._low, self._start = low, start
@@ -222,7 +232,8 @@ def _grid(marks: Sequence[AxisTick], up: _LinearScale, paper: PlotSize) -> str:
     for mark in marks:
         y = up(mark.at)
         made.append(
-            f'<line x1="{LEFT}" x2="{paper.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{INK}" stroke-opacity="0.3"/>'
+            f'<line x1="{LEFT}" x2="{paper.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+            f'stroke="{INK}" stroke-opacity="0.3"/>'
         )
         made.append(_text(LEFT - 6, y + 4, mark.said, "end"))
     return "".join(made)
@@ -247,5 +258,5 @@ def _words(column: str) -> str:
 
 
 def shorten_name(text: str, most: int = MAX_NAME) -> str:
-    """Long names are cut in the middle, for they begin alike."""
+    """Cut a long name in the middle, because long names often begin alike."""
     return text if len(text) <= most else f"{text[: (most - 1) // 2]}…{text[-(most // 2) :]}"

@@ -1,8 +1,10 @@
-"""Every run is kept with what it was asked, what it found and what it said: `lake/runs/<id>/run.json`, beside it its tables
-as Parquet and its plots as SVG. Whoever started it (the command line, the console, a schedule, spark-submit), it is written
-by the job's own process, so the console's pages show them all.
+"""Records of runs: `lake/runs/<id>/run.json` with parameters, result and output.
 
-A run that failed before there was a lake leaves nothing: a misspelt directory isn't made.
+Beside it tables as Parquet and plots as SVG.
+
+The job's own process writes the record, whether the command line, the console, a schedule or spark-submit
+started it. So the console shows all runs. A run that failed before the lake existed leaves no record: a
+misspelt directory isn't created.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from pipeline.plots import NARROW, PlotSpec, draw_svg
 
 FOLDER: Final = "runs"
 KEPT: Final = 500
-"""Runs; older ones go when a new one is kept."""
+"""Maximum runs. Older ones are removed when a new one is stored."""
 MAX_ROWS: Final = 1_000_000
-"""Of one table."""
+"""Maximum rows of one stored table."""
 MAX_LINES: Final = 1_000
 PAGE: Final = "page.html"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -44,12 +46,12 @@ _LEFT_OUT = frozenset({"json", "name", "home", "journal", "archive", "lake", "ma
 
 
 def narrow_plot_name(plot: str) -> str:
-    """The file of the same plot for a telephone."""
+    """Return the file name of a plot's telephone version."""
     return f"{plot.removesuffix('.svg')}.narrow.svg"
 
 
 class StoredTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of a result. `rows` is how many it has; with `cut` there were more."""
+    """A table of a result. `rows`: stored rows; with `cut` the table had more."""
 
     name: str
     title: str
@@ -57,12 +59,12 @@ class StoredTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     cut: bool = False
     plots: list[str] = []
-    """Files beside, and what each shows."""
+    """Names of the SVG files; `captions` has their titles."""
     captions: list[str] = []
 
 
 class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """Record of a run."""
 
     version: int = 1
     id: str
@@ -70,23 +72,23 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     log: str | None = None
     state: str
-    """succeeded or failed."""
+    """"succeeded" or "failed"."""
     by: str
-    """Who started it: the user and host, or what SLUICE_ACTOR says."""
+    """User and host that started the run, or the value of SLUICE_ACTOR."""
     master: str
     started_at: int
-    """ms UTC, as ended_at."""
+    """ms UTC, as `ended_at`."""
     ended_at: int
     cpu_s: float
-    """Of this process and of those below it, the JVM and the workers."""
+    """CPU seconds of the process, its JVM and its workers."""
     parameters: dict[str, Any]
     result: dict[str, Any]
     error: dict[str, Any] | None = None
     tables: list[StoredTable] = []
     lines: list[str] = []
-    """What it said."""
+    """Notes that the run printed."""
     page: bool = False
-    """There is a document beside, PAGE."""
+    """Whether the run has a document, PAGE."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ class _RecordedTable:
 
 @dataclass(slots=True)
 class RecordingReporter:
-    """A reporter that passes everything on and keeps it for the record."""
+    """Reporter that forwards everything to another one and stores it in the run's record."""
 
     to: Reporter
     job: str
@@ -121,38 +123,61 @@ class RecordingReporter:
         self.to.note(sentence)
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
-        """Keep a table of the result. ValueError for a name that can't be a file's."""
+        """Add a table to the result.
+
+        Raises ValueError if the name can't be a file name, or is used already.
+        """
         if not _NAME.fullmatch(name) or any(name == one.kept.name for one in self.tables):
             raise ValueError(f"{name!r} can't be a table's name: small letters, digits and _, each once")
         cut = table.num_rows > MAX_ROWS
         kept = StoredTable(
-            name=name, title=title, columns=table.schema.names, rows=min(table.num_rows, MAX_ROWS), cut=cut,
-            plots=[f"{name}.{number}.svg" for number in range(len(plots))], captions=[plot.title for plot in plots],
-        )  # fmt: skip
+            name=name,
+            title=title,
+            columns=table.schema.names,
+            rows=min(table.num_rows, MAX_ROWS),
+            cut=cut,
+            plots=[f"{name}.{number}.svg" for number in range(len(plots))],
+            captions=[plot.title for plot in plots],
+        )
         self.tables.append(_RecordedTable(kept, table.slice(0, MAX_ROWS), plots))
         self.to.table(name, table, title, plots)
 
     def page(self, html: str) -> None:
-        """Keep a document; a second one takes the first one's place."""
+        """Set the run's document; a second one replaces the first."""
         self.html = html
         self.to.page(html)
 
     def store_run(
         self, settings: JobSettings, result: dict[str, Any], error: SluiceError | None = None
     ) -> bool:
-        """Write the record. False for a failure before there was a lake; what the disk refuses is said, and is no failure."""
+        """Write the record; return whether it was written.
+
+        A failure before the lake exists is not recorded. An OSError is noted, and doesn't fail the run.
+        """
         if error is not None and not settings.lake.is_dir():
             return False
         run = StoredRun(
-            id=self.id, job=self.job, instance=settings.log.instance, log=result.get("log"),
-            state="failed" if error else "succeeded", by=os.environ.get("SLUICE_ACTOR") or _whoever(), master=settings.master,
-            started_at=int(self.began * 1000), ended_at=int(time.time() * 1000), cpu_s=round(cpu_seconds(), 2),
-            parameters={key: value for key, value in vars(self.arguments).items()
-                        if key not in _LEFT_OUT and isinstance(value, _PLAIN) and value not in (None, False, "")},
-            result=result, error=error.as_dict() if error else None,
-            tables=[one.kept for one in self.tables] if not error else [], lines=self.lines,
+            id=self.id,
+            job=self.job,
+            instance=settings.log.instance,
+            log=result.get("log"),
+            state="failed" if error else "succeeded",
+            by=os.environ.get("SLUICE_ACTOR") or _whoever(),
+            master=settings.master,
+            started_at=int(self.began * 1000),
+            ended_at=int(time.time() * 1000),
+            cpu_s=round(cpu_seconds(), 2),
+            parameters={
+                key: value
+                for key, value in vars(self.arguments).items()
+                if key not in _LEFT_OUT and isinstance(value, _PLAIN) and value not in (None, False, "")
+            },
+            result=result,
+            error=error.as_dict() if error else None,
+            tables=[one.kept for one in self.tables] if not error else [],
+            lines=self.lines,
             page=bool(self.html) and not error,
-        )  # fmt: skip
+        )
         shelf = settings.lake / FOLDER
         try:
             _write(shelf, run, self.tables if not error else [], self.html)
@@ -164,7 +189,7 @@ class RecordingReporter:
 
 
 def _write(shelf: Path, run: StoredRun, tables: Sequence[_RecordedTable], html: str) -> None:
-    """The folder appears whole: made under another name, renamed."""
+    """Write the run's directory atomically: under another name, then renamed."""
     making = shelf / f".making-{run.id}"
     making.mkdir(parents=True)
     try:

@@ -1,4 +1,4 @@
-"""The tables that jobs write and report, in Arrow."""
+"""Arrow schemas of the tables that jobs write and report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLIENT_HOURS = pa.schema(
         ("lost_messages", pa.int64()),
     ]
 )
-"""One row per client, transport and hour of UTC."""
+"""Hourly client history: one row per client, transport and hour (UTC)."""
 
 WRITTEN = pa.schema(
     [
@@ -52,5 +52,9 @@ WRITTEN = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""What a worker reports of each file it put into the lake; where bodies are typed values and bodies that didn't fit, and fields that no column
-is of, some of them, with blanks between; `error` is a SluiceError's JSON, alone in its row."""
+"""A worker's report of each file that it wrote to the lake.
+
+With typed columns: `unfit` and `not_json` count values and bodies that didn't fit, and `new_fields` names
+some fields without a column, separated by blanks. `error` is a SluiceError as JSON; its row has nothing
+else.
+"""

@@ -1,4 +1,4 @@
-"""The Spark session of a job: what it needs of the machine, its settings, and how far a run has come."""
+"""The Spark session of a job: checks of the machine, settings, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 JAVA_NEEDED = 17
 PROGRESS_SECONDS = 0.5
 CPU_SECONDS = 20
-"""How often it is noted what the workers have used: sooner than Spark ends one that has nothing to do."""
+"""Seconds between records of the workers' CPU time. Must be shorter than Spark keeps an idle worker."""
 _GROUP = "sluice"
 _NO_JVM = "JAVA_GATEWAY_EXITED"
-"""PySpark's word for a JVM that ended before Spark was in it."""
+"""PySpark's condition for a JVM that ended before Spark started in it."""
 _MASTER = re.compile(
     r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
 )
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The `java` that Spark will start. OperatorError java_missing says what to install."""
+    """Return the `java` that Spark will start. Raises OperatorError java_missing with what to install."""
     home = environment.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
@@ -58,16 +58,19 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_machine(settings: JobSettings) -> None:
-    """What can be known before anything is made: Java is there and the master can be reached.
+    """Check Java and the master before a job writes anything.
 
-    OperatorError java_missing, bad_setting, master_unreachable.
+    Raises OperatorError java_missing, bad_setting, master_unreachable.
     """
     require_java()
     check_master(settings.master)
 
 
 def check_master(master: str, timeout_s: float = 5.0) -> None:
-    """OperatorError bad_setting for what is no master, master_unreachable when nobody listens at a standalone one's."""
+    """Check a master URL, and connect to a standalone master.
+
+    Raises OperatorError bad_setting, and master_unreachable if no standalone master listens.
+    """
     if not master:
         return
     if not _MASTER.fullmatch(master):
@@ -99,19 +102,23 @@ def _unreachable(master: str, problem: str) -> OperatorError:
 
 
 def _not_started(master: str, error: Exception) -> OperatorError:
-    """Who has no cluster to reach is told of the machine that Spark was to start on."""
+    """Return the error for a failed start. Without a cluster it names this machine."""
     problem = error_line(str(error))
     if not master.startswith("local") and getattr(error, "getCondition", lambda: "")() != _NO_JVM:
         return _unreachable(master, problem)
     return OperatorError(
         "spark_not_started",
         f"Spark can't be started on this machine: {problem}.",
-        "Java's own words stand above. See to memory, the temporary directory, and what SPARK_* and JAVA_* variables say.",
+        "Java's own words stand above. See to memory, the temporary directory, and what SPARK_* "
+        "and JAVA_* variables say.",
     )
 
 
 def java_version(told: str) -> int:
-    """The main number in what `java -version` prints; 0 when there is none. Java 8 called itself 1.8."""
+    """Parse the major version from the output of `java -version`; 0 if there is none.
+
+    Java 8 calls itself 1.8.
+    """
     _, _, rest = told.partition('version "')
     parts = rest.partition('"')[0].replace("-", ".").split(".")
     number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
@@ -128,10 +135,10 @@ def _no_java(why: str) -> OperatorError:
 
 @contextmanager
 def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> Iterator[SparkContext]:
-    """Spark for one job, without its SQL, ended with it. OperatorError java_missing before anything is started.
+    """Run Spark for one job, without SQL, and stop it afterwards. Raises OperatorError java_missing.
 
-    `heavy`: the JVM itself has much to do, as it hasn't where the work is done in the Python workers. Then its better compiler
-    is worth what it takes.
+    `heavy`: the JVM itself does much of the work, not the Python workers. Then the optimising compiler is
+    worth its time.
     """
     check_machine(settings)
     with ExitStack() as held:
@@ -145,24 +152,25 @@ def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> I
                 settings.lake / ".spark",
                 options if settings.master.startswith("local") else {},
             )
-        except Exception as error:  # whatever Py4J makes of what the JVM says
+        except Exception as error:  # Py4J raises various exceptions for a JVM's failure
             raise _not_started(settings.master, error) from error
         try:
             yield context
             if archive.is_pending:
-                with suppress(Exception):  # of a gain of time for later jobs, which this one needn't fail for
+                # the archive only saves later jobs time, so its failure must not fail this one
+                with suppress(Exception):
                     _load_sql(context)
         finally:
             record_child_cpu()
             context.stop()
             if archive.is_pending:
-                # When all is told: nobody's result waits for classes.
+                # At exit, so that the result doesn't wait for the archive.
                 atexit.register(_leave_classes, archive, held.pop_all())
 
 
 @contextmanager
 def spark_session(settings: JobSettings, name: str, *, heavy: bool = False) -> Iterator[SparkSession]:
-    """The same with SQL."""
+    """Run Spark with SQL for one job; see `spark_context`."""
     with spark_context(settings, name, heavy=heavy) as context:
         yield _session_of(context)
 
@@ -174,7 +182,7 @@ def _session_of(context: SparkContext) -> SparkSession:
 
 
 def _load_sql(context: SparkContext) -> None:
-    """The classes are kept for jobs that want SQL, too, whichever job is the first."""
+    """Load the classes of SQL, so that the archive has them also if the first job doesn't use SQL."""
     _session_of(context).range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
 
 
@@ -185,11 +193,16 @@ def _leave_classes(archive: JvmClassArchive, held: ExitStack) -> None:
 
 
 def _jvm_ended() -> bool:
-    """End the JVM, which otherwise ends after this process, and wait for what it writes; the next session has another."""
+    """End the JVM, which would otherwise outlive this process, and wait for its archive.
+
+    Return whether it succeeded.
+
+    The next session starts another JVM.
+    """
     from pyspark import SparkContext
 
     gateway, process = SparkContext._gateway, getattr(SparkContext._gateway, "proc", None)
-    if gateway is None or process is None:  # spark-submit's, which isn't ours to end
+    if gateway is None or process is None:  # spark-submit owns the JVM
         return False
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
@@ -201,7 +214,7 @@ def _jvm_ended() -> bool:
 
 
 def error_line(text: str) -> str:
-    """What a stack of Java begins with that says something."""
+    """Return the most informative line of a Java stack trace."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = next(
         (line for line in lines if line.startswith("Caused by:")), lines[0] if lines else "no reason given"
@@ -212,14 +225,14 @@ def error_line(text: str) -> str:
 def start_session(
     master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start Spark with SQL, as `start_context` does without; until it is stopped."""
+    """Start Spark with SQL, until the caller stops it; see `start_context`."""
     return _session_of(start_context(master, name, scratch, extra))
 
 
 def start_context(
     master: str, name: str, scratch: Path, extra: Mapping[str, str] | None = None
 ) -> SparkContext:
-    """Start Spark with what was measured to be right for a Python data source."""
+    """Start Spark with settings that were measured to suit a Python data source."""
     from pyspark import SparkConf, SparkContext
 
     path = os.pathsep.join(
@@ -261,7 +274,7 @@ def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
 
 @contextmanager
 def watch_tasks(context: SparkContext, report: Callable[[int, int], None]) -> Iterator[None]:
-    """While the block runs, report (tasks done, tasks known) when it changes, from a thread of its own."""
+    """Within the block, report (tasks done, tasks known) on each change, from a thread."""
     context.setJobGroup(_GROUP, "a pipeline job", interruptOnCancel=True)
     ended = threading.Event()
 

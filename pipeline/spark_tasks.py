@@ -1,5 +1,8 @@
-"""Work that reduces data, on Arrow inside Spark's Python workers: one item (a span of the journal, a policy) a task, and
-only results come back. Spark shares the tasks out and no more: its SQL, which took a small job two CPU seconds to start, isn't needed for that."""
+"""Runs work that reduces data, on Arrow, in Spark's Python workers.
+
+Each item (a span of the journal, a policy) is a task, and only results come back. Spark only distributes
+the tasks. Its SQL, which took a small job two CPU seconds to start, isn't needed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from sluice_spark.worker_setup import tune_worker
 
 Item = TypeVar("Item")
 Answer = tuple[str, bytes]
-"""A worker's own error as JSON, so that it reaches the operator as itself and not as a stack of Java, or a table as an Arrow stream. Other
-exceptions are left to Spark, which tries the task again on a cluster."""
+"""A worker's SluiceError as JSON, or "" and a table as an Arrow stream.
+
+As JSON the error reaches the operator unchanged, not as a Java stack. Other exceptions are left to Spark,
+which repeats the task on a cluster.
+"""
 
 
 def map_items(
@@ -25,7 +31,10 @@ def map_items(
     work: Callable[[Item], Iterator[pa.Table]],
     schema: pa.Schema,
 ) -> pa.Table:
-    """What `work` makes of every item, in their order. Raises the first SluiceError that a worker met."""
+    """Return the tables that `work` makes of all items, in their order.
+
+    Raises the first SluiceError of a worker.
+    """
     if not items:
         return schema.empty_table()
     tables = [schema.empty_table()]

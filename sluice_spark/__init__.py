@@ -1,17 +1,22 @@
-"""Sluice's journals as a Spark data source, `format("sluice")`. Needs the journal's directory, mounted where Spark runs, and
-no broker.
+"""Sluice journals as a Spark data source, `format("sluice")`.
 
-options      what may be asked, and how it is written
-source       the batch source; stream: the same as a stream; both plan on the driver and read in the workers
-reading      a plan of spans, and spans to Arrow, in order and complete, or an error
-tasks        spans shared out to tasks of about the same size
-log          one look at a log: identity, segments, frontier, gaps
-segments     its files, found and walked beside a running broker without its lock
-records      many record batches to one Arrow batch; columns: the schema
-lease        holding the log while it is read
+The source reads the files of a journal, so their directory must be mounted where Spark runs. No broker is
+needed.
 
-Importing this registers the source with the active session, if there is one. Spark also finds it by itself, through
-the module `pyspark_sluice`.
+options        the options of `spark.read` and `spark.readStream`, and how they are written
+source         the batch source; plans on the driver, reads in the workers
+stream         the same log as a stream of micro-batches
+partition      the partition of both sources, and its reader in a Spark task
+arrow_reader   plans the spans of a request, and reads spans to Arrow: in order and complete, or with an error
+tasks          divides spans into tasks of about equal size
+log            a snapshot of a log: identity, segments, durable frontier, gaps
+segments       finds and reads segment files beside a running broker, without its lock
+arrow_builder  builds one Arrow batch from many record batches
+columns        the schema
+lease          keeps the log from being removed while it is read
+
+Importing this package registers the source with the active Spark session, if there is one. Spark also finds
+the source without an import, through the module `pyspark_sluice`.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from weakref import WeakSet
 
 from sluice_spark import fallbacks
 
-fallbacks.install_fallbacks()  # before anything that needs them is imported
+fallbacks.install_fallbacks()  # must precede the imports below, which need the packages
 
 from sluice_spark.arrow_reader import check_log  # noqa: E402
 from sluice_spark.log import LogGap, examine_log  # noqa: E402
@@ -39,7 +44,7 @@ __all__ = ["gaps", "journal", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("sluice")` known to a session. Once more does no harm, and costs nothing."""
+    """Register `format("sluice")` with a session. A repeated call does nothing."""
     if spark in _known:
         return
     from sluice_spark.source import SluiceSource
@@ -49,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
 
 _known: WeakSet[SparkSession] = WeakSet()
-"""Sessions that know it."""
+"""Sessions that have the source."""
 
 
 def journal(
@@ -68,16 +73,42 @@ def journal(
     durable: int | None = None,
     partition_mb: int | None = None,
 ) -> DataFrame:
-    """A journal's records as a DataFrame of what stands there now. What is wrong is raised here, as SluiceError.
+    """Return a journal's records, as present now, as a DataFrame.
 
-    Call it again for another choice of records, and after new ones have come. Filters and columns of the DataFrame
-    itself are right but don't save any reading.
+    Call it again for other records, and to see records that arrived later. Filters and column selections on
+    the DataFrame are correct, but read no less.
+
+    Args:
+        spark: the session; the source is registered with it.
+        path: the journal's directory.
+        archive: the archive directory; by default `archive` beside the journal's directory, if that exists.
+        instance: the instance's name; needed only if the directory has several journals.
+        topics: topic patterns as in subscriptions; none selects all topics.
+        columns: columns in their order; none selects all.
+        start, end: first and last record: a sequence, a bookmark or a time.
+        filter: filter expression in the broker's language over bodies of type `message_type`.
+        message_type: type of the bodies that `filter` reads.
+        gaps: "error" raises if the log lacks a selected record, "note" reads on.
+        durable: the durable frontier, if the caller knows it better than the broker's file.
+        partition_mb: approximate MiB that one Spark task reads.
+
+    Raises:
+        SluiceError: the options are invalid, or the log lacks a selected record. Its text includes the fix.
     """
     given: dict[str, object] = {
-        "path": path, "archive": archive, "instance": instance, "topics": _text(topics), "columns": _text(columns),
-        "start": start, "end": end, "filter": filter, "message_type": message_type, "gaps": gaps, "durable": durable,
+        "path": path,
+        "archive": archive,
+        "instance": instance,
+        "topics": _text(topics),
+        "columns": _text(columns),
+        "start": start,
+        "end": end,
+        "filter": filter,
+        "message_type": message_type,
+        "gaps": gaps,
+        "durable": durable,
         "partition_mb": partition_mb,
-    }  # fmt: skip
+    }
     options = {name: str(value) for name, value in given.items() if value not in (None, "")}
     with show_fix_in_errors():
         asked = read_options(options)
@@ -87,7 +118,7 @@ def journal(
 
 
 def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[LogGap]:
-    """What the log lacks of all that was ever in it, removed or missing, oldest first."""
+    """Return the intervals that the log lacks, removed or missing, oldest first. Raises SluiceError."""
     given = {"path": path, "archive": archive, "instance": instance}
     with show_fix_in_errors():
         asked = read_options({name: str(value) for name, value in given.items() if value is not None})
@@ -96,13 +127,14 @@ def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str |
 
 
 def _text(words: str | Sequence[str]) -> str:
-    """A list as an option's text."""
+    """Return a list of words as the text of an option."""
     return words if isinstance(words, str) else json.dumps(list(words)) if words else ""
 
 
 def _register_here() -> None:
-    """With the session there is: what is imported in a notebook works in its next line."""
-    sql = sys.modules.get("pyspark.sql")  # who hasn't imported Spark has no session, and need not wait for it
+    """Register the source with the active session, so that a notebook can use it right after the import."""
+    # without Spark imported there is no session, and importing it takes long
+    sql = sys.modules.get("pyspark.sql")
     active = None if sql is None else sql.SparkSession.getActiveSession()
     if active is not None:
         register(active)

@@ -1,8 +1,9 @@
-"""Many record batches to one Arrow batch, straight from their buffers.
+"""Builds one Arrow batch from many record batches, straight from their buffers.
 
-In Python the cost is per object touched. So the row tables of many small batches are joined and decoded at once, what
-stands once in a header is repeated by NumPy, and the bodies, which stand contiguously in each batch, are joined into
-the data of one Arrow column whose offsets are the running sum of the lengths. No record is ever a Python object.
+In Python the cost is per object touched. So the row tables of many small batches are joined and decoded
+together. NumPy repeats the header fields for all rows. The bodies are contiguous in each batch; joined,
+they are the data of one Arrow column whose offsets are the running sum of the lengths. No record ever
+becomes a Python object.
 """
 
 from __future__ import annotations
@@ -28,28 +29,34 @@ HEADER_DTYPE = np.dtype(
         "itemsize": HEADER_SIZE,
     }
 )
-"""The fields of batch headers that columns are made of (broker_core/batch/layout.py has all of them)."""
+"""Fields of batch headers that become columns. broker_core/batch/layout.py has all fields."""
 _COUNT = slice(8, 12)
 FEW = 16
-"""Of so many records one at most is wanted: then it is cut out of its batch."""
+"""If at most one of this many records is wanted, the wanted records are cut out of their batch."""
 MANY = 16
-"""Where that isn't so of a batch, it isn't asked of so many that follow: of a common topic it would never be."""
+"""Number of following batches that skip the test for FEW after a batch failed it.
+
+A common topic would never pass the test.
+"""
 ALONE = 32
-"""Fewer dictionaries than that are walked one by one: a step of NumPy's costs as much as so many of Python's."""
+"""Below this number dictionaries are walked one by one.
+
+One step of NumPy costs as much as this many of Python.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which records: a test of topics, sequences and times (ns UTC), each with its last value included.
+    """Filter by topic, sequence and time (ns UTC). Bounds are inclusive.
 
-    `needles` are bytes one of which stands in every topic that is wanted, if that can be said: a dictionary without them
-    needn't be read, which is what makes a rare topic cheap among ten thousand.
+    `needles`: every wanted topic contains one of these bytes; empty if no such bytes are known. A
+    dictionary without them isn't decoded, which makes a rare topic cheap among ten thousand.
     """
 
     topic: Callable[[str], bool] | None = None
     needles: tuple[bytes, ...] = ()
     names: frozenset[bytes] = frozenset()
-    """The topics themselves, where patterns are names: then of a dictionary nothing else is read."""
+    """The wanted topics, if all patterns are plain names. Then nothing else of a dictionary is decoded."""
     first: int = 0
     last: int = MAX_SEQUENCE
     first_at: int | None = None
@@ -57,23 +64,23 @@ class RecordFilter:
 
 
 class DictionaryEntries(NamedTuple):
-    """The entries of several dictionaries, one after the other."""
+    """Entries of several dictionaries in one column."""
 
     names: pa.Array
     bases: Ints
-    """Where each dictionary begins; its first entry is the publisher."""
+    """Index of each dictionary's first entry, which is the publisher."""
     name_of: Ints | None
-    """Which of the names each entry is; None: the one at its own place."""
+    """Index into `names` of each entry; None: equal to the entry's own index."""
     wanted: npt.NDArray[np.bool_] | None
-    """Which entries are topics that are wanted; None: all."""
+    """Mask of the entries that are wanted topics; None: all."""
 
     def texts(self, places: Ints) -> pa.Array:
-        """The entries at these places."""
+        """Return the texts of the entries at these indexes."""
         return self.names.take(pa.array(places if self.name_of is None else self.name_of[places]))
 
 
 class ArrowBatchBuilder:
-    """Takes batches until there are enough, then makes one Arrow batch of them."""
+    """Builder of one Arrow batch from many record batches."""
 
     def __init__(self, schema: pa.Schema, instance: str, wanted: RecordFilter) -> None:
         self._schema = schema
@@ -96,8 +103,10 @@ class ArrowBatchBuilder:
         self._passed: list[tuple[int, int, Rows]] = []
 
     def add(self, batch: Batch, passed: Rows | None = None) -> None:
-        """Take a batch, or those of its rows that passed a filter. One in which nothing is wanted costs no more than
-        this call."""
+        """Add a batch, or its rows `passed`, which a filter selected.
+
+        A batch without wanted records costs only this call.
+        """
         header, view, wanted = batch.header, batch.buf, self._wanted
         at = header.accepted_at
         if (wanted.first_at is not None and at < wanted.first_at) or (
@@ -124,6 +133,7 @@ class ArrowBatchBuilder:
             return
         if passed is not None and len(passed) < count:
             self._passed.append((self.records, self.records + count, passed))
+        # Slices of the batch are kept, not copies; `take` joins them once.
         texts_at = rows_at + count * ROW_SIZE
         self._heads.append(view[:HEADER_SIZE])
         self._dictionaries.append(raw)
@@ -139,7 +149,7 @@ class ArrowBatchBuilder:
         self.nbytes += batch.nbytes
 
     def _add_few(self, batch: Batch, raw: bytes, found: list[tuple[int, bytes]], passed: Rows | None) -> bool:
-        """Take the records of the topics found alone, if they are few: the others aren't touched any more."""
+        """Copy the wanted records out of the batch if they are few; return False if they aren't."""
         header, view = batch.header, memoryview(batch.buf)
         count, rows_at = header.count, HEADER_SIZE + header.dictionary_length
         table = np.frombuffer(view, ROW_DTYPE, count, rows_at)
@@ -174,7 +184,7 @@ class ArrowBatchBuilder:
         return True
 
     def take(self) -> pa.RecordBatch | None:
-        """The wanted records gathered since the last call; None when there are none."""
+        """Return the wanted records added since the last call; None if there are none."""
         if not self._heads:
             return None
         heads = np.frombuffer(b"".join(self._heads), HEADER_DTYPE)
@@ -186,7 +196,10 @@ class ArrowBatchBuilder:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
     def _decode(self, heads: npt.NDArray[Any], rows: npt.NDArray[Any]) -> dict[str, pa.Array] | None:
-        """The columns of the wanted records: which these are is found first, so that nothing is made of the others."""
+        """Return the columns of the wanted records; None without any.
+
+        It selects the records first, so that no column is built for the others.
+        """
         counts = heads["count"].astype(np.int64)
         sequences = self._sequences(counts, heads["first_sequence"].astype(np.int64))
         entries = self._entries()
@@ -204,7 +217,7 @@ class ArrowBatchBuilder:
             return np.repeat(column, counts) if batch_of is None else column[batch_of]
 
         def joined(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
-            if not parts and not lengths.any():  # as a rule nobody gives headers
+            if not parts and not lengths.any():  # records usually have no headers
                 return pa.repeat(pa.scalar(b"", pa.binary()), len(pick(sequences)))
             made = _binary(lengths, parts)
             return made if chosen is None else made.take(pa.array(chosen))
@@ -231,7 +244,7 @@ class ArrowBatchBuilder:
         names, bases = _entries(self._dictionaries)
         if wanted.topic is None:
             return DictionaryEntries(names, bases, None, None)
-        # Asked once of each name, however many dictionaries it stands in.
+        # Test each distinct name once, however many dictionaries contain it.
         different = names.dictionary_encode()
         chosen = np.fromiter(map(wanted.topic, different.dictionary.to_pylist()), np.bool_)
         return DictionaryEntries(names, bases, None, chosen[different.indices.to_numpy()])
@@ -262,7 +275,7 @@ class ArrowBatchBuilder:
 
 
 def _texts(view: memoryview, at: int, lengths: npt.NDArray[Any], rows: Rows) -> list[bytes]:
-    """The headers or the bodies of some rows, as copies, so that the batch can go."""
+    """Copy the headers or bodies of some rows, so that their batch can be freed."""
     ends = np.cumsum(lengths, dtype=np.int64)[rows]
     starts = ends - lengths[rows]
     return [
@@ -271,11 +284,12 @@ def _texts(view: memoryview, at: int, lengths: npt.NDArray[Any], rows: Rows) -> 
 
 
 def _places(raw: bytes, marks: Iterable[bytes]) -> list[tuple[int, bytes]]:
-    """Which entries of a dictionary are these topics.
+    """Return index and name of the dictionary entries that are wanted topics.
 
-    `marks` are the names with their lengths before them, as they stand there. A name may stand there twice. What brokers take has no zeros
-    and fewer than 256 bytes, so that each entry has one zero, in its length, and its place is how many stand before it. Of anything else
-    the entries are gone through one by one: there a mark may stand within another entry.
+    `marks` are the names preceded by their lengths, as in the dictionary. A name may occur twice. Names
+    that brokers accept contain no zero bytes and have fewer than 256 bytes. So each entry has exactly one
+    zero, in its length, and its index is the number of zeros before it. In any other dictionary a mark may
+    occur within an entry, so its entries are walked one by one.
     """
     targets = sorted((one, name) for name in marks for one in _all(raw, name))
     last = raw[0] | raw[1] << 8
@@ -287,7 +301,7 @@ def _places(raw: bytes, marks: Iterable[bytes]) -> list[tuple[int, bytes]]:
         while at < target and place < last:
             at += 2 + (raw[at] | raw[at + 1] << 8)
             place += 1
-        if at == target and 0 < place < last:  # the first entry is the publisher
+        if at == target and 0 < place < last:  # entry 0 is the publisher
             found.append((place, mark[2:]))
     return found
 
@@ -300,7 +314,10 @@ def _all(raw: bytes, mark: bytes) -> Iterator[int]:
 
 
 def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> DictionaryEntries:
-    """As far as it is known where the wanted topics stand: these, and the publishers."""
+    """Build the entries if the indexes of wanted topics are known.
+
+    Only these and the publishers get names.
+    """
     numbers = np.fromiter((raw[0] | raw[1] << 8 for raw in dictionaries), np.int64, len(dictionaries))
     bases = np.cumsum(numbers) - numbers
     names: dict[bytes, int] = {}
@@ -316,7 +333,7 @@ def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> D
 
 
 def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
-    """Every entry of the dictionaries as one column of texts, and where each dictionary begins in it."""
+    """Return all entries of the dictionaries as one text column, and each dictionary's first index."""
     raw = b"".join(dictionaries)
     data = np.frombuffer(raw, np.uint8)
     lengths = np.fromiter(map(len, dictionaries), np.int64, len(dictionaries))
@@ -326,7 +343,8 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
     edges = _edges_by_zeros(data, at, numbers, bases)
     if edges is None:
         edges = _edges_by_steps(raw, data, at, numbers, bases)
-    # Entries and what stands between them are one unbroken column; every second element is an entry.
+    # Entries alternate with the length fields between them in one column, so every second element is an
+    # entry.
     whole = pa.Array.from_buffers(pa.string(), edges.size - 1, [None, pa.py_buffer(edges), pa.py_buffer(raw)])
     return whole.take(pa.array(np.arange(0, edges.size - 1, 2))), bases
 
@@ -334,13 +352,14 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
 def _edges_by_zeros(
     data: npt.NDArray[np.uint8], at: Ints, numbers: Ints, bases: Ints
 ) -> npt.NDArray[np.int32] | None:
-    """Where each entry begins and ends, all found at once. None where the dictionaries aren't as brokers make them.
+    """Find start and end of all entries in one step; return None for dictionaries that no broker writes.
 
-    What brokers take has no zeros and fewer than 256 bytes, so that an entry's only zero is in its length. That is a guess, and
-    each entry is held against the one before it: if all of them follow, a walk would have found the same.
+    Names that brokers accept contain no zero bytes and have fewer than 256 bytes, so an entry's only zero
+    is in its length. This is a guess, so each entry is compared with the one before it. If all follow one
+    another, a walk would find the same.
     """
     zeros = np.flatnonzero(data == 0)
-    first = np.searchsorted(zeros, at + 2)  # behind the number of entries, which may have zeros itself
+    first = np.searchsorted(zeros, at + 2)  # behind the entry count, which may contain zeros
     if not len(zeros) or (first + numbers > len(zeros)).any():
         return None
     begins = zeros[np.arange(int(numbers.sum())) + np.repeat(first - bases, numbers)] + 1
@@ -358,12 +377,14 @@ def _edges_by_zeros(
 def _edges_by_steps(
     raw: bytes, data: npt.NDArray[np.uint8], at: Ints, numbers: Ints, bases: Ints
 ) -> npt.NDArray[np.int32]:
-    """The same of any dictionaries. An entry's place follows from the one before it. So the dictionaries are walked side by side, one entry
-    of each a step; the few that are longer than all others, by themselves.
+    """Find start and end of all entries of any dictionaries.
+
+    An entry's position follows from the entry before. So one step of NumPy advances one entry in all
+    dictionaries. The few that are longer than all others are walked alone.
     """
-    sizes = data[:-1] | data[1:].astype(np.int32) << 8  # the number that stands at each place, if one does
+    sizes = data[:-1] | data[1:].astype(np.int32) << 8  # the length field at each offset, if there is one
     edges = np.empty(2 * int(numbers.sum()), np.int32)
-    order = np.argsort(-numbers, kind="stable")  # those that still have an entry stand in front
+    order = np.argsort(-numbers, kind="stable")  # longest first, so that unfinished ones are in front
     at, edge, left = at[order] + 2, 2 * bases[order], -numbers[order]
     step = 0
     while (active := int(left.searchsorted(-step))) >= ALONE:
@@ -385,12 +406,12 @@ def _edges_by_steps(
 
 
 def _numbered(bases: Ints, deltas: npt.NDArray[np.uint32]) -> pa.Array:
-    """The publisher's number of each record, null where the publisher doesn't number."""
+    """Return the publisher sequences; null for a publisher that assigns none."""
     return pa.array(bases + deltas, mask=bases == 0)
 
 
 def _binary(lengths: npt.NDArray[np.uint32], parts: list[Any]) -> pa.Array:
-    """A column of bytes over the parts, joined. Offsets are 32 bits wide: gather less than 2 GiB."""
+    """Return a binary column over the joined parts. Offsets are 32-bit: pass less than 2 GiB."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     data = b"".join(parts)

@@ -1,4 +1,4 @@
-"""The journal as Arrow: a plan of spans made once, and each span read wherever it is wanted."""
+"""Reads a journal as Arrow: plans spans once, and reads each span in any process."""
 
 from __future__ import annotations
 
@@ -35,44 +35,48 @@ from sluice_spark.tasks import split_span, with_size
 
 GATHER_RECORDS = 32_768
 GATHER_BYTES = 8 * 1024 * 1024
-"""One Arrow batch holds about so much: enough to decode at once, little enough for the processor's cache."""
+"""Size of one Arrow batch, with GATHER_RECORDS.
+
+It is enough to decode efficiently, and fits the processor's cache.
+"""
 SMALL_RECORDS = 8_192
-"""What a choice leaves of several Arrow batches is joined until there are so many, for each one costs a hop."""
+"""Records up to which filtered Arrow batches are joined. Each batch costs a transfer to Spark."""
 MAX_NAMES = 16
+"""Maximum topics that are looked up one by one."""
 MAX_STRETCHES = 512
-"""That travel with a span to its worker, which needn't look for them again."""
+"""Maximum ranges sent with a span. Above it the worker finds them again."""
 SPLIT_BYTES = 128 * 1024 * 1024
 CLOCK_SLACK_NS = 3_600 * 10**9
-"""How far a clock may have been set back for `end_at` to be exact inside a segment all the same."""
+"""Maximum step back of a broker's clock for which `end_at` is still exact inside a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What to read. Bounds are included; None leaves that side open. Times are nanoseconds UTC."""
+    """Selection of records. Bounds are inclusive; None leaves a side open. Times are ns UTC."""
 
     columns: tuple[str, ...] | None = None
     topics: tuple[str, ...] = ()
-    """Topic patterns, as subscriptions use them; none means every topic."""
+    """Topic patterns as in subscriptions; none selects all topics."""
     start: int | None = None
     end: int | None = None
     start_at: int | None = None
     end_at: int | None = None
     durable: int | None = None
-    """The durable frontier, when the caller knows it better than the broker's file."""
+    """The durable frontier, if the caller knows it better than the broker's file."""
     skip_gaps: bool = False
     filter: str = ""
-    """In the broker's language, over bodies of `message_type`; a body that isn't of it passes no filter."""
+    """Filter in the broker's language over bodies of `message_type`. A body of another type never passes."""
     message_type: str = "json"
     split_bytes: int = SPLIT_BYTES
-    """Raw bytes of one task, about."""
+    """Approximate raw bytes of one task."""
 
     def to_json(self) -> str:
-        """As one option of Spark's reader."""
+        """Return the request as JSON, for one option of Spark's reader."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str) -> ReadRequest:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         found = json.loads(text)
         columns = found["columns"]
         return cls(
@@ -80,7 +84,10 @@ class ReadRequest:
         )
 
     def check(self) -> None:
-        """Refuse what can't be read: OperatorError bad_columns, bad_range; ClientError bad_pattern, bad_filter."""
+        """Check the request.
+
+        Raises OperatorError bad_columns, bad_range; ClientError bad_pattern, bad_filter.
+        """
         record_schema(self.columns)
         TopicMatcher(self.topics)
         _filter_of(self)
@@ -94,7 +101,7 @@ class ReadRequest:
 
 
 class TopicMatcher:
-    """Which topics match one of the patterns. ClientError bad_pattern."""
+    """Test for topics that match one of some patterns. The constructor raises ClientError bad_pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [TopicPattern.parse(text) for text in patterns]
@@ -106,7 +113,7 @@ class TopicMatcher:
 
     @property
     def literal_parts(self) -> tuple[bytes, ...]:
-        """Bytes one of which stands in every topic that matches; none when that can't be said."""
+        """Bytes of which every matching topic contains one; empty if unknown."""
         if any(pattern.text.startswith("~") for pattern in self._patterns):
             return ()
         found = [pattern.text.partition("*")[0].partition(">")[0].encode() for pattern in self._patterns]
@@ -114,7 +121,10 @@ class TopicMatcher:
 
     @property
     def matching_topics(self) -> frozenset[bytes]:
-        """The topics that match, where every pattern is the name of one, and they are few enough to be looked for one by one."""
+        """The matching topics, if every pattern is a plain name and they are at most MAX_NAMES.
+
+        Else empty.
+        """
         found = {pattern.exact for pattern in self._patterns}
         if len(found) > MAX_NAMES:
             return frozenset()
@@ -124,20 +134,23 @@ class TopicMatcher:
 
 @lru_cache(maxsize=16)
 def topic_matcher(patterns: tuple[str, ...]) -> TopicMatcher:
-    """One for all spans, which remembers what it has been asked."""
+    """Return a cached matcher, shared by all spans, which also caches its results."""
     return TopicMatcher(patterns)
 
 
 def plan_read(place: LogLocation, request: ReadRequest) -> list[SegmentSpan]:
-    """One span per segment, or per part of a large one, that can hold something of the request.
+    """Plan the spans of a request.
 
-    OperatorError no_journal, bad_range; JournalError bookmark_gone when the log lacks something that was asked for.
+    One for each segment, or part of a large one, that may have matching records.
+
+    Raises OperatorError no_journal, bad_range; JournalError bookmark_gone if the log lacks requested
+    records.
     """
     return plan_log(examine_log(place, request.durable), request)
 
 
 def plan_log(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
-    """The same of a log that was looked at."""
+    """Plan the spans of a request on a snapshot. See `plan_read`."""
     first, last = check_log(log, request)
     spans, topics = list[SegmentSpan](), topic_matcher(request.topics)
     for number, segment in enumerate(log.segments):
@@ -150,8 +163,10 @@ def plan_log(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
 
 
 def check_log(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
-    """The bounds of what is to be read, where there is nothing against reading it. OperatorError bad_range; JournalError
-    bookmark_gone."""
+    """Return the first and last sequence to read, after checking the request against the log.
+
+    Raises OperatorError bad_range; JournalError bookmark_gone.
+    """
     found = sequence_bounds(log, request)
     refused = gaps_in_request(log, request)
     if refused and not request.skip_gaps:
@@ -160,13 +175,17 @@ def check_log(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
 
 
 def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
-    """The first and the last sequence to read; last < first in an empty log. OperatorError bad_range."""
+    """Return the first and last sequence to read; last < first in an empty log.
+
+    Raises OperatorError bad_range.
+    """
     request.check()
     for asked in (request.start, request.end):
         if asked is not None and asked > log.frontier:
             raise OperatorError(
                 "bad_range",
-                f"Record {asked} was asked for, and the log of {log.place.instance} ends with {log.frontier}.",
+                f"Record {asked} was asked for, and the log of {log.place.instance} ends with "
+                f"{log.frontier}.",
                 "Give a record that is there.",
                 frontier=log.frontier,
             )
@@ -177,15 +196,18 @@ def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
 
 
 def gaps_in_request(log: LogSnapshot, request: ReadRequest) -> list[LogGap]:
-    """What a request asks for and the log lacks. Who begins with the oldest record there is doesn't ask for what was
-    removed; for what is missing everybody asks."""
+    """Return the gaps of the log within a request.
+
+    A request without `start` begins with the oldest record, so removed records aren't requested. Missing
+    ones always are.
+    """
     _, last = sequence_bounds(log, request)
     found = log.gaps(request.start or 1, last)
     return [gap for gap in found if request.start is not None or gap.why != REMOVED]
 
 
 def _may_hold(index: SegmentIndex | None, request: ReadRequest) -> bool:
-    """Whether a segment is worth opening, by its sidecar."""
+    """Whether a segment may have matching records, by its sidecar."""
     if index is None:
         return True
     if request.start_at is not None and index.last_at < request.start_at:
@@ -196,7 +218,7 @@ def _may_hold(index: SegmentIndex | None, request: ReadRequest) -> bool:
 def _wanted_of(
     place: LogLocation, span: SegmentSpan, request: ReadRequest, topics: TopicMatcher
 ) -> Iterator[SegmentSpan]:
-    """What of a span is to be read, in parts of about as many bytes as a task is to have."""
+    """Yield the parts of a span to read, each of about a task's bytes."""
     found = None
     if not topics.all:
         found = _choice(place, span, open_segment(place, span.segment), request, topics)
@@ -210,7 +232,7 @@ def _wanted_of(
 def read_spans(
     place: LogLocation, spans: Sequence[SegmentSpan], request: ReadRequest
 ) -> Iterator[pa.RecordBatch]:
-    """The request's records of several spans, in order, in Arrow batches that are worth their hop."""
+    """Yield the matching records of several spans, in order, in Arrow batches of useful size."""
     kept: list[pa.RecordBatch] = []
     rows = 0
     for span in spans:
@@ -230,9 +252,10 @@ def read_spans(
 def read_span(
     place: LogLocation, span: SegmentSpan, request: ReadRequest, met: Callable[[Batch], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The request's records of one span, in order, as Arrow. Raises JournalError when the span isn't whole.
+    """Yield the matching records of a span, in order, as Arrow batches.
 
-    `met` is told of each batch that was read, also where nothing of it is wanted.
+    `met` is called with each batch read, even without matching records. Raises JournalError if the span
+    isn't complete.
     """
     topics = topic_matcher(request.topics)
     source = open_segment(place, span.segment)
@@ -275,7 +298,7 @@ def _within(span: SegmentSpan, stretch: IndexedRange) -> SegmentSpan:
 def _choice(
     place: LogLocation, span: SegmentSpan, source: SegmentSource, request: ReadRequest, topics: TopicMatcher
 ) -> SidecarHint | None:
-    """What of a span may hold something of the request, by the segment's sidecar; None where that isn't known, or all of it."""
+    """Return the ranges of a span that may match, by its segment's sidecar; None: unknown, or all of it."""
     if topics.all and request.start_at is None and request.end_at is None:
         return None
     index = open_index(place, span.segment, source)
@@ -286,7 +309,7 @@ def _choice(
     if names:
         wanted = known.topic_mask(name.decode() for name in names)
     elif not topics.all:
-        listed = list(filter(topics.matches, known.topic_ranges()))
+        listed = list(filter(topics.matches, known.known_topics()))
         wanted = known.topic_mask(listed)
         if known.topics is not None and len(listed) <= MAX_NAMES:
             names = frozenset(topic.encode() for topic in listed)
@@ -299,7 +322,10 @@ Passing = Callable[[Batch, TopicMatcher], Rows]
 
 
 def _filter_of(request: ReadRequest) -> Passing | None:
-    """Which rows of a batch pass the request's filter. ClientError bad_filter, OperatorError bad_setting."""
+    """Return a function that selects the rows of a batch by the request's filter; None without a filter.
+
+    Raises ClientError bad_filter, OperatorError bad_setting.
+    """
     if request.message_type not in MESSAGE_TYPES:
         raise OperatorError(
             "bad_setting",

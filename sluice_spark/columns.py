@@ -1,4 +1,4 @@
-"""The columns of a journal record, in Arrow and in Spark: one list, from which both are made.
+"""Columns of a journal record. The Arrow and the Spark schema are made from one list.
 
 Bodies and headers are bytes, exactly as published: a JSON body becomes text with `CAST(body AS STRING)`.
 """
@@ -34,7 +34,10 @@ _SPARK = {
 
 
 def record_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """The Arrow schema of these columns in this order; all of them when none are named."""
+    """Return the Arrow schema of these columns in this order; of all columns if none are named.
+
+    Raises OperatorError bad_columns.
+    """
     names = list(columns) if columns else list(COLUMNS)
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or len(set(names)) != len(names):
@@ -47,5 +50,5 @@ def record_schema(columns: Sequence[str] | None = None) -> pa.Schema:
 
 
 def spark_ddl(schema: pa.Schema) -> str:
-    """The same schema as Spark spells it."""
+    """Return an Arrow schema in Spark's DDL."""
     return ", ".join(f"`{field.name}` {_SPARK[field.type]}" for field in schema)

@@ -1,8 +1,9 @@
-"""What an executor that was handed nothing but this package lacks, from what it has.
+"""Slower replacements for packages that a Spark executor may lack.
 
-PySpark's Arrow functions need numpy and pyarrow, so these are on every executor. fastcrc, isal, orjson, msgspec and re2 are
-not: where one is missing, `install` puts something slower in its place, under its name, before anything asks for it. A
-regular expression or MessagePack is refused then. Where the packages are installed nothing is done.
+PySpark's Arrow functions need numpy and pyarrow, so every executor has these. fastcrc, isal, orjson,
+msgspec and re2 may be missing. `install_fallbacks` then registers a replacement under the package's name,
+before any module imports it. Regular expressions and MessagePack have none: they are refused. Installed
+packages are never replaced.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import numpy.typing as npt
 
 _POLYNOMIAL = 0x82F63B78
 _BLOCK = 4_096
-"""Bytes that are looked up at once: the table for it has 4 MB, as much as fits a processor's cache."""
+"""Bytes looked up together. The table for them has 4 MB, which fits a processor's cache."""
 _Table = npt.NDArray[np.uint32]
 
 
 def install_fallbacks() -> None:
-    """Stand in for what isn't installed."""
+    """Register a replacement for each missing package in `sys.modules`."""
     for name, made in _STANDINS.items():
         if name not in sys.modules and find_spec(name) is None:
             for module in made():
@@ -37,7 +38,7 @@ def install_fallbacks() -> None:
 
 @cache
 def _byte_table() -> _Table:
-    """The CRC of each byte alone."""
+    """Return the CRC of each single byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1).astype(np.uint32)
@@ -46,7 +47,7 @@ def _byte_table() -> _Table:
 
 @cache
 def _block_table() -> _Table:
-    """What a byte at each place of a block adds to the CRC of the block."""
+    """Return the contribution of each byte value at each position of a block to the block's CRC."""
     base, table = _byte_table(), np.empty((_BLOCK, 256), np.uint32)
     table[-1] = base
     for place in range(_BLOCK - 2, -1, -1):
@@ -56,14 +57,20 @@ def _block_table() -> _Table:
 
 @cache
 def _shift_table() -> list[list[int]]:
-    """What a CRC before a block becomes behind it, by its four bytes: they stand where the block's first four would."""
+    """Return how a CRC changes over a block, by its four bytes.
+
+    They act as if they were XORed into the block's first four bytes.
+    """
     shifted: list[list[int]] = _block_table()[:4].tolist()
     return shifted
 
 
 def crc32c(data: Any, value: int = 0) -> int:
-    """CRC32C (Castagnoli) of bytes, going on from `value`. A CRC is linear: bytes are looked up by their place and joined
-    by exclusive or, a block at a time."""
+    """Return the CRC32C (Castagnoli) of bytes, continued from `value`.
+
+    A CRC is linear: the contributions of bytes are looked up by position and joined by XOR, a block at a
+    time.
+    """
     raw = np.frombuffer(data, np.uint8)
     state, whole = ~value & 0xFFFFFFFF, len(raw) // _BLOCK * _BLOCK
     if whole:
@@ -73,12 +80,15 @@ def crc32c(data: Any, value: int = 0) -> int:
             blocks = raw[start : min(start + 256 * _BLOCK, whole)].reshape(-1, _BLOCK)
             for part in np.bitwise_xor.reduce(table[places + blocks], axis=1).tolist():
                 state = (
-                    shift[0][state & 0xFF] ^ shift[1][state >> 8 & 0xFF]
-                    ^ shift[2][state >> 16 & 0xFF] ^ shift[3][state >> 24] ^ part
-                )  # fmt: skip
+                    shift[0][state & 0xFF]
+                    ^ shift[1][state >> 8 & 0xFF]
+                    ^ shift[2][state >> 16 & 0xFF]
+                    ^ shift[3][state >> 24]
+                    ^ part
+                )
     rest, base = raw[whole:], _byte_table()
     if len(rest) >= 4:
-        # The same once more for what is left: the state goes in with the first four bytes.
+        # The remainder in the same way: the state is XORed into its first four bytes.
         mixed = rest.copy()
         mixed[:4] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)
         table = _block_table()[_BLOCK - len(rest) :]
@@ -93,17 +103,17 @@ def _fastcrc() -> list[types.ModuleType]:
     package: Any = types.ModuleType("fastcrc")
     package.crc16, package.crc32 = types.ModuleType("fastcrc.crc16"), types.ModuleType("fastcrc.crc32")
     package.crc16.xmodem = crc16
-    package.crc32.iscsi = crc32c  # that protocol's name for it
+    package.crc32.iscsi = crc32c  # fastcrc's name for CRC32C
     return [package, package.crc16, package.crc32]
 
 
 def crc16(data: Any) -> int:
-    """CRC-16 as of XMODEM."""
+    """Return the CRC-16/XMODEM of bytes."""
     return crc_hqx(data, 0)
 
 
 def _isal() -> list[types.ModuleType]:
-    """zlib has the names of isal_zlib that are used."""
+    """Return a module whose isal_zlib is zlib, which has all names that are used."""
     package = types.ModuleType("isal")
     package.isal_zlib = zlib  # type: ignore[attr-defined]
     return [package]
@@ -113,7 +123,7 @@ def _orjson() -> list[types.ModuleType]:
     module: Any = types.ModuleType("orjson")
     module.loads = json.loads
     module.dumps = lambda value: json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-    module.JSONDecodeError = ValueError  # bytes that aren't UTF-8 raise one as well
+    module.JSONDecodeError = ValueError  # ValueError covers bytes that aren't UTF-8
     return [module]
 
 
@@ -142,7 +152,10 @@ def _msgspec() -> list[types.ModuleType]:
 
 
 class _Struct:
-    """A base whose classes are dataclasses. `array_like` and `gc` mean nothing without the encoder."""
+    """Base class whose subclasses become dataclasses.
+
+    `array_like` and `gc` only matter to the missing encoder.
+    """
 
     def __init_subclass__(
         cls, *, frozen: bool = False, eq: bool = True, gc: bool = True, array_like: bool = False

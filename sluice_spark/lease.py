@@ -1,7 +1,7 @@
-"""Holding the log while a job reads it, so that retention doesn't remove what it has planned.
+"""Leases that keep a log from being removed while a job reads it.
 
-A lease is a file in the journal's directory that the broker heeds (`broker_core.journal.reader_leases`). It runs out by itself
-two minutes after the job was killed.
+A lease is a file in the journal's directory that the broker respects (`broker_core.journal.reader_leases`).
+After a job was killed, its lease expires within two minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RENEW_S = 20.0
 
 
 class LeaseHolder:
-    """A lease that is kept alive. `move` lets go of what is before a sequence."""
+    """A lease that its owner renews. `advance` releases records before a sequence."""
 
     def __init__(self, place: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
         self._place = place
@@ -33,19 +33,19 @@ class LeaseHolder:
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Write it with a new term. OSError."""
+        """Write the lease with a new term. Raises OSError."""
         with self._lock:
             lease = ReaderLease(self._owner, self._sequence, time.time_ns() + self._term_ns)
             write_lease(FileSystem(), self._place.directory, self._place.instance, self._name, lease)
 
     def advance(self, sequence: int) -> None:
-        """Need nothing before `sequence` any more. OSError."""
+        """Release the records before `sequence`. Raises OSError."""
         if sequence > self._sequence:
             self._sequence = sequence
             self.renew()
 
     def release(self) -> None:
-        """Hold nothing any more. OSError."""
+        """Remove the lease. Raises OSError."""
         with self._lock:
             release_lease(self._place.directory, self._place.instance, self._name)
 
@@ -54,10 +54,10 @@ class LeaseHolder:
 def hold_lease(
     place: LogLocation, what: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
 ) -> Iterator[LeaseHolder]:
-    """Hold everything from `sequence` on for the block, and renew meanwhile from a thread of its own.
+    """Hold a lease from `sequence` on within the block. A thread renews it.
 
-    Where the journal can't be written to the job goes on without, and says so: what it reads may be removed under it,
-    which is a named error then.
+    If the journal isn't writable, `note` reports it and the job runs without a lease. Retention may then
+    remove records that the job still has to read, which raises a named error.
     """
     host = socket.gethostname()
     hold = LeaseHolder(

@@ -1,4 +1,4 @@
-"""Where a log is."""
+"""The location of a log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """The directories of one instance's journal. Small and picklable: it travels to every worker.
+    """Directories of an instance's journal and archive. Small and picklable: it is sent to every worker.
 
-    On several machines both directories must be on a mount that every worker sees under this path.
+    On several machines both directories must be on a mount that every worker sees under the same path.
     """
 
     directory: Path
     archive: Path | None
     instance: str
     log: str | None = None
-    """The log's identity, once somebody has looked (`pipeline.log`); None in an empty log."""
+    """The log's identity, once `sluice_spark.log` has read it; None in an empty log."""

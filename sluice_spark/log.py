@@ -1,8 +1,8 @@
-"""What there is of a log, looked at once and before anything is made: its identity, segments, frontier, and what is gone.
+"""A snapshot of a log, taken before a job writes anything: identity, segments, durable frontier and gaps.
 
-A log begins with record 1. What of its beginning isn't there any more was removed, and then the broker's receipts say so
-(`broker_core.journal.removal_records`), or it is missing. Both are gaps, and each is said in the same words wherever it is met:
-by a fresh lake, by an old one, by a data source.
+A log begins with record 1. A missing beginning was either removed, which the broker records
+(`broker_core.journal.removal_records`), or is missing for an unknown reason. Both are gaps. Every reader
+describes them in the same words: a new lake, an existing one, the data source.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from broker_core.sequence_set import SequenceSet
 from sluice_spark.location import LogLocation
 from sluice_spark.log_identity import read_log_id
 from sluice_spark.segments import (
+    are_skips_unknown,
     durable_sequence,
     first_sequences,
     open_segment,
@@ -29,12 +30,15 @@ from sluice_spark.segments import (
     skipped_before,
 )
 
-REMOVED, MISSING = "removed", "missing"
+REMOVED, MISSING, UNKNOWN = "removed", "missing", "unknown"
 _NAMED = 5
 
 
 class LogGap(NamedTuple):
-    """Records `first` to `last` that the log doesn't hold. `removed_at` (ns UTC) is the receipt's, 0 without one."""
+    """Records `first` to `last`, which the log lacks.
+
+    `removed_at` (ns UTC): when they were removed; 0 if unknown.
+    """
 
     first: int
     last: int
@@ -42,7 +46,7 @@ class LogGap(NamedTuple):
     removed_at: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For manifests and results."""
+        """Return the gap for manifests and results."""
         told: dict[str, Any] = {"first": self.first, "last": self.last, "why": self.why}
         if self.removed_at:
             told["removed_at"] = _moment(self.removed_at)
@@ -52,26 +56,28 @@ class LogGap(NamedTuple):
         records = f"records {self.first} to {self.last}"
         if self.why == REMOVED:
             return f"{records} were removed" + (f" {_moment(self.removed_at)}" if self.removed_at else "")
+        if self.why == UNKNOWN:
+            return f"it isn't known whether {records} existed: the segment header that said so was damaged"
         return f"{records} are missing, and nothing says that they were removed"
 
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """One look at a log. `place.log` is its identity."""
+    """State of a log at one moment. `place.log` is its identity."""
 
     place: LogLocation
     segments: tuple[int, ...]
     frontier: int
-    """The newest sequence that may be read; 0 when nothing may."""
+    """The newest sequence that may be read; 0 for none."""
     removals: tuple[RemovalRecord, ...]
 
     @property
     def first(self) -> int:
-        """The oldest record held; one behind the frontier when there is none."""
+        """The oldest stored record; without records the sequence after the frontier."""
         return self.segments[0] if self.segments else self.frontier + 1
 
     def gaps(self, first: int, last: int) -> list[LogGap]:
-        """What of an interval the log doesn't hold, oldest first, as far as it is known without reading records."""
+        """Return what an interval lacks, oldest first, as far as known without reading records."""
         found = [*self._before(), *self._between()]
         cut = [gap._replace(first=max(gap.first, first), last=min(gap.last, last)) for gap in found]
         real = [gap for gap in cut if gap.first <= gap.last]
@@ -100,11 +106,14 @@ class LogSnapshot:
         for segment, following in pairwise(self.segments):
             known = sidecar_summary(self.place, segment)
             if known is not None and known.last_sequence + 1 < following:
-                yield LogGap(known.last_sequence + 1, following - 1, MISSING)
+                why = UNKNOWN if are_skips_unknown(self.place, following) else MISSING
+                yield LogGap(known.last_sequence + 1, following - 1, why)
 
     def end_of(self, number: int) -> int:
-        """Return the last sequence that the segment at this place may hold: up to the next one, or to the
-        frontier."""
+        """Return the last sequence that a segment (by index) may have.
+
+        Up to the next segment, or to the frontier.
+        """
         if number + 1 == len(self.segments):
             return self.frontier
         following, known = self.segments[number + 1], sidecar_summary(self.place, self.segments[number])
@@ -113,8 +122,10 @@ class LogSnapshot:
         return (skipped_before(self.place, following) or following) - 1
 
     def skipped(self) -> SequenceSet:
-        """Return the numbers that name no record and never will: no gap, as nothing was ever there
-        (journal/segment.py)."""
+        """Return the sequences that were skipped: they name no record and never will, so they are no gap.
+
+        See journal/segment.py.
+        """
         found = SequenceSet()
         if self.first > 1 and self.segments and (begin := skipped_before(self.place, self.first)):
             found.add(begin, self.first - 1)
@@ -125,9 +136,10 @@ class LogSnapshot:
 
 
 def examine_log(place: LogLocation, durable: int | None = None) -> LogSnapshot:
-    """Look at a log. OperatorError no_journal when there is none; other_log when it isn't the one that `place` names.
+    """Take a snapshot of a log.
 
-    `durable` is the frontier, when the caller knows it better than the broker's file.
+    `durable`: the durable frontier, if the caller knows it better than the broker's file. Raises
+    OperatorError no_journal if there is no log, other_log if it isn't the log that `place` names.
     """
     _check_directories(place)
     segments = tuple(first_sequences(place))
@@ -137,7 +149,8 @@ def examine_log(place: LogLocation, durable: int | None = None) -> LogSnapshot:
             "no_journal",
             f"There is no journal of {place.instance} in {place.directory}"
             f"{'; there is one of ' + ', '.join(others) if others else ''}.",
-            "Check the instance's name (the option instance; of a job --instance or SLUICE_INSTANCE) and the directory.",
+            "Check the instance's name (the option instance; of a job --instance or "
+            "SLUICE_INSTANCE) and the directory.",
             instances=others,
         )
     identity = _identity(place, segments)
@@ -152,10 +165,11 @@ _UNREADABLE = "one whose identity can't be read"
 
 
 def other_log_error(instance: str, what: str, found: str | None, expected: str | None) -> OperatorError:
-    """The error for two logs of one name."""
+    """Return the error for two logs of one name."""
     return OperatorError(
         "other_log",
-        f"There are two logs of the name {instance}: {what} {found or _UNREADABLE}, and {expected or 'another'} was expected.",
+        f"There are two logs of the name {instance}: {what} {found or _UNREADABLE}, and "
+        f"{expected or 'another'} was expected.",
         "They can't be mixed: use the journal that belongs to it, or write to another place.",
         found=found,
         expected=expected,
@@ -163,7 +177,7 @@ def other_log_error(instance: str, what: str, found: str | None, expected: str |
 
 
 def gap_error(gap: LogGap, log: LogSnapshot) -> JournalError:
-    """The error for a gap that nobody has allowed."""
+    """Return the error for a gap that the options don't allow."""
     return JournalError(
         "bookmark_gone",
         f"{str(gap)[:1].upper()}{str(gap)[1:]}.",
@@ -189,7 +203,7 @@ def _check_directories(place: LogLocation) -> None:
 
 
 def _instances(place: LogLocation) -> list[str]:
-    """Whose segments stand in the journal's directory instead, a few of them."""
+    """Return the names of some instances whose segments are in the journal's directory."""
     names: set[str] = set()
     for path in place.directory.iterdir():
         if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
@@ -201,14 +215,14 @@ def _instances(place: LogLocation) -> list[str]:
 
 
 def _identity(place: LogLocation, segments: tuple[int, ...]) -> str | None:
-    """Return the log's identity, by its newest segments; None when no header can be read."""
+    """Return the log's identity from its newest segments; None if no header can be read."""
     for segment in reversed(segments[-2:]):
         try:
             return read_log_id(open_segment(replace(place, log=None), segment))
         except JournalError as error:
             if error.code != "journal_damaged":
                 raise
-            # Its header can't be read: the one before it belongs to the same log.
+            # The header can't be read. The segment before belongs to the same log.
     return None
 
 

@@ -1,4 +1,4 @@
-"""Which log this is: the identity that every segment's header holds, so that two logs of one instance name are told apart."""
+"""The identity of a log, from a segment's header. It distinguishes two logs of one instance name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from broker_core.journal.segment_reader import SegmentSource, read_header
 
 
 def read_log_id(source: SegmentSource) -> str:
-    """Return the identity in a segment's header as text. JournalError journal_damaged."""
+    """Return the log identity in a segment's header as text. Raises JournalError journal_damaged."""
     return str(read_header(source).log)
 
 
 def check_log(source: SegmentSource, expected: str) -> None:
-    """Refuse a segment of another log than the one that was planned. JournalError other_log."""
+    """Check that a segment belongs to the expected log. Raises JournalError other_log."""
     found = read_log_id(source)
     if found != expected:
         raise JournalError(

@@ -1,4 +1,4 @@
-"""The options of `format("sluice")`, as text, and what they mean."""
+"""Options of `format("sluice")`: parsing, checks and meaning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,27 @@ from sluice_spark.location import LogLocation
 Mode = Literal["error", "note"]
 MB: Final = 1024 * 1024
 OPTIONS: Final = (
-    "path", "archive", "instance", "topics", "columns", "start", "end", "filter", "message_type", "gaps", "durable",
-    "partition_mb", "max_rows", "max_bytes", "reader", "lease_hours",
-)  # fmt: skip
+    "path",
+    "archive",
+    "instance",
+    "topics",
+    "columns",
+    "start",
+    "end",
+    "filter",
+    "message_type",
+    "gaps",
+    "durable",
+    "partition_mb",
+    "max_rows",
+    "max_bytes",
+    "reader",
+    "lease_hours",
+)
 _OTHERS: Final = frozenset({"__partition_columns"})
-"""What Spark itself puts among the options."""
+"""Options that Spark adds itself."""
 _OF_TABLES: Final = frozenset({"owner", "location", "provider"})
-"""What it puts there when a table of its catalog is to be made."""
+"""Options that Spark adds when a table of its catalog is created."""
 OF_STREAMS: Final = ("max_rows", "max_bytes", "reader", "lease_hours")
 MAX_LEASE_HOURS: Final = 7 * 24
 
@@ -36,7 +50,7 @@ READ_ONLY: Final = "A journal is written by its broker alone: publish to it, or 
 
 
 class RangeBound(NamedTuple):
-    """One end of a range: a sequence or a moment in ns UTC; both None leaves it open."""
+    """A bound of a range: a sequence, or a time in ns UTC. With both None that side is open."""
 
     sequence: int | None = None
     at: int | None = None
@@ -44,17 +58,17 @@ class RangeBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What bounds one micro-batch, and how the stream holds the log."""
+    """Limits of a micro-batch, and the stream's lease on the log."""
 
     rows: int | None = None
     nbytes: int | None = None
     reader: str = ""
-    """The name of its lease; empty: it holds the log only while it runs."""
+    """Name of the lease; empty: the stream holds a lease only while it runs."""
     lease_s: float = 24 * 3_600.0
 
 
 class ReadOptions(NamedTuple):
-    """All that the options say."""
+    """Parsed options: the log, the request, and limits of a stream."""
 
     place: LogLocation
     request: ReadRequest
@@ -62,7 +76,11 @@ class ReadOptions(NamedTuple):
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern, bad_filter, bad_bookmark."""
+    """Parse and check options.
+
+    Raises OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern,
+    bad_filter, bad_bookmark.
+    """
     given = {key.lower(): value for key, value in options.items() if value is not None}
     unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
     if not _OF_TABLES.isdisjoint(unknown):
@@ -109,7 +127,10 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def check_batch_options(options: Mapping[str, str]) -> None:
-    """OperatorError bad_setting for what says nothing of a batch: whoever gives it expects something of it."""
+    """Check that a batch read has no options of streams. Raises OperatorError bad_setting.
+
+    Ignoring them would read more than the caller expects.
+    """
     for name in options:
         if name.lower() in OF_STREAMS:
             raise _bad(
@@ -137,7 +158,10 @@ def _place(given: Mapping[str, str]) -> LogLocation:
 
 
 def _only_instance(directory: Path) -> str:
-    """The instance, where the directory has the journal of one alone."""
+    """Return the name of the only instance in the directory.
+
+    Raises OperatorError no_journal if there isn't exactly one.
+    """
     names: set[str] = set()
     for path in directory.iterdir():
         if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
@@ -150,13 +174,19 @@ def _only_instance(directory: Path) -> str:
     if len(names) != 1:
         what = f"the journals of {', '.join(sorted(names)[:5])}" if names else "no journal"
         raise OperatorError(
-            "no_journal", f"{directory} holds {what}.", "Name one with the option instance.", instances=sorted(names)[:5]
-        )  # fmt: skip
+            "no_journal",
+            f"{directory} holds {what}.",
+            "Name one with the option instance.",
+            instances=sorted(names)[:5],
+        )
     return names.pop()
 
 
 def _list(text: str) -> list[str]:
-    """A JSON list, or words between commas. A regular expression may hold commas: then it is a JSON list."""
+    """Parse a JSON list, or words separated by commas.
+
+    A regular expression (`~`) may contain commas, so the whole text is one item.
+    """
     if text.lstrip().startswith("["):
         try:
             found = orjson.loads(text)
@@ -183,7 +213,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-
 
 
 def read_bound(text: str, name: str, instance: str) -> RangeBound:
-    """A sequence, a bookmark, a moment as bookmarks write it, or an ISO 8601 time (UTC unless it says otherwise)."""
+    """Parse a bound: a sequence, a bookmark, a bookmark's time, or ISO 8601 (UTC by default)."""
     text = text.strip()
     if not text or text == "0":
         return RangeBound()
@@ -195,9 +225,10 @@ def read_bound(text: str, name: str, instance: str) -> RangeBound:
         match parse_bookmark(text):
             case AfterBookmarks((one,)) if one.origin != instance:
                 raise OperatorError(
-                    "other_origin", f"{text} was accepted by {one.origin}; this is the log of {instance}.",
+                    "other_origin",
+                    f"{text} was accepted by {one.origin}; this is the log of {instance}.",
                     f"Read the journal of {one.origin}.",
-                )  # fmt: skip
+                )
             case AfterBookmarks((one,)):
                 return RangeBound(sequence=one.sequence)
             case AtTime(at):

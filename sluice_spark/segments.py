@@ -1,8 +1,8 @@
-"""Spans of the journal as whole batches, read beside a running broker: no lock is taken and nothing is written.
+"""Finds and reads segments beside a running broker. It takes no lock and writes nothing.
 
-The broker moves a segment through live, live compressed, archived, archived compressed while we read, and two forms
-stand side by side for a moment. So a span names its segment by the first sequence, and the file is looked for, in
-the order of that life, at the moment it is opened. What is open stays readable after a swap.
+The broker may move a segment meanwhile: live, live compressed, archived, archived compressed. For a moment
+two forms exist. So a span names its segment by the first sequence. The file is searched when it is opened,
+in the order of these forms. An open file stays readable after a move.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker_core.journal.segment import (
 )
 from broker_core.journal.segment_index import IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import (
-    CUT,
+    TRUNCATED,
     ZEROS,
     SegmentSource,
     find_next_batch,
@@ -40,41 +40,49 @@ from sluice_spark.location import LogLocation
 from sluice_spark.log_identity import check_log
 
 CHUNK = 256 * 1024
-"""Bytes of one read: large enough that calls cost little, small enough to stay in the processor's cache, and to be memory that
-was used before: by 4 MiB a scan took a quarter more, and one that decodes little twice as much."""
+"""Bytes of one read.
+
+Large enough to make few calls; small enough to stay in the processor's cache, in reused memory.
+
+With 4 MiB a scan took a quarter longer, and one that decodes little took twice as long.
+"""
 ONE_MEMBER = 0
-"""Bytes of inflated members to keep: the newest is kept all the same, and who only goes on needs no other. By 32 MiB, as a broker
-keeps them for its replays, each member was memory that the processor's cache hadn't: a tenth of what inflating takes."""
+"""Bytes of inflated gzip members to cache. The newest is always cached, and a forward scan needs no other.
+
+With 32 MiB, the broker's value for replays, each member missed the processor's cache, which cost a tenth of
+the inflating time.
+"""
 _TRIES = 20
+"""Attempts to open a segment, _PAUSE_SECONDS apart."""
 _PAUSE_SECONDS = 0.05
 
 
 class SidecarHint(NamedTuple):
-    """What a segment's sidecar says of a request."""
+    """Ranges of a segment that may match a request, according to its sidecar."""
 
     topics: tuple[str, ...]
     times: tuple[int | None, int | None]
-    """What was asked for: whoever asks for something else looks again."""
+    """With `topics`, the request for which the hint was made. It isn't used for another request."""
     stretches: tuple[IndexedRange, ...]
-    """That may hold something of it."""
+    """Ranges that may have matching records."""
     names: frozenset[bytes]
-    """The topics of the segment that are wanted, if all are known and they are few; else none."""
+    """Matching topics of the segment, if all are known and they are few; else empty."""
 
 
 class SegmentSpan(NamedTuple):
-    """The records `first` to `last`, both included, of one segment. What a worker is given: never a path."""
+    """Records `first` to `last` (inclusive) of a segment. Workers receive spans, never paths."""
 
     segment: int
     first: int
     last: int
     nbytes: int = 0
-    """Raw bytes, about; for sharing the work out."""
+    """Approximate raw bytes, to divide the work."""
     choice: SidecarHint | None = None
-    """What of it has to be read, where few stretches do; None: that is for the reader to find out."""
+    """Ranges to read, if they are few; None: the reader finds them."""
 
 
 def first_sequences(place: LogLocation) -> list[int]:
-    """The first sequence of every segment there is, ascending. JournalError journal_failed."""
+    """Return the first sequence of every segment, ascending. Raises JournalError journal_failed."""
     try:
         found = find_segment_files(place.directory, place.instance, place.archive)
     except OSError as error:
@@ -83,7 +91,7 @@ def first_sequences(place: LogLocation) -> list[int]:
 
 
 def segment_size(place: LogLocation, segment: int) -> int:
-    """A segment's raw bytes: by its sidecar, or its file's size while it has none."""
+    """Return a segment's raw bytes from its sidecar, or its file's size without one; 0 without a file."""
     known = sidecar_summary(place, segment)
     if known is not None:
         return known.end
@@ -99,14 +107,14 @@ def segment_size(place: LogLocation, segment: int) -> int:
 
 
 def open_segment(place: LogLocation, segment: int) -> SegmentSource:
-    """Open a segment in whichever form it has, and check that it is of this log.
+    """Open a segment in its present form, and check that it belongs to this log.
 
-    JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log.
+    Raises JournalError segment_missing if there is no file, journal_failed if it can't be read, other_log.
     """
     directories = [directory for directory in (place.directory, place.archive) if directory is not None]
     for attempt in range(_TRIES):
         if attempt:
-            time.sleep(_PAUSE_SECONDS)  # a swap took away the form we were about to open
+            time.sleep(_PAUSE_SECONDS)  # the broker may be moving the segment to another form
         for directory in directories:
             for compressed in (False, True):
                 path = directory / segment_name(place.instance, segment, compressed=compressed)
@@ -128,17 +136,26 @@ def open_segment(place: LogLocation, segment: int) -> SegmentSource:
 
 
 def skipped_before(place: LogLocation, segment: int) -> int:
-    """Return the first of the numbers right before a segment that name no record (journal/segment.py), or 0
-    for none."""
+    """Return the first of the skipped sequences right before a segment (journal/segment.py); 0 for none."""
     try:
         return read_header(open_segment(place, segment)).skipped_from
     except JournalError:
         return 0
 
 
+def are_skips_unknown(place: LogLocation, segment: int) -> bool:
+    """Return whether missing numbers before a segment may have been skipped: its header is or was damaged."""
+    try:
+        return read_header(open_segment(place, segment)).skips_unknown
+    except JournalError:
+        return True
+
+
 def open_index(place: LogLocation, segment: int, source: SegmentSource) -> SegmentIndex | None:
-    """The segment's sidecar, if it has one that is of this file. It says what needn't be read; what is read is checked all the
-    same."""
+    """Return the segment's sidecar; None without one, or if it belongs to another file.
+
+    The sidecar only tells which ranges can be left out. All that is read is checked anyway.
+    """
     found = _sidecar(place, segment, load_sidecar)
     try:
         return found if found is not None and found.header_crc == read_header(source).crc else None
@@ -147,12 +164,15 @@ def open_index(place: LogLocation, segment: int, source: SegmentSource) -> Segme
 
 
 def sidecar_summary(place: LogLocation, segment: int) -> SegmentIndex | None:
-    """The same without its entries: one small read."""
+    """Return the segment's sidecar without its entries: one small read. None without a sidecar."""
     return _sidecar(place, segment, load_summary)
 
 
 def sidecar_positions(place: LogLocation, segment: int) -> SegmentIndex | None:
-    """The same with the entries' places alone: nothing is inflated and parsed."""
+    """Return the segment's sidecar with the positions of its entries only, without inflating or parsing.
+
+    None without one.
+    """
     return _sidecar(place, segment, load_positions)
 
 
@@ -170,18 +190,18 @@ def _sidecar(
 
 
 def durable_sequence(place: LogLocation) -> int:
-    """The newest sequence that may be read; 0 when nothing may.
+    """Return the newest sequence that may be read; 0 for none.
 
-    Behind it stand records that the broker has written and not yet synced: after a power loss their sequences can
-    be given to others, so a reader that took them would have data that never was. The broker notes the frontier in
-    a file after each sync. Without that file it is the last whole batch, as in the broker's own recovery.
+    Later records may be written but not synced: after a power loss their sequences can name other records.
+    A reader that used them would have data that never existed. The broker stores the frontier in a file
+    after each sync. Without that file the last whole batch counts, as in the broker's own recovery.
     """
     noted = read_frontier(place.directory, place.instance)
     return last_sequence(place) if noted is None else noted
 
 
 def last_sequence(place: LogLocation) -> int:
-    """The last sequence before the log's first torn or damaged batch, looking at its newest segment; 0 if empty."""
+    """Return the last sequence before the newest segment's first torn or damaged batch; 0 in an empty log."""
     for segment in reversed(first_sequences(place)):
         source, offset, last = open_segment(place, segment), HEADER_SIZE, segment - 1
         while (found := scan_batches(source, offset, source.length, CHUNK)).batches:
@@ -199,11 +219,11 @@ def read_batches(
     at: IndexedRange | None = None,
     skip_gaps: bool = False,
 ) -> Iterator[Batch]:
-    """The checked batches that hold the span, in order. The first and the last may hold more than the span.
+    """Yield the checked batches that contain the span, in order. First and last batch may exceed the span.
 
-    `at` is where they are, if a sidecar has said. Raises JournalError journal_short when records of the span aren't there and
-    journal_damaged when they can't be read: a reader that went on in silence would make a loss permanent. With `skip_gaps` it
-    goes on behind them.
+    `at`: their position, if a sidecar has told it. Raises JournalError journal_short if records of the span
+    are missing, and journal_damaged if they can't be read: skipping them silently would make a loss
+    permanent. With `skip_gaps` it reads on behind them.
     """
     offset, expected = _start(place, source, span, at), span.first
     while expected <= span.last:
@@ -224,7 +244,7 @@ def read_batches(
             break
         offset = found.stopped_at
         if found.problem is not None:
-            if found.problem not in (ZEROS, CUT) and not skip_gaps:
+            if found.problem not in (ZEROS, TRUNCATED) and not skip_gaps:
                 raise damaged_segment_error(source.file.path, offset, found.problem)
             whole = _behind_damage(place, source, offset, expected) if skip_gaps else None
             if whole is None:
@@ -235,14 +255,14 @@ def read_batches(
 
 
 def _start(place: LogLocation, source: SegmentSource, span: SegmentSpan, at: IndexedRange | None) -> int:
-    """An offset at or before the span's first record, by the sidecar if it tells the truth."""
+    """Return an offset at or before the span's first record, from the sidecar if that proves right."""
     if at is not None and _begins(source, at.offset, at.first, span):
         return at.offset
     if span.first > span.segment and (index := sidecar_positions(place, span.segment)) is not None:
         offset, sequence = index.find(span.first)
         if _begins(source, offset, sequence, span):
             return offset
-    return HEADER_SIZE  # the sidecar belongs to other bytes; walking from the start finds the place as well
+    return HEADER_SIZE  # the sidecar belongs to other bytes; a walk from the start finds the position too
 
 
 def _begins(source: SegmentSource, offset: int, sequence: int, span: SegmentSpan) -> bool:
@@ -259,7 +279,8 @@ def _behind_damage(place: LogLocation, source: SegmentSource, offset: int, expec
 def _short(place: LogLocation, span: SegmentSpan, first: int, last: int) -> JournalError:
     return JournalError(
         "journal_short",
-        f"Records {first} to {last} should be in segment {segment_name(place.instance, span.segment)} and aren't.",
+        f"Records {first} to {last} should be in segment "
+        f"{segment_name(place.instance, span.segment)} and aren't.",
         "See `manage.py journal verify`; to go on without them, allow gaps (--skip-gaps; gaps=note).",
         segment=span.segment,
         first=first,

@@ -1,8 +1,9 @@
-"""`spark.read.format("sluice")` and `spark.readStream.format("sluice")`.
+"""The Spark data source `sluice` for `spark.read` and `spark.readStream`.
 
-`pushFilters` isn't implemented on purpose. In PySpark 4.3.0 a pushed filter stays with the loaded relation: a
-DataFrame that is used a second time silently keeps the first use's filter. So what to read goes in as options. Without
-any filter, too, the plan is kept just so: a DataFrame or view held for long never sees new segments, until it is loaded anew.
+`pushFilters` is deliberately missing. In PySpark 4.3.0 a pushed filter stays with the loaded relation: a
+DataFrame that is used a second time silently applies the first use's filter. So topics, filter and columns
+are options. The plan is cached even without filters: a DataFrame or view sees no segments newer than
+itself. Load it again to see them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from pyspark.sql.datasource import (
 )
 
 from broker_core.errors import OperatorError
-from sluice_spark.arrow_reader import ReadRequest, plan_log, read_spans
+from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.columns import record_schema, spark_ddl
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
 from sluice_spark.options import READ_ONLY, check_batch_options, read_options
-from sluice_spark.tasks import SpanGroup, plan_tasks
+from sluice_spark.partition import SpanPartition, read_partition
+from sluice_spark.tasks import plan_tasks
 from sluice_spark.worker_setup import hide_tracebacks, tune_worker
 
 if TYPE_CHECKING:
@@ -36,17 +38,8 @@ if TYPE_CHECKING:
 SOURCE = "sluice"
 
 
-class SpanPartition(InputPartition):
-    """One task's share: spans, never paths, because the broker may move a file before the task starts."""
-
-    def __init__(self, place: LogLocation, part: SpanGroup) -> None:
-        super().__init__(None)
-        self.place = place
-        self.part = part
-
-
 class SluiceSource(DataSource):
-    """A journal as a table; options.py says which options there are."""
+    """Data source that presents a journal as a table. sluice_spark/options.py has its options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -76,7 +69,7 @@ class SluiceSource(DataSource):
         try:
             self._check_schema(schema)
         except OperatorError as error:
-            refused = error  # raised here, PySpark would tell of a local variable of its own instead
+            refused = error  # raised here, PySpark would report an UnboundLocalError of its own instead
         return JournalStream(*self.asked, refused)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -88,7 +81,10 @@ class SluiceSource(DataSource):
             raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
 
     def _check_schema(self, schema: StructType) -> None:
-        """Whoever gives a schema of their own would be told by Spark alone, in a worker, and in its words."""
+        """Check that a schema given by the user is the source's own. Raises OperatorError bad_columns.
+
+        Otherwise Spark would report the difference itself, in a worker and in its own terms.
+        """
         asked = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
         if asked != self.schema():
             raise OperatorError(
@@ -99,7 +95,7 @@ class SluiceSource(DataSource):
 
 
 class JournalReader(DataSourceReader):
-    """Plans on the driver, reads in the workers."""
+    """Batch reader: plans on the driver, reads in the workers."""
 
     def __init__(self, place: LogLocation, request: ReadRequest) -> None:
         self.place = place
@@ -116,13 +112,6 @@ class JournalReader(DataSourceReader):
             ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The partition's records. Spark calls once with None when there are no partitions at all."""
+        """Yield the partition's records. Spark calls this once with None if there are no partitions."""
         if isinstance(partition, SpanPartition):
             yield from read_partition(partition, self.request)
-
-
-def read_partition(partition: SpanPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    """What one task does."""
-    tune_worker()
-    with hide_tracebacks():
-        yield from read_spans(partition.place, partition.part.spans, request)

@@ -1,10 +1,11 @@
-"""`readStream`: the log as a stream, from where it stood to the durable frontier, in micro-batches.
+"""`readStream`: the log as a stream of micro-batches, up to the durable frontier.
 
-An offset is {origin: {"bookmark": "<origin>|<newest record done>|", "log": identity}}. The identity comes back out of the
-checkpoint: a log that was made anew under the same name doesn't go on where the other one was. Spark compares offsets as
-JSON text, so they are made in one place and their keys always stand in one order.
+An offset is {origin: {"bookmark": "<origin>|<newest processed record>|", "log": identity}}. The checkpoint
+returns the identity, so the stream detects a new log under an old name and doesn't continue in it. Spark
+compares offsets as JSON text, so one function makes them, with keys in constant order.
 
-What is done is a lease (`broker_core.journal.reader_leases`): retention keeps what the checkpoint has still to read.
+Progress is stored in a lease (`broker_core.journal.reader_leases`), so that retention doesn't remove
+records that the checkpoint has still to read.
 """
 
 from __future__ import annotations
@@ -35,19 +36,22 @@ from sluice_spark.lease import LeaseHolder
 from sluice_spark.location import LogLocation
 from sluice_spark.log import LogSnapshot, examine_log, gap_error, other_log_error
 from sluice_spark.options import StreamLimits
+from sluice_spark.partition import SpanPartition, read_partition
 from sluice_spark.segments import segment_size, sidecar_positions, sidecar_summary
-from sluice_spark.source import SpanPartition, read_partition
 from sluice_spark.tasks import plan_tasks
 from sluice_spark.worker_setup import hide_tracebacks
 
 BRIEF_LEASE_S = 600.0
-"""Of a stream without a name of its own: it is renewed as long as it runs."""
+"""Lease term, in seconds, of a stream without a name. It is renewed while the stream runs."""
 ROWS_OF_UNKNOWN = 1_000
-"""Records of a segment that nothing is known of are let through by so many, where bytes are limited."""
+"""Minimum records that a byte limit admits from a segment without a sidecar."""
 
 
 class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets and partitions are made in one process that lives as long as the query; workers get a copy for `read`."""
+    """Stream reader. Offsets and partitions are made in one process that lives as long as the query.
+
+    Workers receive a copy for `read`.
+    """
 
     def __init__(
         self,
@@ -56,18 +60,21 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits: StreamLimits,
         refused: OperatorError | None = None,
     ) -> None:
-        """`refused` is what is raised where first something is asked."""
+        """Create the stream.
+
+        `refused`: an error to raise at the first use; see `SluiceSource.streamReader`.
+        """
         self.place = place
         self.request = request
         self.limits = limits
         self.refused = refused
         self.final: int | None = None
-        """The last record to read, once Spark has asked for what is available now."""
+        """The last record to read, after `prepareForTriggerAvailableNow`."""
 
     # Offsets.
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before the first record that was asked for. JournalError bookmark_gone."""
+        """Return the offset before the first requested record. Raises JournalError bookmark_gone."""
         with hide_tracebacks():
             log = self._log()
             first, _ = sequence_bounds(log, self.request)
@@ -80,7 +87,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(log, max(first, log.first) - 1)
 
     def _reaching(self, log: LogSnapshot, moment: int) -> int:
-        """The first record of the first segment that reaches a moment; rows before it are left out when they are read."""
+        """Return the first record of the first segment that reaches a time (ns UTC).
+
+        Earlier rows of that segment are filtered when they are read.
+        """
         for segment in log.segments:
             known = sidecar_summary(log.place, segment)
             if known is None or known.last_at >= moment:
@@ -88,7 +98,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log.frontier + 1
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes."""
+        """Return the end of the next micro-batch."""
         with hide_tracebacks():
             log = self._log(start)
             done = self._done(start)
@@ -101,6 +111,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(log, max(done, last))
 
     def _limited(self, log: LogSnapshot, first: int, last: int, limit: ReadLimit) -> int:
+        """Return the last record of the next micro-batch under the limits of rows and bytes."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.limits.rows
         nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.limits.nbytes
         first = max(first, log.first)
@@ -112,26 +123,26 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say."""
+        """Return the limit that the options set."""
         if self.limits.rows is not None:
             return ReadMaxRows(self.limits.rows)
         return ReadAllAvailable() if self.limits.nbytes is None else ReadMaxBytes(self.limits.nbytes)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The frontier, for the query's progress."""
+        """Return the durable frontier, for the query's progress."""
         with hide_tracebacks():
             log = self._log()
             return self._offset(log, log.frontier)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes later isn't read by this run."""
+        """Fix the end of this run at the present frontier."""
         with hide_tracebacks():
             self.final = self._log().frontier
 
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The records behind `start` up to `end`. JournalError bookmark_gone."""
+        """Return partitions of the records after `start` up to `end`. Raises JournalError bookmark_gone."""
         with hide_tracebacks():
             first, last = self._done(start) + 1, self._done(end)
             if first > last:
@@ -147,16 +158,19 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's records."""
+        """Yield the records of a task's partition."""
         assert isinstance(partition, SpanPartition)
         return read_partition(partition, self.request)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark never asks for anything up to `end` again: retention may have it."""
+        """Release the records up to `end`, because Spark doesn't request them again."""
         self._hold(self._done(end) + 1)
 
     def stop(self) -> None:
-        """A stream with a name holds the log until its lease runs out, or it comes back."""
+        """Release the lease of an unnamed stream.
+
+        A named one remains until it expires or the stream returns.
+        """
         if not self.limits.reader:
             try:
                 self._lease(0).release()
@@ -166,6 +180,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Helpers.
 
     def _log(self, offset: dict[str, Any] | None = None) -> LogSnapshot:
+        """Take a snapshot of the log, and check it against the checkpoint. Raises OperatorError other_log."""
         if self.refused is not None:
             raise self.refused
         log = examine_log(self.place, self.request.durable)
@@ -175,12 +190,12 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log
 
     def _offset(self, log: LogSnapshot, done: int) -> dict[str, Any]:
-        """Spark compares offsets as text: always the same keys in the same order."""
+        """Make an offset. Spark compares offsets as text, so the keys have a constant order."""
         instance = log.place.instance
         return {instance: {"bookmark": f"{instance}|{done}|", "log": log.place.log or ""}}
 
     def _done(self, offset: dict[str, Any]) -> int:
-        """The newest record that an offset has behind it. OperatorError other_origin."""
+        """Return the newest record before an offset. Raises OperatorError other_origin."""
         mine = offset.get(self.place.instance)
         if mine is None:
             raise OperatorError(
@@ -194,12 +209,14 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
 
     def _lease(self, sequence: int) -> LeaseHolder:
+        """Return the stream's lease from `sequence` on."""
         host, named = socket.gethostname(), self.limits.reader
         name = named or f"stream.{host[:30]}.{os.getpid()}"
         owner = f"stream {named}" if named else f"stream on {host} (process {os.getpid()})"
         return LeaseHolder(self.place, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S)
 
     def _hold(self, sequence: int) -> None:
+        """Renew the stream's lease from `sequence` on. A failure is only reported."""
         try:
             self._lease(sequence).renew()
         except OSError as error:
@@ -207,7 +224,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _within(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
-    """The last record so that `first` to it are about `nbytes` raw, one stretch of the index at least."""
+    """Return the last record of a micro-batch from `first` with about `nbytes` raw bytes.
+
+    At least one range of the index is included.
+    """
     left = nbytes
     for number, segment in enumerate(log.segments):
         end = log.end_of(number)
@@ -215,7 +235,7 @@ def _within(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
             continue
         index = sidecar_positions(log.place, segment)
         if index is None:
-            # Not sealed yet: nothing is known but how large it may become.
+            # Not sealed: only its file's size is known, which is an upper limit.
             size = max(segment_size(log.place, segment), 1)
             rows = max(ROWS_OF_UNKNOWN, (end - segment + 1) * left // size)
             return min(last, max(first, segment) + rows - 1)

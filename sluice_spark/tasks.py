@@ -1,4 +1,4 @@
-"""Who reads what: spans put together, or parted, to tasks of about the same size."""
+"""Division of spans into tasks of about equal size."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from sluice_spark.segments import SegmentSpan, segment_size, sidecar_positions, 
 
 FEW_TASKS: Final = 4
 LEAST_BYTES: Final = 8 * 1024 * 1024
-"""Where there is little to read, so many tasks share it, each with so much at least: one alone would leave other cores idle, and
-each more costs some 5 ms of the driver's time."""
+"""Minimum bytes of each of FEW_TASKS tasks that share a small read.
+
+One task would leave other cores idle. Each further task costs about 5 ms of the driver's time.
+"""
 
 
 class SpanGroup(NamedTuple):
-    """What one task reads: spans, in order."""
+    """Spans that one task reads, in order."""
 
     spans: tuple[SegmentSpan, ...]
 
@@ -24,7 +26,10 @@ class SpanGroup(NamedTuple):
 def plan_tasks(
     place: LogLocation, spans: Sequence[SegmentSpan], most: int, least: int = LEAST_BYTES
 ) -> list[SpanGroup]:
-    """The tasks that read these spans, each of about `most` raw bytes, or of fewer where one or two would read it all."""
+    """Divide spans into tasks of about `most` raw bytes.
+
+    Tasks are smaller if one or two would read everything.
+    """
     whole = sum(span.nbytes for span in spans)
     tasks = min(FEW_TASKS, whole // least)
     size = min(most, -(-whole // tasks)) if tasks else most
@@ -32,7 +37,7 @@ def plan_tasks(
 
 
 def merge_spans(spans: Iterable[SegmentSpan], size: int) -> list[SpanGroup]:
-    """Small spans put together until they come to about `size` bytes."""
+    """Group small spans until they reach about `size` bytes."""
     made: list[SpanGroup] = []
     held: list[SegmentSpan] = []
     nbytes = 0
@@ -46,7 +51,7 @@ def merge_spans(spans: Iterable[SegmentSpan], size: int) -> list[SpanGroup]:
 
 
 def split_span(place: LogLocation, span: SegmentSpan, size: int) -> Iterator[SegmentSpan]:
-    """A span in parts of about `size` raw bytes, as far as it is known where it can be parted."""
+    """Yield a span in parts of about `size` raw bytes, as far as positions within it are known."""
     if span.nbytes <= size:
         yield span
     elif span.choice is None or any(one.end - one.offset > size for one in span.choice.stretches):
@@ -56,7 +61,7 @@ def split_span(place: LogLocation, span: SegmentSpan, size: int) -> Iterator[Seg
 
 
 def with_size(place: LogLocation, span: SegmentSpan) -> SegmentSpan:
-    """The span with its raw bytes: by its segment's sidecar, or its file's size while it has none."""
+    """Return the span with its raw bytes, from the sidecar or else the file's size."""
     known = sidecar_summary(place, span.segment)
     nbytes = segment_size(place, span.segment)
     if known is not None and (span.first > span.segment or span.last < known.last_sequence):
@@ -84,8 +89,10 @@ def _by_index(place: LogLocation, span: SegmentSpan, size: int) -> Iterator[Segm
 def _inside(
     span: SegmentSpan, sequences: Sequence[int], offsets: Sequence[int], end: int
 ) -> tuple[list[int], list[int]]:
-    """The sequences with which the span's stretches begin, the first of them perhaps before it, and their offsets with the end
-    of the last behind them."""
+    """Return the first sequences of the index ranges that overlap the span, and their offsets.
+
+    The first range may begin before the span. The end of the last one follows the offsets.
+    """
     found = [
         (sequence, offset, stop)
         for sequence, following, offset, stop in zip(

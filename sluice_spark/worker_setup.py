@@ -1,4 +1,4 @@
-"""What Spark's Python processes need to be quick and to speak plainly."""
+"""Setup of Spark's Python processes: readable errors, and less garbage collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_core.errors import SluiceError
 
 @contextmanager
 def show_fix_in_errors() -> Iterator[None]:
-    """Our own errors' texts say what to do as well: where an exception is printed, nobody sees `fix`."""
+    """Append the fix to the text of a SluiceError, because a printed exception doesn't show `fix`."""
     try:
         yield
     except SluiceError as error:
@@ -24,9 +24,10 @@ def show_fix_in_errors() -> Iterator[None]:
 
 @contextmanager
 def hide_tracebacks() -> Iterator[None]:
-    """The same, and how we came to them is of no use to Spark's user: they reach them as a sentence.
+    """Show a SluiceError to Spark's user as a sentence with its fix, without a traceback.
 
-    PySpark's process for it ends with the error, so that the variable hides nobody else's traceback.
+    It sets an environment variable of PySpark. The process ends with the error, so no other traceback is
+    hidden.
     """
     try:
         with show_fix_in_errors():
@@ -38,7 +39,9 @@ def hide_tracebacks() -> Iterator[None]:
 
 @cache
 def tune_worker() -> None:
-    """Once per Python process of Spark's, planning or reading: take what is imported out of garbage collection, which PySpark
-    runs after every task and every plan, and which took most of a short task's time."""
+    """Exclude imported objects from garbage collection, once per Python process of Spark.
+
+    PySpark collects after every task and every plan, which took most of a short task's time.
+    """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which tests a run takes in which order."""
+"""Fixtures for all tests, and selection and order of tests in a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 pytest_plugins = ["tests.support.control_plane"]
-# How long an example takes says more about what else the machine does than about the code. A run tries the same examples each time:
-# a rare find would stop somebody whose change has nothing to do with it. `make torture ARGS='--only laws'` looks for those.
+# How long an example takes says more about what else the machine does than about the code. A run tries the
+# same examples each time:
+# a rare find would stop somebody whose change has nothing to do with it. `make torture ARGS='--only laws'`
+# looks for those.
 settings.register_profile(
     "sluice", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True
 )
@@ -18,7 +20,9 @@ DATABASE = {"db", "transactional_db", "live_server"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis also draws constants of whatever modules happen to be imported: each choice of tests would have examples of its own."""
+    """Hypothesis also draws constants of whatever modules happen to be imported: each choice of tests would
+    have examples of its own.
+    """
     if not config.pluginmanager.hasplugin("tests.torture.laws"):
         providers._get_local_constants = Constants
 
@@ -29,7 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose as the options say. Workers begin with the slow files, so that none of them is left alone with one at the end."""
+    """Select tests by the options.
+
+    Workers begin with the slow files, so that no worker is left alone with one at the end.
+    """
     if config.getoption("database"):
         config.hook.pytest_deselected(items=[item for item in items if not touches_database(item)])
         items[:] = filter(touches_database, items)

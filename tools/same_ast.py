@@ -2,9 +2,10 @@
 
     python tools/same_ast.py BEFORE AFTER MAP.json
 
-`BEFORE` and `AFTER` are directories. `MAP.json` has `modules` (old dotted name to new one) and `names` (pairs of
-identifiers). Every definition of `BEFORE` must stand once in `AFTER`, with the same syntax tree but for these names.
-Strings that differ are listed; they must differ by mapped names alone. Exit status 1 means that something differs.
+`BEFORE` and `AFTER` are directories. `MAP.json` has `modules` (old dotted name to new one) and `names`
+(pairs of identifiers). Every definition of `BEFORE` must occur once in `AFTER`, with the same syntax tree
+except for these names. Strings that differ are listed; only mapped names may differ in them. Exit status 1
+means that something else differs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def is_import(node: ast.AST) -> bool:
 
 
 class Comparison:
-    """Compares syntax trees in step and collects strings that changed."""
+    """Comparison of syntax trees in step. It collects strings that changed."""
 
     def __init__(self, names: set[tuple[str, str]], modules: dict[str, str]) -> None:
         self.names = names

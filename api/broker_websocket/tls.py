@@ -16,7 +16,7 @@ from twisted.internet.ssl import (
     trustRootFromCertificates,
 )
 
-from broker_core.access.tls import bad_certificate_error, certificate_names, server_context
+from broker_core.access.tls import bad_certificate_error, certificate_names, make_server_context
 from broker_core.config import TlsSettings
 
 
@@ -25,7 +25,7 @@ def context_factory(settings: TlsSettings) -> CertificateOptions:
 
     Reads the certificate and key files. Raises OperatorError `bad_certificate`.
     """
-    plain = server_context(settings)  # refuses the same files with the same error texts
+    plain = make_server_context(settings)  # refuses the same files with the same error texts
     suites = ":".join(suite["name"] for suite in plain.get_ciphers())
     try:
         key = load_pem_private_key(Path(settings.key).read_bytes(), None)

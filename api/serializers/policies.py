@@ -18,9 +18,9 @@ from api.serializers.policy_entries import (
 )
 from api.serializers.settings import SettingsSerializer
 from api.serializers.strict import ConfirmationSerializer, StrictSerializer
-from broker_core.config.instance import LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS, MAX_SYNC
+from broker_core.config.instance import MAX_DOWNGRADE_MS, MAX_SYNC_MEMBERS, MIN_DOWNGRADE_MS
 from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
-from broker_core.config.transports import LEAST_BODY, MAX_BODY, ResumeFrom
+from broker_core.config.transports import MAX_BODY, MIN_BODY, ResumeFrom
 
 __all__ = ["ConfirmationSerializer", "StrictSerializer"]
 
@@ -73,7 +73,7 @@ class JournalSettingsSerializer(StrictSerializer):
     archive_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
     sync_members = serializers.ListField(
         child=serializers.CharField(max_length=64),
-        max_length=MAX_SYNC,
+        max_length=MAX_SYNC_MEMBERS,
         required=False,
         help_text="Of a group: the members that `fully_durable` waits for.",
     )
@@ -83,7 +83,7 @@ class JournalSettingsSerializer(StrictSerializer):
         help_text="Of a group: patterns of topics whose `persisted` waits for those members too.",
     )
     downgrade_after_ms = serializers.IntegerField(
-        min_value=LEAST_DOWNGRADE_MS,
+        min_value=MIN_DOWNGRADE_MS,
         max_value=MAX_DOWNGRADE_MS,
         required=False,
         help_text="After which one of them that doesn't confirm isn't waited for any more.",
@@ -98,7 +98,7 @@ class TransportChangeSerializer(ConfirmationSerializer, TransportAccessSerialize
     enabled = serializers.BooleanField(required=False)
     resume = serializers.ChoiceField(choices=list(ResumeFrom), required=False)
     max_body = serializers.IntegerField(
-        min_value=LEAST_BODY, max_value=MAX_BODY, allow_null=True, required=False
+        min_value=MIN_BODY, max_value=MAX_BODY, allow_null=True, required=False
     )
     pool = PoolSerializer(required=False)
     client_policy = ClientPolicySerializer(required=False)

@@ -14,7 +14,7 @@ from rest_framework import serializers
 from api.serializers.settings import OPTIONAL, SettingsSerializer
 from api.serializers.strict import StrictSerializer
 from broker_core.config.access import AUTHENTICATIONS, MAX_ENTITLEMENTS, MAX_USERS
-from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MAX_ADDRESSES, MAX_DESTINATIONS
+from broker_core.config.destinations import BEGIN_POSITIONS, DURABILITIES, MAX_ADDRESSES, MAX_DESTINATIONS
 from broker_core.config.preset_settings import ACTIVEMQ, QPID, QUOTAS, XAP
 from broker_core.config.presets import MAX_ENTRIES
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal, TargetSelection
@@ -185,7 +185,7 @@ class DestinationSerializer(StrictSerializer):
     )
     filter = serializers.CharField(**OPTIONAL_TEXT, help_text="Only messages that pass it.")
     begin = serializers.ChoiceField(
-        choices=BEGINNINGS, required=False, help_text="Where a new link begins; default `oldest`."
+        choices=BEGIN_POSITIONS, required=False, help_text="Where a new link begins; default `oldest`."
     )
     durability = serializers.ChoiceField(
         choices=DURABILITIES,

@@ -24,7 +24,7 @@ from api.serializers.policies import (
 )
 from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
 from api.views.view import ApiView
-from broker_core.config.transports import SILENT
+from broker_core.config.transports import TRANSPORT_DEFAULTS
 from broker_core.errors import OperatorError
 from console.access.policy_secrets import redact_secrets
 from console.broker_link import BrokerUnavailable
@@ -161,6 +161,6 @@ def list_transports(document: dict[str, Any]) -> list[dict[str, Any]]:
     except BrokerUnavailable:
         running = {}
     return [
-        {**SILENT, **transport, "running": running.get(transport["name"])}
+        {**TRANSPORT_DEFAULTS, **transport, "running": running.get(transport["name"])}
         for transport in document["transports"]
     ]

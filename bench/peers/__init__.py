@@ -1,4 +1,7 @@
-"""The brokers that `bench/isolation.py` sets side by side: each starts a server and has a publisher and a subscriber."""
+"""The brokers that `bench/isolation.py` compares.
+
+Each starts a server and has a publisher and a subscriber.
+"""
 
 from __future__ import annotations
 

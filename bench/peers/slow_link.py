@@ -1,12 +1,13 @@
-"""The link of a slow consumer: `python -m bench.peers.slow_link PORT MODE` prints its own port and relays to PORT.
+"""The link of a slow consumer: `python -m bench.peers.slow_link PORT MODE`.
 
-What the client says passes at once. What the server says passes by the mode:
+It relays to PORT and prints its own port. Data of the client pass immediately. Data of the server pass
+according to the mode:
 
     stall     nothing, from the first `go` line on standard input on
     trickle   1 KB/s from then on
     return    nothing for ten seconds from then on, then everything
 
-so that every broker meets the same slow consumer, and its own client library stays as it is.
+So every broker gets the same slow consumer, with its own client library unchanged.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import sys
 
 AWAY_S = 10.0
 SMALL = 64 * 1024
-"""Kernel buffers of the link: what a stalled consumer hides from its broker."""
+"""Kernel buffers of the link, whose data the broker can't see as unread."""
 
 
 class Link:
-    """One port, all its connections slowed together."""
+    """A port whose connections are all slowed together."""
 
     def __init__(self, port: int, mode: str) -> None:
         self._port = port
@@ -31,7 +32,7 @@ class Link:
         self._trickling = False
 
     async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Relay one connection until either side ends it."""
+        """Relay one connection until either side closes it."""
         upstream = socket.socket()
         upstream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         upstream.setblocking(False)
@@ -60,7 +61,7 @@ class Link:
                 return
 
     async def go(self) -> None:
-        """Wait for the line on standard input, then be slow."""
+        """Wait for a line on standard input, then become slow."""
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         if self._mode == "trickle":
             self._trickling = True

@@ -1,4 +1,4 @@
-"""Sluice, by its own client over TCP; topics journaled, policy of a 64 MiB pool."""
+"""Sluice over TCP with its own client; topics are journaled, and the policy has a pool of 64 MiB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ POOL = 64 * 2**20
 
 @contextlib.contextmanager
 def broker(pool: int, *, tls: bool = False) -> Iterator[tuple[dict[str, int], int]]:
-    """A fresh broker with a pool of that many bytes; its ports by transport, `tcps` among them with `tls`, and its process id."""
+    """Run a fresh broker with a pool of `pool` bytes; yield its ports by transport and its process id.
+
+    With `tls` there is a transport `tcps`.
+    """
     with tempfile.TemporaryDirectory(prefix="peer-") as home:
         command = [sys.executable, "-m", "bench.broker", *(["--tls"] if tls else []), home, str(pool)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""ActiveMQ Classic and RabbitMQ by STOMP 1.2 over a plain socket: the fastest way into both from Python."""
+"""ActiveMQ Classic and RabbitMQ over STOMP 1.2 on a plain socket: the fastest way into both from Python."""
 
 from __future__ import annotations
 
@@ -51,13 +51,15 @@ class _Stomp:
 
 
 ACTIVEMQ = """<beans xmlns="http://www.springframework.org/schema/beans"
-  xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:schemaLocation="http://www.springframework.org/schema/beans
+  xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
+xsi:schemaLocation="http://www.springframework.org/schema/beans
   http://www.springframework.org/schema/beans/spring-beans.xsd http://activemq.apache.org/schema/core
   http://activemq.apache.org/schema/core/activemq-core.xsd">
   <broker xmlns="http://activemq.apache.org/schema/core" brokerName="bench" persistent="false" useJmx="false"
           dataDirectory="{home}">
     <destinationPolicy><policyMap><policyEntries><policyEntry topic="&gt;" producerFlowControl="false">
-      <pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>
+      <pendingMessageLimitStrategy>\
+<constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>
       <slowConsumerStrategy><abortSlowConsumerStrategy maxSlowDuration="5000" checkPeriod="1000"
         abortConnection="true"/></slowConsumerStrategy>
     </policyEntry></policyEntries></policyMap></destinationPolicy>
@@ -98,7 +100,7 @@ class ActiveMQ(_Stomp):
 
 
 def serve_rabbitmq(plugin: str, settings: str) -> contextlib.AbstractContextManager[Server]:
-    """RabbitMQ with one plugin; `{port}` in the settings becomes the port that it listens on."""
+    """Run RabbitMQ with one plugin. `{port}` in the settings is replaced by its port."""
     port, amqp, distribution = free_port(), free_port(), free_port()
 
     def command(home: Path) -> list[str]:

@@ -17,10 +17,10 @@ from broker_core.access.logon_attempts import (
     VerifiedPasswordCache,
 )
 from broker_core.access.policy import AccessPolicy
-from broker_core.access.rights import EVERYTHING, Rights
+from broker_core.access.rights import ALL_RIGHTS, Rights
 
 __all__ = [
-    "EVERYTHING",
+    "ALL_RIGHTS",
     "AccessPolicy",
     "FailedLogonTracker",
     "RefusedLogonEntry",

@@ -9,7 +9,7 @@ import argparse
 import getpass
 import sys
 
-from broker_core.access.credential_hashes import MAX_SECRET, hash_password, hash_token, make_token
+from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_password, hash_token, make_token
 from broker_core.safe_text import say, say_block
 
 _ABOUT = """\
@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         say_block(f"token {token}\nhash  {hash_token(token)}")
         return 0
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
-    if not 0 < len(password) <= MAX_SECRET:
-        say(f"A password has 1 to {MAX_SECRET} characters.", sys.stderr)
+    if not 0 < len(password) <= MAX_SECRET_CHARACTERS:
+        say(f"A password has 1 to {MAX_SECRET_CHARACTERS} characters.", sys.stderr)
         return 1
     say(hash_password(password))
     return 0

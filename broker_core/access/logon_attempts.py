@@ -23,13 +23,13 @@ from typing import Final, NamedTuple
 
 WINDOW_MS = 60_000
 """Milliseconds without a failure after which earlier failures are forgotten."""
-BY_USER = 10
+MAX_USER_FAILURES = 10
 """Number of failures of one user name from one remote address that blocks further attempts."""
-BY_REMOTE = 100
+MAX_REMOTE_FAILURES = 100
 """Number of failures from one remote address, with any names, that blocks further attempts."""
-LONGEST_DELAY_MS = 2_000
+MAX_DELAY_MS = 2_000
 """Maximum milliseconds by which the answer to a failed logon is delayed."""
-MAX_REMEMBERED = 10_000
+MAX_COUNTERS = 10_000
 """Maximum number of counters. The oldest ones are forgotten first."""
 
 
@@ -51,19 +51,19 @@ class FailedLogonTracker:
         """Return the milliseconds until this user may try again from this address; 0: now."""
         waits = [
             failures.at + WINDOW_MS - now
-            for key, limit in (((remote, user), BY_USER), ((remote,), BY_REMOTE))
-            if (failures := self._of(key, now)).number >= limit
+            for key, limit in (((remote, user), MAX_USER_FAILURES), ((remote,), MAX_REMOTE_FAILURES))
+            if (failures := self._current_failures(key, now)).number >= limit
         ]
         return max(waits, default=0)
 
     def record_failure(self, remote: str, user: str, now: int) -> int:
         """Count a failure. Returns the milliseconds by which to delay the answer."""
         for key in ((remote, user), (remote,)):
-            self._failures[key] = _FailureCount(self._of(key, now).number + 1, now)
+            self._failures[key] = _FailureCount(self._current_failures(key, now).number + 1, now)
             self._failures.move_to_end(key)
-        while len(self._failures) > MAX_REMEMBERED:
+        while len(self._failures) > MAX_COUNTERS:
             self._failures.popitem(last=False)
-        return int(min(LONGEST_DELAY_MS, 100 * 2 ** min(self._failures[remote, user].number - 1, 10)))
+        return int(min(MAX_DELAY_MS, 100 * 2 ** min(self._failures[remote, user].number - 1, 10)))
 
     def record_success(self, remote: str, user: str) -> None:
         """Forget failures of a user who logged on.
@@ -72,12 +72,12 @@ class FailedLogonTracker:
         """
         self._failures.pop((remote, user), None)
 
-    def _of(self, key: tuple[str, ...], now: int) -> _FailureCount:
+    def _current_failures(self, key: tuple[str, ...], now: int) -> _FailureCount:
         failures = self._failures.get(key)
         return failures if failures is not None and now - failures.at < WINDOW_MS else _FailureCount(0, now)
 
 
-MAX_PROVEN: Final = 10_000
+MAX_VERIFIED_USERS: Final = 10_000
 """Maximum number of users in the cache. The least recently used ones are removed first."""
 
 
@@ -100,22 +100,22 @@ class VerifiedPasswordCache:
         """Record that a password was verified."""
         self._digests[user] = self._digest(password, hashed)
         self._digests.move_to_end(user)
-        if len(self._digests) > MAX_PROVEN:
+        if len(self._digests) > MAX_VERIFIED_USERS:
             self._digests.popitem(last=False)
 
     def _digest(self, password: str, hashed: str) -> bytes:
         return blake2b(f"{hashed}\0{password}".encode("utf-8", "surrogatepass"), key=self._key).digest()
 
 
-REMOTES = 20
+MAX_REMOTES = 20
 """Maximum number of remote addresses with an entry of their own per minute. Others share one entry."""
-NAMES = 5
+MAX_NAMES = 5
 """Maximum number of user names, and of client names, in an entry."""
-MAX_WAITING = 1_000
+MAX_PENDING_ENTRIES = 1_000
 """Maximum number of entries that wait to be taken. The oldest ones are dropped first."""
-LONGEST_NAME = 64
+MAX_NAME_CHARACTERS = 64
 """Characters to which names are truncated."""
-OTHERS = ""
+SHARED_ENTRY_REMOTE = ""
 """Remote address of the shared entry."""
 
 
@@ -144,45 +144,45 @@ class RefusedLogonLog:
 
     def __init__(self) -> None:
         self._minute = 0
-        self._now: dict[str, RefusedLogonEntry] = {}
-        self._waiting: deque[RefusedLogonEntry] = deque(maxlen=MAX_WAITING)
+        self._current_entries: dict[str, RefusedLogonEntry] = {}
+        self._pending: deque[RefusedLogonEntry] = deque(maxlen=MAX_PENDING_ENTRIES)
         self.dropped = 0
 
     def add(self, minute: int, remote: str, transport: str, code: str, user: str, client: str) -> None:
         """Add a refused logon. The names are claims of the peer and prove nothing."""
-        self._turn(minute)
-        if remote not in self._now and len(self._now) >= REMOTES:
-            remote = OTHERS
-        entry = self._now.setdefault(remote, RefusedLogonEntry(minute, remote))
+        self._start_minute(minute)
+        if remote not in self._current_entries and len(self._current_entries) >= MAX_REMOTES:
+            remote = SHARED_ENTRY_REMOTE
+        entry = self._current_entries.setdefault(remote, RefusedLogonEntry(minute, remote))
         entry.codes[code] += 1
         entry.transports.add(transport)
-        _remember(entry.users, user)
-        _remember(entry.clients, client)
+        _add_name(entry.users, user)
+        _add_name(entry.clients, client)
 
     def take(self, minute: int) -> list[RefusedLogonEntry]:
         """Return and remove the entries of earlier minutes, oldest first."""
-        self._turn(minute)
-        taken = list(self._waiting)
-        self._waiting.clear()
-        return taken
+        self._start_minute(minute)
+        entries = list(self._pending)
+        self._pending.clear()
+        return entries
 
     def restore(self, entries: list[RefusedLogonEntry]) -> None:
         """Put back entries that could not be stored, before newer ones."""
-        self._wait([*entries, *self.take(self._minute)])
+        self._add_pending([*entries, *self.take(self._minute)])
 
-    def _turn(self, minute: int) -> None:
+    def _start_minute(self, minute: int) -> None:
         if minute != self._minute:
-            self._wait(self._now.values())
-            self._minute, self._now = minute, {}
+            self._add_pending(self._current_entries.values())
+            self._minute, self._current_entries = minute, {}
 
-    def _wait(self, entries: Iterable[RefusedLogonEntry]) -> None:
+    def _add_pending(self, entries: Iterable[RefusedLogonEntry]) -> None:
         for entry in entries:
-            self.dropped += len(self._waiting) == MAX_WAITING
-            self._waiting.append(entry)
+            self.dropped += len(self._pending) == MAX_PENDING_ENTRIES
+            self._pending.append(entry)
 
 
-def _remember(names: list[str], name: str) -> None:
+def _add_name(names: list[str], name: str) -> None:
     # Replace control characters: the database rejects NUL, and others could deceive readers.
-    shown = "".join(letter if letter.isprintable() else "?" for letter in name[:LONGEST_NAME])
-    if shown and shown not in names and len(names) < NAMES:
-        names.append(shown)
+    printable = "".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME_CHARACTERS])
+    if printable and printable not in names and len(names) < MAX_NAMES:
+        names.append(printable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from broker_core.access.credential_hashes import hash_token, password_hash_problem, token_hash_problem
-from broker_core.access.rights import EVERYTHING, CompiledEntitlement, Rights
+from broker_core.access.rights import ALL_RIGHTS, CompiledEntitlement, Rights
 from broker_core.config import EntitlementSettings, PolicyDocument, UserSettings
 from broker_core.config.document_reader import bad_policy_error
 from broker_core.errors import SluiceError
@@ -32,7 +32,9 @@ class AccessPolicy:
             user.certificate: user.name for user in policy.access.users if user.certificate
         }
         self._rights: dict[tuple[str, str], Rights] = {}
-        self._entitlements = [(settings, _compiled(settings)) for settings in policy.access.entitlements]
+        self._entitlements = [
+            (settings, _compile_entitlement(settings)) for settings in policy.access.entitlements
+        ]
 
     def authentication(self, transport: str) -> str | None:
         """Return the authentication method of a transport: none, token, password or certificate.
@@ -44,11 +46,11 @@ class AccessPolicy:
         found = self._transports.get(transport)
         return found.authentication if found is not None else None
 
-    def user_of_token(self, token: str) -> str | None:
+    def find_user_by_token(self, token: str) -> str | None:
         """Return the user that owns a token, or None."""
         return self._by_token.get(hash_token(token))
 
-    def user_of_certificate(self, names: Iterable[str]) -> str | None:
+    def find_user_by_certificate(self, names: Iterable[str]) -> str | None:
         """Return the user to whom the names in a certificate belong. None if there is none or several."""
         found = {self._by_certificate[name] for name in names if name in self._by_certificate}
         return found.pop() if len(found) == 1 else None
@@ -61,7 +63,9 @@ class AccessPolicy:
     def may_use_client_name(self, user: str, client: str) -> bool:
         """Return whether a user may log on with a client name."""
         found = self._users.get(user)
-        return found is None or not found.clients or any(_fits(name, client) for name in found.clients)
+        return (
+            found is None or not found.clients or any(_name_matches(name, client) for name in found.clients)
+        )
 
     def may_connect_link(self, user: str, client: str) -> bool:
         """Return whether a user may log on as another instance's link.
@@ -70,7 +74,7 @@ class AccessPolicy:
         """
         found = self._users.get(user)
         return found is not None and any(
-            name.startswith(SITE_PREFIX) and _fits(name, client) for name in found.clients
+            name.startswith(SITE_PREFIX) and _name_matches(name, client) for name in found.clients
         )
 
     def is_user_allowed(self, user: str, client: str) -> bool:
@@ -79,47 +83,52 @@ class AccessPolicy:
 
     def rights(self, transport: str, user: str) -> Rights:
         """Return the permissions of a user on a transport. "" is a client without authentication."""
-        made = self._rights.get((transport, user))
-        if made is None:
-            made = self._rights[transport, user] = self._make_rights(transport, user)
-        return made
+        rights = self._rights.get((transport, user))
+        if rights is None:
+            rights = self._rights[transport, user] = self._make_rights(transport, user)
+        return rights
 
     def _make_rights(self, transport: str, user: str) -> Rights:
         if transport == BROKER_NAME:
-            return EVERYTHING  # the broker's internal connection, which is not reachable from outside
-        found = self._transports.get(transport)
-        if found is None:
+            return ALL_RIGHTS  # the broker's internal connection, which is not reachable from outside
+        transport_settings = self._transports.get(transport)
+        if transport_settings is None:
             return Rights(())
-        known = self._users.get(user)
-        if not found.restricted:
-            return Rights(None, (found.authentication, known))
-        mine = [
+        account = self._users.get(user)
+        if not transport_settings.restricted:
+            return Rights(None, (transport_settings.authentication, account))
+        applicable = [
             (settings, entitled)
             for settings, entitled in self._entitlements
-            if (not settings.transports or transport in settings.transports) and _means(settings, user, known)
+            if (not settings.transports or transport in settings.transports)
+            and _applies_to(settings, user, account)
         ]
-        basis = (found.authentication, known, tuple(settings for settings, _ in mine))
-        return Rights([entitled for _, entitled in mine], basis)
+        basis = (transport_settings.authentication, account, tuple(settings for settings, _ in applicable))
+        return Rights([entitled for _, entitled in applicable], basis)
 
 
-def _means(settings: EntitlementSettings, user: str, known: UserSettings | None) -> bool:
+def _applies_to(settings: EntitlementSettings, user: str, account: UserSettings | None) -> bool:
     """Return whether an entitlement applies to a user."""
-    for who in settings.who:
-        if who == "*":
+    for subject in settings.who:
+        if subject == "*":
             return True
-        if known is None:
+        if account is None:
             continue
-        if who.removeprefix("group:") in known.groups if who.startswith("group:") else _fits(who, user):
+        if (
+            subject.removeprefix("group:") in account.groups
+            if subject.startswith("group:")
+            else _name_matches(subject, user)
+        ):
             return True
     return False
 
 
-def _fits(name: str, given: str) -> bool:
+def _name_matches(name: str, candidate: str) -> bool:
     """Return whether a name matches a setting, in which a trailing `*` stands for any characters."""
-    return given.startswith(name[:-1]) if name.endswith("*") else given == name
+    return candidate.startswith(name[:-1]) if name.endswith("*") else candidate == name
 
 
-def _compiled(settings: EntitlementSettings) -> CompiledEntitlement:
+def _compile_entitlement(settings: EntitlementSettings) -> CompiledEntitlement:
     return CompiledEntitlement(
         tuple(map(TopicPattern.parse, settings.publish)),
         tuple(map(TopicPattern.parse, settings.subscribe)),
@@ -137,20 +146,20 @@ def access_problems(policy: PolicyDocument) -> list[str]:
             f"{where}: there is no transport {name!r}" for name in settings.transports if name not in names
         ]
         for pattern in (*settings.publish, *settings.subscribe):
-            problems += _problem(where, TopicPattern.parse, pattern)
+            problems += _parse_problems(where, TopicPattern.parse, pattern)
         if settings.filter:
-            problems += _problem(where, compile_filter, settings.filter)
-    return problems + _nobody(policy)
+            problems += _parse_problems(where, compile_filter, settings.filter)
+    return problems + _unusable_transports(policy)
 
 
 def _user_problems(user: UserSettings) -> Iterator[str]:
-    for key, problem_of in (("password", password_hash_problem), ("token", token_hash_problem)):
+    for key, check_hash in (("password", password_hash_problem), ("token", token_hash_problem)):
         hashed = getattr(user, key)
-        if hashed and (problem := problem_of(hashed)):
+        if hashed and (problem := check_hash(hashed)):
             yield f"user {user.name!r}: {key} can't be used: {problem}"
 
 
-def _problem(where: str, parse: Callable[[str], TopicPattern | Filter], text: str) -> list[str]:
+def _parse_problems(where: str, parse: Callable[[str], TopicPattern | Filter], text: str) -> list[str]:
     """Return the error of a parser as a list of one sentence, or an empty list."""
     try:
         parse(text)
@@ -159,7 +168,7 @@ def _problem(where: str, parse: Callable[[str], TopicPattern | Filter], text: st
     return []
 
 
-def _nobody(policy: PolicyDocument) -> list[str]:
+def _unusable_transports(policy: PolicyDocument) -> list[str]:
     """Return one sentence for each enabled transport to which no user can log on.
 
     This is a mistake: to close a transport, an operator disables it.

@@ -42,16 +42,18 @@ class GrantedSubscription(NamedTuple):
 class Rights:
     """Permissions of one user on one transport. Rights with an equal `basis` are equal."""
 
-    def __init__(self, entitled: Sequence[CompiledEntitlement] | None = None, basis: Hashable = None) -> None:
+    def __init__(
+        self, entitlements: Sequence[CompiledEntitlement] | None = None, basis: Hashable = None
+    ) -> None:
         """Create the permissions.
 
         Args:
-            entitled: Entitlements that apply. None: everything is permitted.
+            entitlements: Entitlements that apply. None: everything is permitted.
             basis: Data from which they were made, for comparison.
         """
         self.basis = basis
-        self._entitled = entitled
-        self._publishable: dict[str, bool] = {}
+        self._entitlements = entitlements
+        self._publish_permissions: dict[str, bool] = {}
 
     def check_publish(self, topics: Iterable[str]) -> None:
         """Check that all topics may be published to. Costs one look-up per topic.
@@ -59,11 +61,11 @@ class Rights:
         Raises:
             ClientError: `not_entitled`, for the first topic that may not.
         """
-        if self._entitled is None:
+        if self._entitlements is None:
             return
         for topic in topics:
-            known = self._publishable.get(topic)
-            if not (self._learn(topic) if known is None else known):
+            known = self._publish_permissions.get(topic)
+            if not (self._store_permission(topic) if known is None else known):
                 raise ClientError(
                     "not_entitled",
                     f"You may not publish to {topic[:80]!r}.",
@@ -71,58 +73,75 @@ class Rights:
                     topic=topic,
                 )
 
-    def _learn(self, topic: str) -> bool:
-        if len(self._publishable) >= MAX_REMEMBERED_TOPICS:
-            self._publishable.clear()
-        may = any(pattern.matches(topic) for entitled in self._entitled or () for pattern in entitled.publish)
-        self._publishable[topic] = may
-        return may
+    def _store_permission(self, topic: str) -> bool:
+        if len(self._publish_permissions) >= MAX_REMEMBERED_TOPICS:
+            self._publish_permissions.clear()
+        is_permitted = any(
+            pattern.matches(topic)
+            for entitlement in self._entitlements or ()
+            for pattern in entitlement.publish
+        )
+        self._publish_permissions[topic] = is_permitted
+        return is_permitted
 
-    def check_subscribe(self, asked: TopicPattern, chosen: Filter | None) -> GrantedSubscription:
+    def check_subscribe(self, requested: TopicPattern, own_filter: Filter | None) -> GrantedSubscription:
         """Return the permitted part of a subscription.
 
         Raises:
             ClientError: `not_entitled`.
         """
-        if self._entitled is None:
-            return GrantedSubscription(asked, chosen, False)
-        meant = [one for one in self._entitled if not all(are_disjoint(asked, its) for its in one.subscribe)]
-        if not meant:
+        if self._entitlements is None:
+            return GrantedSubscription(requested, own_filter, False)
+        relevant = [
+            one
+            for one in self._entitlements
+            if not all(are_disjoint(requested, permitted) for permitted in one.subscribe)
+        ]
+        if not relevant:
             raise ClientError(
                 "not_entitled",
-                f"You may not subscribe to {asked.text[:80]!r}.",
+                f"You may not subscribe to {requested.text[:80]!r}.",
                 "An entitlement in the transport's access policy would allow it.",
             )
-        covering = [one for one in meant if any(is_subpattern(asked, its) for its in one.subscribe)]
-        if any(entitled.filter is None for entitled in covering):
-            return GrantedSubscription(asked, chosen, False)
-        filters = list(dict.fromkeys(entitled.filter for entitled in meant))
-        if len(covering) == len(meant):
-            return GrantedSubscription(asked, all_filters(chosen, any_filter(*filters)), False)
-        patterns = [p for entitled in meant for p in entitled.subscribe if not are_disjoint(p, asked)]
+        covering = [
+            one for one in relevant if any(is_subpattern(requested, permitted) for permitted in one.subscribe)
+        ]
+        if any(entitlement.filter is None for entitlement in covering):
+            return GrantedSubscription(requested, own_filter, False)
+        filters = list(dict.fromkeys(entitlement.filter for entitlement in relevant))
+        if len(covering) == len(relevant):
+            return GrantedSubscription(requested, all_filters(own_filter, any_filter(*filters)), False)
+        patterns = [
+            p for entitlement in relevant for p in entitlement.subscribe if not are_disjoint(p, requested)
+        ]
         if len(filters) > 1:
             raise ClientError(
                 "not_entitled",
-                f"You may see parts of {asked.text[:80]!r} with different filters.",
-                f"Subscribe separately to {_listed(patterns)}.",
+                f"You may see parts of {requested.text[:80]!r} with different filters.",
+                f"Subscribe separately to {_format_patterns(patterns)}.",
             )
-        return GrantedSubscription(_within(asked, patterns), all_filters(chosen, filters[0]), True)
+        return GrantedSubscription(
+            _intersect_pattern(requested, patterns), all_filters(own_filter, filters[0]), True
+        )
 
 
-EVERYTHING = Rights()
+ALL_RIGHTS = Rights()
 
 
-def _within(asked: TopicPattern, patterns: Sequence[TopicPattern]) -> TopicPattern:
-    """Return the pattern that matches topics of `asked` that any of the other patterns matches, too."""
+def _intersect_pattern(requested: TopicPattern, patterns: Sequence[TopicPattern]) -> TopicPattern:
+    """Return the pattern that matches topics of `requested` that any of the other patterns matches, too."""
     tests = [pattern.matches for pattern in patterns]
     # The text must differ from that of the requested pattern: subscriptions with equal texts are matched as
     # one.
-    text = f"{asked.text} within {' or '.join(sorted({pattern.text for pattern in patterns}))}"
+    text = f"{requested.text} within {' or '.join(sorted({pattern.text for pattern in patterns}))}"
     return TopicPattern(
-        text, None, lambda topic: asked.matches(topic) and any(test(topic) for test in tests), asked.levels
+        text,
+        None,
+        lambda topic: requested.matches(topic) and any(test(topic) for test in tests),
+        requested.levels,
     )
 
 
-def _listed(patterns: Sequence[TopicPattern]) -> str:
+def _format_patterns(patterns: Sequence[TopicPattern]) -> str:
     texts = sorted({pattern.text for pattern in patterns})
     return ", ".join(texts[:10]) + (f" and {len(texts) - 10} more" if len(texts) > 10 else "")

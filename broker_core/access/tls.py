@@ -11,7 +11,7 @@ from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 
 
-def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLContext) -> ssl.SSLContext:
+def make_server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLContext) -> ssl.SSLContext:
     """Create the TLS context of a transport, for TLS 1.2 or newer.
 
     If the settings have a `client_ca`, clients must show a certificate of it.
@@ -26,7 +26,7 @@ def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLCo
     context = kind(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(settings.certificate, settings.key, _no_passphrase)
+        context.load_cert_chain(settings.certificate, settings.key, _reject_passphrase)
         if settings.client_ca is not None:
             context.load_verify_locations(settings.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -45,7 +45,7 @@ def bad_certificate_error(settings: TlsSettings, problem: Exception) -> Operator
     )
 
 
-def _no_passphrase() -> str:
+def _reject_passphrase() -> str:
     # Without this callback, OpenSSL would ask for the passphrase at the terminal and block the broker.
     raise ValueError("the key has a passphrase")
 
@@ -60,9 +60,9 @@ def certificate_names(certificate: bytes | None) -> frozenset[str]:
     parsed = x509.load_der_x509_certificate(certificate)
     names = {str(name.value) for name in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)}
     try:
-        others = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return frozenset(names)
     for kind in (x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier):
-        names.update(others.get_values_for_type(kind))
+        names.update(alternative_names.get_values_for_type(kind))
     return frozenset(names)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from broker_core.batch.builder import build_from_tables, stamp_header, write_session
 from broker_core.batch.layout import (
     EXPLICIT_SEQUENCES,
-    FEW_ROWS,
     HEADER,
     HEADER_SIZE,
     KNOWN_FLAGS,
@@ -24,6 +23,7 @@ from broker_core.batch.layout import (
     MAX_BATCH_BYTES,
     MAX_DELTA,
     MAX_RECORDS,
+    MAX_SMALL_ROWS,
     PADDING,
     ROW,
     ROW_DTYPE,
@@ -144,10 +144,10 @@ class Batch:
         if crc32c(view[HEADER_SIZE:]) != header.payload_crc:
             raise bad_batch_error("the payload's checksum doesn't fit", 24)
         entries = len(self._read_dictionary())
-        if header.count <= FEW_ROWS:
-            fields = self._few()
+        if header.count <= MAX_SMALL_ROWS:
+            fields = self._read_small_rows()
             few_topics, deltas = fields[2::5], fields[4::5]
-            wrong = (
+            is_inconsistent = (
                 sum(fields[0::5]) != header.headers_length
                 or sum(fields[1::5]) != header.bodies_length
                 or min(few_topics) < 1
@@ -159,7 +159,7 @@ class Batch:
             rows = self.rows
             topics = rows["topic"]
             # Summed as u64: the sum of 65,536 u32 lengths could overflow and hide an inconsistency.
-            wrong = (
+            is_inconsistent = (
                 int(rows["headers"].sum(dtype=np.uint64)) != header.headers_length
                 or int(rows["body"].sum(dtype=np.uint64)) != header.bodies_length
                 or int(topics.min()) < 1
@@ -167,7 +167,7 @@ class Batch:
                 or bool(rows["flags"].any())
                 or bool((rows["delta"][1:] <= rows["delta"][:-1]).any() and header.first_publisher_sequence)
             )
-        if wrong:
+        if is_inconsistent:
             raise bad_batch_error(
                 "the row table contradicts the header", HEADER_SIZE + header.dictionary_length
             )
@@ -303,23 +303,23 @@ class Batch:
             else range(header.first_sequence, header.first_sequence + header.count)
         )
         first = header.first_publisher_sequence
-        if first and header.count <= FEW_ROWS:
-            return sequences, [first + delta for delta in self._few()[4::5]]
+        if first and header.count <= MAX_SMALL_ROWS:
+            return sequences, [first + delta for delta in self._read_small_rows()[4::5]]
         return sequences, self.publisher_sequences().tolist()
 
-    def _few(self) -> tuple[int, ...]:
+    def _read_small_rows(self) -> tuple[int, ...]:
         """Return the fields of a small row table as one flat tuple: for few records, numpy costs more."""
         return pack_small_row_table(self.header.count).unpack_from(
             self.buf, HEADER_SIZE + self.header.dictionary_length
         )
 
-    def _texts_at(self) -> int:
+    def _texts_offset(self) -> int:
         """Return the position of the records' headers, which the bodies follow."""
         header = self.header
-        wide = ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0)
-        return HEADER_SIZE + header.dictionary_length + header.count * wide
+        row_size = ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0)
+        return HEADER_SIZE + header.dictionary_length + header.count * row_size
 
-    def _cut(self, start: int, lengths: Sequence[int]) -> list[bytes]:
+    def _split_texts(self, start: int, lengths: Sequence[int]) -> list[bytes]:
         # Reading from BytesIO takes a third of the time of slicing: no slice object and no bytecode per
         # record.
         return list(map(BytesIO(self.buf[start : start + sum(lengths)]).read, lengths))
@@ -327,14 +327,14 @@ class Batch:
     def bodies(self) -> list[bytes]:
         """Return the body of each record. The list is cached."""
         if self._bodies is None:
-            few = self.header.count <= FEW_ROWS
-            lengths = self._few()[1::5] if few else self.rows["body"].tolist()
-            self._bodies = self._cut(self._texts_at() + self.header.headers_length, lengths)
+            few = self.header.count <= MAX_SMALL_ROWS
+            lengths = self._read_small_rows()[1::5] if few else self.rows["body"].tolist()
+            self._bodies = self._split_texts(self._texts_offset() + self.header.headers_length, lengths)
         return self._bodies
 
     def headers(self) -> list[bytes]:
         """Return the header bytes of each record."""
-        return self._cut(self._texts_at(), self.rows["headers"].tolist())
+        return self._split_texts(self._texts_offset(), self.rows["headers"].tolist())
 
     def body(self, row: int) -> bytes:
         """Return the body of one record."""
@@ -356,10 +356,10 @@ class Batch:
         """
         header = self.header
         flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
-        sequences = self._sequences_of(rows) if explicit else None
-        joined, texts = self._texts_of(rows)
+        sequences = self._select_sequences(rows) if explicit else None
+        joined, texts = self._select_texts(rows)
         table = self.rows[rows]
-        dictionary = self._dictionary_of(table)
+        dictionary = self._select_dictionary(table)
         tables = table.tobytes() + (sequences.tobytes() if sequences is not None else b"")
         body = dictionary + tables + joined + texts
         payload = body + PADDING[len(body) & 7]
@@ -375,14 +375,14 @@ class Batch:
         made += payload
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
-    def _sequences_of(self, rows: Rows) -> npt.NDArray[np.uint64]:
+    def _select_sequences(self, rows: Rows) -> npt.NDArray[np.uint64]:
         header = self.header
         if header.flags & EXPLICIT_SEQUENCES or not header.first_sequence:
             return self.sequences()[rows]
         sequences: npt.NDArray[np.uint64] = np.asarray(rows, np.uint64) + np.uint64(header.first_sequence)
         return sequences
 
-    def _dictionary_of(self, table: npt.NDArray[Any]) -> bytes:
+    def _select_dictionary(self, table: npt.NDArray[Any]) -> bytes:
         """Return the dictionary of some rows.
 
         Records of a single topic, as those of a queue, do not need the other topics of the batch: the
@@ -409,7 +409,7 @@ class Batch:
         """
         sequences = self.sequences()[rows]
         first = int(sequences[0])
-        joined, texts = self._texts_of(rows)
+        joined, texts = self._select_texts(rows)
         table = self.rows[rows]
         if int(sequences[-1]) - first > MAX_DELTA:
             raise bad_batch_error(f"a batch's numbers are at most {MAX_DELTA} apart", 72)
@@ -424,14 +424,14 @@ class Batch:
         made = header + self.buf[HEADER_SIZE:]
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
-    def _texts_of(self, rows: Rows) -> tuple[bytes, bytes]:
+    def _select_texts(self, rows: Rows) -> tuple[bytes, bytes]:
         """Return the joined header bytes and the joined bodies of some rows."""
-        at = self._texts_at()
+        at = self._texts_offset()
         if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
             # Fast path for consecutive rows, as when a batch is sent in parts: no work per record.
-            stretch = slice(int(rows[0]), int(rows[-1]) + 1)
-            return self._stretch("headers", stretch, at), self._stretch(
-                "body", stretch, at + self.header.headers_length
+            row_range = slice(int(rows[0]), int(rows[-1]) + 1)
+            return self._read_text_range("headers", row_range, at), self._read_text_range(
+                "body", row_range, at + self.header.headers_length
             )
         bodies, heads = self.bodies(), self.headers() if self.header.headers_length else None
         chosen = rows.tolist()
@@ -439,7 +439,7 @@ class Batch:
             [bodies[row] for row in chosen]
         )
 
-    def _stretch(self, lengths: str, rows: slice, at: int) -> bytes:
+    def _read_text_range(self, lengths: str, rows: slice, at: int) -> bytes:
         """Return the joined header bytes or bodies of consecutive rows.
 
         `lengths` is the column of the row table, and `at` is the position of the first record's data.

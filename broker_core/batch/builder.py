@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from broker_core.batch.layout import (
     EXPLICIT_SEQUENCES,
-    FEW_ROWS,
     HEADER,
     HEADER_SIZE,
     MAGIC,
     MAX_BATCH_BYTES,
     MAX_DICTIONARY,
     MAX_RECORDS,
+    MAX_SMALL_ROWS,
     PADDING,
     ROW_DTYPE,
     VERSION,
@@ -51,14 +51,14 @@ def build_single_topic_batch(
         session: Publisher session that counts the sequences.
     """
     count = len(bodies)
-    if count <= FEW_ROWS:
+    if count <= MAX_SMALL_ROWS:
         fields = [0, 0, 1, 0, 0] * count
         fields[1::5] = map(len, bodies)
         fields[4::5] = range(count)
         rows = pack_small_row_table(count).pack(*fields)
     else:
-        rows = _table(bodies, 1).tobytes()
-    return _assemble(publisher, (topic,), rows, b"", bodies, first_publisher_sequence, session=session)
+        rows = _make_row_table(bodies, 1).tobytes()
+    return _assemble_batch(publisher, (topic,), rows, b"", bodies, first_publisher_sequence, session=session)
 
 
 def build_batch(
@@ -101,19 +101,19 @@ def build_batch(
         indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
     if len(numbers) >= MAX_DICTIONARY:
         raise bad_batch_error(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
-    table = _table(bodies, indexes)
+    table = _make_row_table(bodies, indexes)
     joined = b""
     if headers is not None:
         table["headers"] = list(map(len, headers))
         joined = b"".join(headers)
     rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
     flags = EXPLICIT_SEQUENCES if sequences else 0
-    return _assemble(
+    return _assemble_batch(
         publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags, session
     )
 
 
-def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
+def _make_row_table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
     """Return a row table of records without headers, numbered consecutively."""
     table = np.zeros(len(bodies), ROW_DTYPE)
     table["body"] = list(map(len, bodies))
@@ -122,7 +122,7 @@ def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]
     return table
 
 
-def _assemble(
+def _assemble_batch(
     publisher: str,
     topics: tuple[str, ...],
     rows: bytes,

@@ -96,7 +96,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """Maximum bytes of one batch, with its header."""
 MAX_DICTIONARY = 1_024
 """Maximum entries of a dictionary: the publisher's name and the topics."""
-FEW_ROWS = 64
+MAX_SMALL_ROWS = 64
 """Maximum rows that struct reads and writes; numpy handles more. Measured: both cost the same at 64 rows."""
 
 MAX_DELTA = 2**32 - 1
@@ -177,7 +177,7 @@ def update_header_crc(buf: bytearray) -> None:
     _U32.pack_into(buf, _HEADER_CRC_AT, crc32c(buf[:HEADER_SIZE]))
 
 
-@lru_cache(maxsize=FEW_ROWS + 1)
+@lru_cache(maxsize=MAX_SMALL_ROWS + 1)
 def pack_small_row_table(count: int) -> struct.Struct:
     """Return the struct of a row table with `count` rows, as flat fields."""
     return struct.Struct("<" + "IIHHI" * count)

@@ -26,7 +26,7 @@ from broker_core.client import (
 from broker_core.errors import SluiceError
 from broker_core.safe_text import escape_bytes, escape_line, say, to_json_line, write_bytes
 
-USUAL_ADDRESS = "tcp://127.0.0.1:9007"
+DEFAULT_ADDRESS = "tcp://127.0.0.1:9007"
 
 _ABOUT = f"""\
 Publish messages to a Sluice broker, or watch them.
@@ -35,7 +35,7 @@ Publish messages to a Sluice broker, or watch them.
   python -m broker_core.client subscribe 'orders.>'
 
 Each has its own --help with more examples. The address comes from --address, else SLUICE_ADDRESS, else
-{USUAL_ADDRESS}; ws://127.0.0.1:9008/ works the same. Several, by commas, are tried in turn.
+{DEFAULT_ADDRESS}; ws://127.0.0.1:9008/ works the same. Several, by commas, are tried in turn.
 
 A transport may ask who you are: --user with SLUICE_PASSWORD in the environment, SLUICE_TOKEN, \
 or --certificate.
@@ -78,27 +78,27 @@ characters are escaped.
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    shape = argparse.RawDescriptionHelpFormatter
+def _make_parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "python -m broker_core.client", description=_ABOUT, formatter_class=shape
+        "python -m broker_core.client", description=_ABOUT, formatter_class=formatter
     )
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
-    usual = os.environ.get("SLUICE_ADDRESS", USUAL_ADDRESS)
-    add("--address", default=usual, help="transport's address, or several by commas (%(default)s)")
+    default_address = os.environ.get("SLUICE_ADDRESS", DEFAULT_ADDRESS)
+    add("--address", default=default_address, help="transport's address, or several by commas (%(default)s)")
     add("--name", help="unique client name; a second client of that name replaces the first")
     add("--user", help="user name; the password is read from SLUICE_PASSWORD")
     add("--ca", type=Path, help="authorities to trust for tcps:// and wss:// (PEM; default the system's)")
     add("--certificate", type=Path, help="client certificate to show (PEM)")
     add("--key", type=Path, help="its key, when it isn't in the same file")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="publish | subscribe")
-    made = partial(kinds.add_parser, parents=[common], formatter_class=shape)
-    add = made("publish", description=_PUBLISH, help="publish messages to a topic").add_argument
+    add_command = partial(kinds.add_parser, parents=[common], formatter_class=formatter)
+    add = add_command("publish", description=_PUBLISH, help="publish messages to a topic").add_argument
     add("topic")
     add("message", nargs="*", help="messages; without any, each line of standard input is one")
     add("--store", type=Path, help="file that keeps unacknowledged messages")
-    add = made(
+    add = add_command(
         "subscribe", description=_SUBSCRIBE, help="print the messages of a topic or pattern"
     ).add_argument
     add("topic", help="topic or pattern")
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _client(options: argparse.Namespace) -> AsyncClient:
+def _make_client(options: argparse.Namespace) -> AsyncClient:
     store = str(options.store) if options.store else None
     publishes = options.kind == "publish"
     tls = (
@@ -135,55 +135,55 @@ def _client(options: argparse.Namespace) -> AsyncClient:
 
 
 async def _publish(options: argparse.Namespace) -> None:
-    async with _client(options) as client:
+    async with _make_client(options) as client:
         number = 0
-        async for body in _bodies(options.message):
+        async for body in _read_bodies(options.message):
             await client.publish(options.topic, body)
             number += 1
         await client.flush()
         say(f"{number} message{'' if number == 1 else 's'} acknowledged", sys.stderr)
 
 
-async def _bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
+async def _read_bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
     """Yield the messages of the command line, or the lines of standard input if there are none."""
     for message in messages:
         yield message.encode()
     if messages:
         return
-    while many := await asyncio.to_thread(_some_lines):
-        for line in many:
+    while lines := await asyncio.to_thread(_read_lines):
+        for line in lines:
             yield line.rstrip(b"\r\n")
 
 
-def _some_lines() -> list[bytes]:
+def _read_lines() -> list[bytes]:
     """Return the next line of standard input, and the lines that a pipe has already buffered."""
     first = sys.stdin.buffer.readline()
     if not first:
         return []
     buffer = cast(BufferedReader, sys.stdin.buffer)
-    held = b"" if sys.stdin.isatty() else buffer.peek()
-    return [first, *(buffer.readline() for _ in range(held.count(b"\n")))]
+    buffered = b"" if sys.stdin.isatty() else buffer.peek()
+    return [first, *(buffer.readline() for _ in range(buffered.count(b"\n")))]
 
 
 async def _subscribe(options: argparse.Namespace) -> None:
-    left = options.count
-    async with _client(options) as client:
+    remaining = options.count
+    async with _make_client(options) as client:
         subscription = await client.subscribe(options.topic, options.filter, options.bookmark)
-        if left == 0:
+        if remaining == 0:
             return
         async for message in subscription.messages(until_completed=options.replay_only):
-            write_bytes(_line(message, options.format))
+            write_bytes(_format_message(message, options.format))
             subscription.done(message)
-            if left is not None:
-                left -= 1
-                if left == 0:
+            if remaining is not None:
+                remaining -= 1
+                if remaining == 0:
                     return
 
 
-def _line(message: Message, shape: str) -> bytes:
-    if shape == "body":
+def _format_message(message: Message, format_name: str) -> bytes:
+    if format_name == "body":
         return (escape_bytes(message.body) if sys.stdout.isatty() else message.body) + b"\n"
-    if shape == "line":
+    if format_name == "line":
         head = escape_line(f"{message.bookmark or '-'} {message.topic} ")
         return head.encode() + escape_bytes(message.body) + b"\n"
     data: Any
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: success. 1: the broker or a store reported an error. 130: interrupted.
     """
-    parser = _parser()
+    parser = _make_parser()
     options = parser.parse_args(arguments)
     if options.kind == "subscribe":
         if options.replay_only and options.bookmark is None:

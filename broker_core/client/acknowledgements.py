@@ -41,23 +41,23 @@ class Acknowledger:
         self.mode = mode
         self._id = id
         self._send = send
-        self._counted = 0
-        self._before = 0
+        self._received = 0
+        self._received_before = 0
         """Number of messages that were counted before this connection."""
-        self._upto = 0
-        self._single: list[int] = []
-        self._due = False
+        self._acknowledged = 0
+        self._numbers: list[int] = []
+        self._is_flush_due = False
 
     def on_delivery(self, count: int) -> int:
         """Count received messages. Returns the number of the first one."""
-        first = self._counted + 1
-        self._counted += count
+        first = self._received + 1
+        self._received += count
         return first
 
     def on_connected(self) -> None:
         """Start a new connection, on which the broker numbers messages from 1 again."""
-        self._before, self._upto = self._counted, 0
-        self._single.clear()
+        self._received_before, self._acknowledged = self._received, 0
+        self._numbers.clear()
 
     def acknowledge(self, first: int, last: int) -> None:
         """Acknowledge the messages numbered `first` to `last`.
@@ -67,14 +67,14 @@ class Acknowledger:
         Unless the mode is `client-individual`, all earlier messages are acknowledged too. Messages of an
         earlier connection are ignored.
         """
-        first, last = max(first - self._before, 1), last - self._before
+        first, last = max(first - self._received_before, 1), last - self._received_before
         if last < 1:
             return
         if self.mode == "client-individual":
-            self._single += range(first, last + 1)
-        self._upto = max(self._upto, last)
-        if not self._due:
-            self._due = True
+            self._numbers += range(first, last + 1)
+        self._acknowledged = max(self._acknowledged, last)
+        if not self._is_flush_due:
+            self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
@@ -82,21 +82,21 @@ class Acknowledger:
 
         Called at the end of the event-loop iteration, and before the subscription ends.
         """
-        if not self._due:
+        if not self._is_flush_due:
             return
-        self._due = False
+        self._is_flush_due = False
         if self.mode != "client-individual":
-            if self._upto:
-                self._send(commands.Acknowledge(id=self._id, upto=self._upto))
+            if self._acknowledged:
+                self._send(commands.Acknowledge(id=self._id, upto=self._acknowledged))
             return
-        ranges = _ranges(sorted(set(self._single)))
-        self._single.clear()
+        ranges = _to_ranges(sorted(set(self._numbers)))
+        self._numbers.clear()
         for at in range(0, len(ranges), commands.MAX_ACK_RANGES):
-            part = ranges[at : at + commands.MAX_ACK_RANGES]
-            self._send(commands.Acknowledge(id=self._id, numbers=part))
+            numbers = ranges[at : at + commands.MAX_ACK_RANGES]
+            self._send(commands.Acknowledge(id=self._id, numbers=numbers))
 
 
-def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+def _to_ranges(numbers: list[int]) -> list[tuple[int, int]]:
     """Return the runs of consecutive numbers, as pairs of first and last."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
@@ -107,7 +107,7 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-STEPS: Final = 4
+GRANT_STEPS: Final = 4
 """Number of steps in which the credit of a window is granted.
 
 A grant per batch would cost more than the batch.
@@ -123,94 +123,95 @@ class CreditWindow:
     left.
     """
 
-    def __init__(self, id: str, most: int, send: Callable[[commands.GrantCredit], object]) -> None:
+    def __init__(self, id: str, max_bytes: int, send: Callable[[commands.GrantCredit], object]) -> None:
         """Create the credit window of one subscription.
 
         Args:
             id: Id of the subscription.
-            most: Maximum bytes that wait for the application.
+            max_bytes: Maximum bytes that wait for the application.
             send: Sends a command, or drops it while there is no connection.
         """
         self._id = id
-        self._most = most
+        self._max_bytes = max_bytes
         self._send = send
-        self.held = 0
+        self.unread_bytes = 0
         """Bytes that wait for the application."""
         self._received = 0
         """Bytes that were received on this connection."""
         self._granted = 0
-        self._begun = False
+        self._is_subscribed = False
 
     def initial_credit(self) -> int:
         """Reset the window for a new subscribe command. Returns the initial credit in bytes."""
-        self._received, self._granted, self._begun = 0, max(self._most - self.held, 0), False
+        self._received, self._granted = 0, max(self._max_bytes - self.unread_bytes, 0)
+        self._is_subscribed = False
         return self._granted
 
     def on_subscribed(self) -> None:
         """Record that the broker accepted the subscription, and grant credit."""
-        self._begun = True
-        self._give()
+        self._is_subscribed = True
+        self._grant_credit()
 
     def on_unsubscribed(self) -> None:
         """Record that no more deliveries are expected."""
-        self._begun = False
+        self._is_subscribed = False
 
     def on_delivery(self, nbytes: int) -> bool:
         """Count a delivery. Returns whether the broker had credit left when it sent the delivery."""
-        fits = self._received < self._granted
+        had_credit = self._received < self._granted
         self._received += nbytes
-        self.held += nbytes
-        return fits
+        self.unread_bytes += nbytes
+        return had_credit
 
     def on_consumed(self, nbytes: int) -> None:
         """Record that the application took `nbytes`, and grant credit."""
-        self.held -= nbytes
-        self._give()
+        self.unread_bytes -= nbytes
+        self._grant_credit()
 
-    def _give(self) -> None:
+    def _grant_credit(self) -> None:
         """Send a grant if the credit grew by at least one step."""
-        upto = self._received + self._most - self.held
-        step = max(self._most // STEPS, 1)
+        limit = self._received + self._max_bytes - self.unread_bytes
+        step = max(self._max_bytes // GRANT_STEPS, 1)
         if self._received >= self._granted:
             step = min(step, STARVED_BYTES)
-        if self._begun and upto - self._granted >= step:
-            self._granted = upto
-            self._send(commands.GrantCredit(id=self._id, upto=upto))
+        if self._is_subscribed and limit - self._granted >= step:
+            self._granted = limit
+            self._send(commands.GrantCredit(id=self._id, upto=limit))
 
 
-MAX_UNDONE = 100_000
+MAX_UNPROCESSED_BATCHES = 100_000
 """Maximum number of delivered, unprocessed batches of a subscription."""
-_TRIM = 1_024
+_MAX_PROCESSED_BATCHES = 1_024
 
 
 class _DeliveredBatch:
     """Records of one delivered batch, with those that are processed.
 
-    `front` is the number of records at the start of the batch that are all processed. `done` marks processed
-    records one by one; it is None while they were processed in order.
+    `processed_from_start` is the number of records at the start of the batch that are all processed.
+    `processed` marks processed records one by one; it is None while they were processed in order.
     """
 
-    __slots__ = ("done", "front", "sequences")
+    __slots__ = ("processed", "processed_from_start", "sequences")
 
     def __init__(self, sequences: Sequence[int]) -> None:
         self.sequences = sequences
-        self.done: bytearray | None = None
-        self.front = 0
+        self.processed: bytearray | None = None
+        self.processed_from_start = 0
 
     def mark_record_done(self, sequence: int) -> None:
         """Mark one record as processed. Ignores sequences that are not in the batch."""
         at = bisect_left(self.sequences, sequence)
         if at == len(self.sequences) or self.sequences[at] != sequence:
             return
-        if at == self.front and self.done is None:
-            self.front += 1
+        if at == self.processed_from_start and self.processed is None:
+            self.processed_from_start += 1
             return
-        if self.done is None:
-            self.done = bytearray(len(self.sequences))
-            self.done[: self.front] = b"\1" * self.front
-        self.done[at] = 1
-        end = self.done.find(0, self.front)
-        self.front = len(self.done) if end < 0 else end
+        if self.processed is None:
+            self.processed = bytearray(len(self.sequences))
+            self.processed[: self.processed_from_start] = b"\1" * self.processed_from_start
+        self.processed[at] = 1
+        end = self.processed.find(0, self.processed_from_start)
+        self.processed_from_start = len(self.processed) if end < 0 else end
 
 
 class CompletionTracker:
@@ -219,18 +220,18 @@ class CompletionTracker:
     `most_recent` is the last sequence up to which all delivered records are processed.
     """
 
-    __slots__ = ("_delivered", "_firsts", "_head", "most_recent")
+    __slots__ = ("_delivered", "_first_unprocessed", "_firsts", "most_recent")
 
     def __init__(self) -> None:
         self.most_recent = 0
         self._delivered: list[_DeliveredBatch] = []
         self._firsts: list[int] = []
-        self._head = 0
+        self._first_unprocessed = 0
 
     @property
     def pending_batches(self) -> int:
         """Number of delivered batches that are not completely processed, or follow one that is not."""
-        return len(self._delivered) - self._head
+        return len(self._delivered) - self._first_unprocessed
 
     def add(self, batch: Batch) -> None:
         """Add a delivered batch. Costs one small object per batch and none per record."""
@@ -246,21 +247,21 @@ class CompletionTracker:
 
         Returns True if the most recent bookmark moved there, because all delivered records were processed.
         """
-        if self._head == len(self._delivered):
+        if self._first_unprocessed == len(self._delivered):
             before, self.most_recent = self.most_recent, max(self.most_recent, sequence)
             return self.most_recent > before
         if sequence > self._delivered[-1].sequences[-1]:
             # Add the sequence as a processed record: the bookmark moves to it after all earlier records are
             # processed.
-            mark = _DeliveredBatch(range(sequence, sequence + 1))
-            mark.front = 1
+            marker = _DeliveredBatch(range(sequence, sequence + 1))
+            marker.processed_from_start = 1
             if (
-                self._delivered[-1].front == 1 == len(self._delivered[-1].sequences)
-                and self._head < len(self._delivered) - 1
+                self._delivered[-1].processed_from_start == 1 == len(self._delivered[-1].sequences)
+                and self._first_unprocessed < len(self._delivered) - 1
             ):
-                self._delivered[-1], self._firsts[-1] = mark, sequence
+                self._delivered[-1], self._firsts[-1] = marker, sequence
             else:
-                self._delivered.append(mark)
+                self._delivered.append(marker)
                 self._firsts.append(sequence)
         return False
 
@@ -276,23 +277,23 @@ class CompletionTracker:
         Returns whether the most recent bookmark moved.
         """
         if entry := self._find(batch.first_sequence):
-            entry.front = len(entry.sequences)
+            entry.processed_from_start = len(entry.sequences)
         return self._advance()
 
     def _find(self, sequence: int) -> _DeliveredBatch | None:
-        at = bisect_right(self._firsts, sequence, self._head) - 1
-        return self._delivered[at] if at >= self._head else None
+        at = bisect_right(self._firsts, sequence, self._first_unprocessed) - 1
+        return self._delivered[at] if at >= self._first_unprocessed else None
 
     def _advance(self) -> bool:
         before = self.most_recent
-        while self._head < len(self._delivered):
-            entry = self._delivered[self._head]
-            if entry.front:
-                self.most_recent = max(self.most_recent, entry.sequences[entry.front - 1])
-            if entry.front < len(entry.sequences):
+        while self._first_unprocessed < len(self._delivered):
+            entry = self._delivered[self._first_unprocessed]
+            if entry.processed_from_start:
+                self.most_recent = max(self.most_recent, entry.sequences[entry.processed_from_start - 1])
+            if entry.processed_from_start < len(entry.sequences):
                 break
-            self._head += 1
-        if self._head >= _TRIM:
-            del self._delivered[: self._head], self._firsts[: self._head]
-            self._head = 0
+            self._first_unprocessed += 1
+        if self._first_unprocessed >= _MAX_PROCESSED_BATCHES:
+            del self._delivered[: self._first_unprocessed], self._firsts[: self._first_unprocessed]
+            self._first_unprocessed = 0
         return self.most_recent > before

@@ -27,23 +27,23 @@ from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledgements import Acknowledger, CreditWindow
-from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
+from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, resolve_bookmark
 from broker_core.client.connector import ConnectionLoss, Connector, ReconnectPolicy, log
-from broker_core.client.flow_commands import STEERING_WORDS, SubscriptionControl
+from broker_core.client.flow_commands import OPTION_COMMAND_TAGS, SubscriptionControl
 from broker_core.client.links import ClientLink, Tls, parse_addresses, to_ssl_context
 from broker_core.client.messages import BATCH_BYTES, Body
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.publisher import Publisher, Rejection
 from broker_core.client.subscription import Subscription, default_id
 from broker_core.client.subscriptions import ActiveSubscriptions
-from broker_core.client.time_limits import CLOSE_TIMEOUT_S, REQUEST_TIMEOUT_S, within
+from broker_core.client.time_limits import CLOSE_TIMEOUT_S, REQUEST_TIMEOUT_S, limit_time
 from broker_core.client.unsent import NOTHING_UNSENT, Unsent, closing_notes, is_interruption
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, NativeFrame
 
-MAX_HELD = 4 * 1024 * 1024
+MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Default limit in bytes of a subscription's unread data. The broker holds back the rest."""
 HEARTBEAT_MS = 10_000
 """Default heartbeat interval in milliseconds."""
@@ -100,7 +100,7 @@ class AsyncClient(SubscriptionControl):
         reconnect: ReconnectPolicy | None = None,
         heartbeat_ms: int | None = HEARTBEAT_MS,
         batch_bytes: int = BATCH_BYTES,
-        max_held: int = MAX_HELD,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
         request_timeout: float | None = REQUEST_TIMEOUT_S,
         close_timeout: float = CLOSE_TIMEOUT_S,
         verify: bool = True,
@@ -127,8 +127,8 @@ class AsyncClient(SubscriptionControl):
             heartbeat_ms: Heartbeat interval in milliseconds, 100 to 3,600,000. A broker that is silent for
                 two intervals counts as lost. None: no heartbeats. Default 10,000.
             batch_bytes: Bytes at which gathered messages form a full batch. Default 64 KiB.
-            max_held: Maximum bytes held for each subscription, plus one delivery. Further messages wait at
-                the broker; other subscriptions are not affected. Default 4 MiB.
+            max_unread_bytes: Maximum bytes buffered for each subscription, plus one delivery. Further
+                messages wait at the broker; other subscriptions are not affected. Default 4 MiB.
             request_timeout: Seconds that `subscribe`, `pause`, `resume` and `set_rate` wait for the broker's
                 answer, also without a connection. Then they raise TimeoutError. None: as long as the client
                 tries to connect. Default 60.
@@ -179,13 +179,13 @@ class AsyncClient(SubscriptionControl):
             reconnect or ReconnectPolicy(),
             self._on_frames,
             self._check_logon,
-            self._connected,
-            self._disconnected,
-            self._note_loss,
+            self._on_connected,
+            self._on_disconnected,
+            self._report_loss,
         )
         self._subscriptions = ActiveSubscriptions(self._send, verify=verify)
-        self._max_held = max_held
-        self._up = False
+        self._max_unread_bytes = max_unread_bytes
+        self._is_connected = False
         self._task: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[Unsent] | None = None
 
@@ -201,9 +201,9 @@ class AsyncClient(SubscriptionControl):
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
             )
         self._publisher.open_store()
-        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._first_logon: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"client {self.name}")
-        await asyncio.wait([self._task, self._first], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([self._task, self._first_logon], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done() and self._publisher.failure is not None:
             raise self._publisher.failure
         return self
@@ -215,7 +215,7 @@ class AsyncClient(SubscriptionControl):
     def _fail(self, error: SluiceError) -> None:
         """Fail everything that waits for the broker. The client cannot be used again."""
         self._publisher.fail(error)
-        self._steering_ended(error)
+        self._end_requests(error)
         self._subscriptions.fail(error)
 
     async def close(self, timeout: float | None = None) -> None:
@@ -233,7 +233,7 @@ class AsyncClient(SubscriptionControl):
             SluiceError: A rejection, or a failure of the store, that was not reported yet.
         """
         unsent = await self.disconnect(self.close_timeout if timeout is None else timeout)
-        unsent.raise_for(self.name)
+        unsent.raise_if_any(self.name)
         if self._publisher.on_rejection is None:
             self._publisher.raise_rejection()
 
@@ -257,8 +257,8 @@ class AsyncClient(SubscriptionControl):
             self._closing.set_result(unsent)
             return unsent
         await asyncio.wait([self._closing], timeout=timeout)
-        ended = self._closing.done() and not self._closing.cancelled()
-        return self._closing.result() if ended else self.unsent
+        is_closed = self._closing.done() and not self._closing.cancelled()
+        return self._closing.result() if is_closed else self.unsent
 
     @property
     def unsent(self) -> Unsent:
@@ -269,23 +269,23 @@ class AsyncClient(SubscriptionControl):
         store = self._publisher.store
         return NOTHING_UNSENT if store.durable else Unsent(store.messages, store.nbytes)
 
-    async def _disconnect(self, running: asyncio.Task[None], timeout: float) -> Unsent:
+    async def _disconnect(self, task: asyncio.Task[None], timeout: float) -> Unsent:
         # The order matters: wait for acknowledgements, write the pending batch to the store, unsubscribe,
         # close the connection, and only then close the stores.
-        ends = asyncio.get_running_loop().time() + timeout
+        deadline = asyncio.get_running_loop().time() + timeout
         store = self._publisher.store
         if self._publisher.failure is None:
             if not store.durable:
                 with suppress(TimeoutError, SluiceError):
-                    async with asyncio.timeout_at(ends):
+                    async with asyncio.timeout_at(deadline):
                         await self._publisher.wait_for_acknowledgements()
             with suppress(OperatorError):  # the store's disk rejected a batch, so it was never accepted
                 self._publisher.flush_batch()
             for subscription in list(self._subscriptions.by_id.values()):
                 await subscription.close()
-            await self._connector.close(ends)
-        running.cancel()
-        await asyncio.wait([running])
+            await self._connector.close(deadline)
+        task.cancel()
+        await asyncio.wait([task])
         if self._publisher.failure is None:
             # Messages published while this closed were accepted, so they must reach the store.
             self._publisher.build_pending_batch()
@@ -296,13 +296,13 @@ class AsyncClient(SubscriptionControl):
             self._bookmark_store.close()
         if not messages:
             return NOTHING_UNSENT
-        kept = "kept by its publish store" if store.durable else "lost with this process"
+        location = "kept by its publish store" if store.durable else "lost with this process"
         log.warning(
             "%s: closed with %d unacknowledged messages (%d bytes), %s.",
             self.name,
             messages,
             nbytes,
-            kept,
+            location,
         )
         return unsent
 
@@ -316,7 +316,7 @@ class AsyncClient(SubscriptionControl):
     @property
     def connected(self) -> bool:
         """Whether the client is logged on now."""
-        return self._up
+        return self._is_connected
 
     @property
     def connections(self) -> int:
@@ -382,7 +382,7 @@ class AsyncClient(SubscriptionControl):
         """
         await self._publisher.store_messages(topic, bodies, timeout)
 
-    def keep_in_file(self, topic: str, body: bytes) -> bool:
+    def store_in_file(self, topic: str, body: bytes) -> bool:
         """Put a message into a store that outlives the process, even if the store is full.
 
         Returns whether the message is stored; False for a store in memory, a failed client or a failed disk.
@@ -390,7 +390,7 @@ class AsyncClient(SubscriptionControl):
         if not self._publisher.store.durable or self._publisher.failure is not None:
             return False
         with suppress(OperatorError):
-            self._publisher.keep(topic, [[body]])
+            self._publisher.store_batches(topic, [[body]])
             return True
         return False
 
@@ -468,23 +468,23 @@ class AsyncClient(SubscriptionControl):
             raise OperatorError(
                 "bad_subscription", f"There is a subscription {id!r} already.", "Give it another id."
             )
-        asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
+        requested, bookmark = bookmark, resolve_bookmark(bookmark, self._bookmark_store, id)
         received = None
-        if options.get("managed") is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
+        if options.get("managed") is not None and requested == MOST_RECENT and bookmark != EPOCH_TEXT:
             received, bookmark = bookmark, EPOCH_TEXT
         command = commands.Subscribe(
             id=id, topic=topic, filter=filter, bookmark=bookmark, received=received, **options
         )
-        acks = command.ack or ("auto" if command.durable is not None else None)
+        ack_mode = command.ack or ("auto" if command.durable is not None else None)
         subscription = Subscription(
             command,
             self._bookmark_store,
-            CreditWindow(id, self._max_held, self._send),
+            CreditWindow(id, self._max_unread_bytes, self._send),
             self._subscriptions.end,
             self,
-            Acknowledger(id, acks, self._send) if acks is not None else None,
+            Acknowledger(id, ack_mode, self._send) if ack_mode is not None else None,
         )
-        async with within(self._request_timeout, "subscribe"):
+        async with limit_time(self._request_timeout, "subscribe"):
             await self._subscriptions.begin(subscription)
         return subscription
 
@@ -493,7 +493,7 @@ class AsyncClient(SubscriptionControl):
 
         Returns whether there was a connection.
         """
-        link = self._connector.link if self._up else None
+        link = self._connector.link if self._is_connected else None
         if link is not None:
             link.send_command(command)
         return link is not None
@@ -503,9 +503,9 @@ class AsyncClient(SubscriptionControl):
     def _check_logon(self, ack: replies.Ack) -> None:
         """Raise ClientError `behind` if messages must be published to a member that is cut off."""
         if ack.sequence is None and (self._needs_sequence or self._publisher.store.nbytes):
-            raise self._make_behind(ack.instance)
+            raise self._add_behind_error(ack.instance)
 
-    def _make_behind(self, instance: str | None) -> ClientError:
+    def _add_behind_error(self, instance: str | None) -> ClientError:
         """Return the error for leaving a member that is cut off from its group. Also adds it to `errors`."""
         self.errors.append(
             ClientError(
@@ -516,46 +516,46 @@ class AsyncClient(SubscriptionControl):
         )
         return self.errors[-1]
 
-    async def _connected(self, link: ClientLink, ack: replies.Ack) -> None:
+    async def _on_connected(self, link: ClientLink, ack: replies.Ack) -> None:
         """Handle a logon: compare sequences, subscribe again, and send unacknowledged messages."""
         if ack.sequence is None:
-            self._connected_unsure(link, ack)
+            self._on_connected_read_only(link, ack)
             return
         known = ack.sequence
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(known)
             self._publisher.acknowledged = known  # another log counts this client's messages separately
         self.instance = ack.instance or ""
-        self._up = True
+        self._is_connected = True
         self._subscriptions.on_connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
-        if ack.forgotten and (repeats := self._publisher.repeats):
+        if ack.forgotten and (repeats := self._publisher.possible_repeats):
             self._on_forgotten(repeats)
-        if not self._first.done():
-            self._first.set_result(None)
+        if not self._first_logon.done():
+            self._first_logon.set_result(None)
         await self._publisher.on_connected(link, known, ack.session, ack.stored or 0)
 
-    def _connected_unsure(self, link: ClientLink, ack: replies.Ack) -> None:
+    def _on_connected_read_only(self, link: ClientLink, ack: replies.Ack) -> None:
         """Stay connected to a member that is cut off from its group, for reading only.
 
         The first published message moves the client to the next address.
         """
 
-        def go_elsewhere() -> None:
-            link.abort(self._make_behind(ack.instance))
+        def change_broker() -> None:
+            link.abort(self._add_behind_error(ack.instance))
 
-        self._publisher.connected_unsure(go_elsewhere)
+        self._publisher.on_connected_read_only(change_broker)
         self.instance = ack.instance or ""
-        self._up = True
+        self._is_connected = True
         self._subscriptions.on_connected(self.instance, link)
-        if not self._first.done():
-            self._first.set_result(None)
+        if not self._first_logon.done():
+            self._first_logon.set_result(None)
 
     def _on_missing(self, known: int) -> None:
         """Report that the broker lacks messages that it had acknowledged."""
         acknowledged, self._publisher.acknowledged = self._publisher.acknowledged, known
-        self._tell(
+        self._report_notice(
             replies.DecisionNotice(
                 code="acknowledged_missing",
                 message=f"{self.instance} has this client's messages up to {known}, and had acknowledged "
@@ -567,7 +567,7 @@ class AsyncClient(SubscriptionControl):
 
     def _on_forgotten(self, repeats: int) -> None:
         """Report that the broker forgot this client's session. Some messages may be stored twice."""
-        self._tell(
+        self._report_notice(
             replies.DecisionNotice(
                 code="session_forgotten",
                 message=f"{self.instance} remembers newer publisher sessions of this name alone, so it can't"
@@ -576,19 +576,19 @@ class AsyncClient(SubscriptionControl):
             )
         )
 
-    def _tell(self, notice: replies.DecisionNotice) -> None:
+    def _report_notice(self, notice: replies.DecisionNotice) -> None:
         """Report a notice to the log and to the application."""
         self.notices.append(notice)
         log.warning("%s: notice %s: %s", self.name, notice.code, notice.message)
         if self._on_notice is not None:
             self._on_notice(notice)
 
-    def _disconnected(self) -> None:
-        self._up = False
-        self._steering_ended(None)
+    def _on_disconnected(self) -> None:
+        self._is_connected = False
+        self._end_requests(None)
         self._publisher.on_disconnected()
 
-    def _note_loss(self, loss: ConnectionLoss) -> None:
+    def _report_loss(self, loss: ConnectionLoss) -> None:
         self.last_loss = loss
         if self._on_disconnect is not None:
             try:
@@ -626,7 +626,7 @@ class AsyncClient(SubscriptionControl):
                 if notice.code == "bookmark_unknown":
                     self._subscriptions.on_unknown(notice.details["id"], notice.details["unknown"])
                 self._connector.on_closing(notice)
-                self._tell(notice)
+                self._report_notice(notice)
             case replies.SubscriptionCancelled() as cancelled:
                 self._subscriptions.on_cancelled(cancelled)
             case replies.ResumedNotice() as resumed:
@@ -647,8 +647,8 @@ class AsyncClient(SubscriptionControl):
             self._connector.on_progress()
         elif ack.of == "subscribe":
             self._subscriptions.on_ack(ack)
-        elif ack.of in STEERING_WORDS:
-            self._steered(ack)
+        elif ack.of in OPTION_COMMAND_TAGS:
+            self._on_request_ack(ack)
         # Replies to unsubscribe and renew are ignored.
 
     def _on_error(self, error: replies.ErrorReply) -> None:
@@ -656,9 +656,9 @@ class AsyncClient(SubscriptionControl):
         if error.code != "refused_before":  # these messages are sent again
             self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
-            self._subscriptions.on_refused(error.id, problem)
-        elif error.of in STEERING_WORDS:
-            self._not_steered(str(error.of), problem)
+            self._subscriptions.on_rejected(error.id, problem)
+        elif error.of in OPTION_COMMAND_TAGS:
+            self._on_request_error(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
             self._subscriptions.on_cancelled(
                 replies.SubscriptionCancelled(id=error.id, code=error.code, message=error.message)

@@ -64,7 +64,7 @@ class BookmarkStore(Protocol):
         """Close open files."""
 
 
-def starting_point(bookmark: str | None, store: BookmarkStore | None, subscription: str) -> str | None:
+def resolve_bookmark(bookmark: str | None, store: BookmarkStore | None, subscription: str) -> str | None:
     """Return the bookmark to send to the broker.
 
     `MOST_RECENT` is replaced by the stored position, or by EPOCH if the store has none.
@@ -93,9 +93,9 @@ class MemoryBookmarkStore:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, int]] = {}
+        self._sequences: dict[str, dict[str, int]] = {}
         self._positions = 0
-        self._done: dict[tuple[str, str], SequenceSet] = {}
+        self._processed: dict[tuple[str, str], SequenceSet] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         """Store that every record up to `sequence` of an instance is processed.
@@ -103,8 +103,8 @@ class MemoryBookmarkStore:
         Raises:
             OperatorError: `store_full` beyond MAX_POSITIONS; in a file also `store_failed`.
         """
-        known = self._known.get(subscription, {})
-        if instance not in known:
+        sequences = self._sequences.get(subscription, {})
+        if instance not in sequences:
             if self._positions >= MAX_POSITIONS:
                 raise OperatorError(
                     "store_full",
@@ -112,31 +112,33 @@ class MemoryBookmarkStore:
                     "forget() subscriptions that no longer exist, or give each client a store of its own.",
                 )
             self._positions += 1
-            self._known[subscription] = known
-        known[instance] = sequence
-        done = self._done.get((subscription, instance))
-        if done is not None:
-            done.remove_upto(sequence)
-            if not done:
-                del self._done[subscription, instance]
+            self._sequences[subscription] = sequences
+        sequences[instance] = sequence
+        processed = self._processed.get((subscription, instance))
+        if processed is not None:
+            processed.remove_through(sequence)
+            if not processed:
+                del self._processed[subscription, instance]
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         """Store that the records `first` to `last` are processed, but not all earlier ones."""
-        self._done.setdefault((subscription, instance), SequenceSet(most=MAX_RANGES)).add(first, last)
+        self._processed.setdefault((subscription, instance), SequenceSet(max_ranges=MAX_RANGES)).add(
+            first, last
+        )
 
     def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
         """Return the ranges processed beyond the most recent bookmark, or None if there are none."""
-        return self._done.get((subscription, instance))
+        return self._processed.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
         """Return the bookmark to resume from, or None if the subscription is unknown."""
-        return format_positions(self._known.get(subscription, {})) or None
+        return format_positions(self._sequences.get(subscription, {})) or None
 
     def forget(self, subscription: str) -> None:
         """Delete all positions of a subscription."""
-        self._positions -= len(self._known.pop(subscription, {}))
-        for key in [key for key in self._done if key[0] == subscription]:
-            del self._done[key]
+        self._positions -= len(self._sequences.pop(subscription, {}))
+        for key in [key for key in self._processed if key[0] == subscription]:
+            del self._processed[key]
 
     def close(self) -> None:
         """Do nothing: there are no files to close."""
@@ -151,7 +153,8 @@ class FileBookmarkStore(MemoryBookmarkStore):
     beside it.
 
     Raises:
-        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind.
+        OperatorError: `store_locked`, `store_failed`, `store_full`, or `bad_store` for a file of another
+            kind. The file is then closed and unlocked.
     """
 
     def __init__(self, path: Path | str, *, sync: bool = False) -> None:
@@ -159,10 +162,11 @@ class FileBookmarkStore(MemoryBookmarkStore):
         self._sync = sync
         self._file = StoreFile(path, "bookmark store")
         self.path = self._file.path
-        self.set_aside_bytes = self._recover()
-        self._longest = COMPACT_AT
-        if sync:
-            self._file.sync_directory()
+        with self._file.close_on_error():
+            self.set_aside_bytes = self._recover()
+            if sync:
+                self._file.sync_directory()
+        self._compact_at = COMPACT_AT
 
     def _recover(self) -> int:
         """Load the file. Returns the number of invalid bytes, which are moved to the `.torn` file."""
@@ -172,23 +176,23 @@ class FileBookmarkStore(MemoryBookmarkStore):
             self._file.truncate(0)
             self._file.append(FIRST_LINE, sync=self._sync)
             return 0
-        good = [lines[0] == FIRST_LINE, *map(self._take, lines[1:])]
-        if not any(good):
+        are_valid = [lines[0] == FIRST_LINE, *map(self._apply_line, lines[1:])]
+        if not any(are_valid):
             raise self._file.refuse()
-        bad = [line for line, fine in zip(lines, good, strict=True) if not fine]
-        if bad:
-            self._file.set_aside(*bad)
-            if all(good[:-1]):
-                self._file.truncate(len(raw) - len(bad[0]))
+        damaged = [line for line, is_valid in zip(lines, are_valid, strict=True) if not is_valid]
+        if damaged:
+            self._file.set_aside(*damaged)
+            if all(are_valid[:-1]):
+                self._file.truncate(len(raw) - len(damaged[0]))
             elif not self._file.rewrite(self._lines()):
                 raise OperatorError(
                     "store_failed",
                     f"The bookmark store {self.path} can't be repaired.",
                     "Free space on its disk.",
                 )
-        return sum(map(len, bad))
+        return sum(map(len, damaged))
 
-    def _take(self, line: bytes) -> bool:
+    def _apply_line(self, line: bytes) -> bool:
         """Apply one line of the file. Returns whether the line is valid."""
         if len(line) < 10 or not line.endswith(b"\n") or line[:9] != b"%08x " % crc32c(line[9:-1]):
             return False
@@ -203,40 +207,42 @@ class FileBookmarkStore(MemoryBookmarkStore):
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
         super().record(subscription, instance, sequence)
-        self._write(_line(subscription, instance, sequence))
+        self._write(_format_line(subscription, instance, sequence))
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         super().record_done(subscription, instance, first, last)
-        self._write(_line(subscription, instance, first, last))
+        self._write(_format_line(subscription, instance, first, last))
 
     def forget(self, subscription: str) -> None:
         super().forget(subscription)
-        self._write(_line(subscription, "", -1))
+        self._write(_format_line(subscription, "", -1))
         self.compact()  # otherwise damage to this one line would bring the older positions back
 
     def _write(self, line: bytes) -> None:
         self._file.append(line, sync=self._sync)
-        if self._file.end >= self._longest:
+        if self._file.end >= self._compact_at:
             self.compact()
 
     def compact(self) -> None:
         """Write the content to a new file, and replace the old file with it."""
         self._file.rewrite(self._lines())
         # Set after a failure, too: compaction is retried after further growth, not at the next update.
-        self._longest = max(COMPACT_AT, 2 * self._file.end)
+        self._compact_at = max(COMPACT_AT, 2 * self._file.end)
 
     def _lines(self) -> Iterator[bytes]:
         yield FIRST_LINE
-        for subscription, known in self._known.items():
-            yield b"".join(_line(subscription, instance, sequence) for instance, sequence in known.items())
-        for (subscription, instance), done in self._done.items():
-            yield b"".join(_line(subscription, instance, first, last) for first, last in done)
+        for subscription, sequences in self._sequences.items():
+            yield b"".join(
+                _format_line(subscription, instance, sequence) for instance, sequence in sequences.items()
+            )
+        for (subscription, instance), processed in self._processed.items():
+            yield b"".join(_format_line(subscription, instance, first, last) for first, last in processed)
 
     def close(self) -> None:
         """Close the file and release its lock."""
         self._file.close()
 
 
-def _line(subscription: str, instance: str, *sequences: int) -> bytes:
+def _format_line(subscription: str, instance: str, *sequences: int) -> bytes:
     text = orjson.dumps([subscription, instance, *sequences])
     return b"%08x %s\n" % (crc32c(text), text)

@@ -89,8 +89,8 @@ class ReconnectPolicy:
 
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait before attempt 0, 1, 2, …, with random jitter."""
-        whole = min(self.longest_delay, self.first_delay * self.factor ** min(attempt, 60))
-        return whole * (1 - self.jitter * random.random())
+        full_delay = min(self.longest_delay, self.first_delay * self.factor ** min(attempt, 60))
+        return full_delay * (1 - self.jitter * random.random())
 
 
 class AddressRotation:
@@ -99,9 +99,9 @@ class AddressRotation:
     Each failure selects the next address; each full pass increases the delay.
     """
 
-    def __init__(self, number: int, policy: ReconnectPolicy) -> None:
+    def __init__(self, address_count: int, policy: ReconnectPolicy) -> None:
         self.current = 0
-        self._number = number
+        self._address_count = address_count
         self._policy = policy
         self._failures = 0
         self._last_code = ""
@@ -114,9 +114,9 @@ class AddressRotation:
     @property
     def is_round_complete(self) -> bool:
         """Whether every address has failed since the last stable connection."""
-        return self._failures >= self._number
+        return self._failures >= self._address_count
 
-    def note_connection(self, code: str, up_s: float, *, moved: bool) -> None:
+    def record_connection(self, code: str, up_s: float, *, had_progress: bool) -> None:
         """Reset the delays if the connection that just ended was stable.
 
         A connection that ended with the same code as the one before it was not stable, however long the peers
@@ -125,9 +125,9 @@ class AddressRotation:
         Args:
             code: Error code with which the connection ended.
             up_s: Seconds for which the connection lasted.
-            moved: Whether anything was delivered or acknowledged on it.
+            had_progress: Whether anything was delivered or acknowledged on it.
         """
-        same = code == self._last_code and (code != PLAIN_LOSS or not moved)
+        same = code == self._last_code and (code != PLAIN_LOSS or not had_progress)
         recurs = same and up_s < STEADY_DELAYS * self._policy.longest_delay
         if up_s > self._policy.longest_delay and not recurs:
             self._failures = 0
@@ -135,9 +135,9 @@ class AddressRotation:
 
     def on_failure(self) -> float:
         """Select the next address after a failure. Returns the seconds to wait before trying it."""
-        delay = self._policy.delay(self._failures // self._number)
+        delay = self._policy.delay(self._failures // self._address_count)
         self._failures += 1
-        self.current = (self.current + 1) % self._number
+        self.current = (self.current + 1) % self._address_count
         return delay
 
 
@@ -146,9 +146,9 @@ log.addHandler(logging.NullHandler())
 
 _CHECK_INTERVAL_S = 5.0
 """Maximum seconds between two checks of a connection's liveness."""
-_DAMAGE = frozenset({"bad_frame", "frame_too_large", "bad_batch", "bad_command", "unknown_command"})
+_DAMAGE_CODES = frozenset({"bad_frame", "frame_too_large", "bad_batch", "bad_command", "unknown_command"})
 """Error codes that this client cannot cause: the broker received bytes that were damaged in transit."""
-MAX_DAMAGED = 10
+MAX_DAMAGED_CONNECTIONS = 10
 """Maximum number of consecutive connections that end with such a code without progress.
 
 Then the client gives up.
@@ -166,11 +166,11 @@ class Connector:
     """Returns the publisher session for the next logon."""
     _policy: ReconnectPolicy
     _on_frames: OnFrames
-    _check_answer: Callable[[Ack], None]
+    _check_logon_reply: Callable[[Ack], None]
     """Raises SluiceError for a logon reply after which the client must leave the broker."""
-    _on_up: Callable[[ClientLink, Ack], Awaitable[None]]
+    _on_logged_on: Callable[[ClientLink, Ack], Awaitable[None]]
     """Awaited with the link and the logon reply after each logon."""
-    _on_down: Callable[[], None]
+    _on_disconnected: Callable[[], None]
     """Called after each lost connection and each failed attempt."""
     _on_loss: Callable[[ConnectionLoss], None]
     """Called with each loss, except while the client closes."""
@@ -178,17 +178,17 @@ class Connector:
     """Open link; None while disconnected."""
     connections: int = 0
     """Number of successful logons."""
-    _answer: asyncio.Future[Ack] | None = None
+    _logon_reply: asyncio.Future[Ack] | None = None
     """Completed by the reply to the current logon."""
-    _wanted_delay: float = 0.0
+    _requested_delay: float = 0.0
     """Minimum seconds until the next attempt, as the broker requested."""
-    _last_word: SluiceError | None = None
+    _close_reason: SluiceError | None = None
     """Reason that the broker gave for closing the connection."""
-    _heard_heartbeat: bool = False
+    _expects_heartbeats: bool = False
     """Whether the broker sends heartbeats, so that its silence is an error."""
-    _damaged: int = 0
+    _damaged_connections: int = 0
     """Number of consecutive connections that ended with damaged bytes."""
-    _moved: bool = False
+    _has_progress: bool = False
     """Whether anything was delivered or acknowledged on this connection."""
     _closing: bool = False
 
@@ -197,131 +197,141 @@ class Connector:
 
         Returns the reason.
         """
-        turns, down_since = AddressRotation(len(self._addresses), self._policy), _now()
+        rotation, down_since = AddressRotation(len(self._addresses), self._policy), _loop_time()
         while True:
             up_at, failure = None, None
             try:
-                link, ack = await self._connect(self._addresses[turns.current])
-                up_at = _now()
-                failure = await self._stay(link, ack)
+                link, ack = await self._connect(self._addresses[rotation.current])
+                up_at = _loop_time()
+                failure = await self._run_connection(link, ack)
             except (OSError, TimeoutError, SluiceError) as problem:
                 failure = problem
             finally:
                 if self.link is not None and not self.link.lost.done():
                     self.link.abort()
                 self.link = None
-                if self._answer is not None and self._answer.done() and not self._answer.cancelled():
-                    self._answer.exception()
-                self._on_down()
-            error, now = _as_error(failure), _now()
+                if (
+                    self._logon_reply is not None
+                    and self._logon_reply.done()
+                    and not self._logon_reply.cancelled()
+                ):
+                    self._logon_reply.exception()
+                self._on_disconnected()
+            error, now = _to_sluice_error(failure), _loop_time()
             if up_at is not None:
                 down_since = now
-                turns.note_connection(error.code, now - up_at, moved=self._moved)
-            address = self._addresses[turns.current]
-            delay, wanted = turns.on_failure(), self._wanted_delay
-            if error.code == "behind" and not turns.is_round_complete:
-                wanted = 0.0  # the delay is for that broker; the next address is another one
-            delay = max(delay, wanted)
-            end = self._pointless(error, now - down_since, turns)
+                rotation.record_connection(error.code, now - up_at, had_progress=self._has_progress)
+            address = self._addresses[rotation.current]
+            delay, requested_delay = rotation.on_failure(), self._requested_delay
+            if error.code == "behind" and not rotation.is_round_complete:
+                requested_delay = 0.0  # the delay is for that broker; the next address is another one
+            delay = max(delay, requested_delay)
+            final_error = self._final_error(error, now - down_since, rotation)
             if not self._closing:
-                self._report(ConnectionLoss(error, address.text, turns.failures, None if end else delay))
-            if end is not None:
-                return end
+                self._report(
+                    ConnectionLoss(error, address.text, rotation.failures, None if final_error else delay)
+                )
+            if final_error is not None:
+                return final_error
             await asyncio.sleep(delay)
-            self._wanted_delay = 0.0
+            self._requested_delay = 0.0
 
     def _report(self, loss: ConnectionLoss) -> None:
         """Report a loss to the log and the client.
 
         Of consecutive losses only number 1, 2, 4, 8, … are logged as warnings; the others have level DEBUG.
         """
-        often = loss.failures & (loss.failures - 1) and loss.retry_in_s is not None
-        log.log(logging.DEBUG if often else logging.WARNING, "%s: %s", self._logon.name, loss)
+        is_repeated = loss.failures & (loss.failures - 1) and loss.retry_in_s is not None
+        log.log(logging.DEBUG if is_repeated else logging.WARNING, "%s: %s", self._logon.name, loss)
         self._on_loss(loss)
 
-    def _pointless(self, error: SluiceError, outage: float, turns: AddressRotation) -> SluiceError | None:
+    def _final_error(
+        self, error: SluiceError, outage: float, rotation: AddressRotation
+    ) -> SluiceError | None:
         """Return the error with which the client must give up, or None to try again."""
         if isinstance(error, ClientError) and is_permanent(error.code):
-            self._damaged = self._damaged + 1 if error.code in _DAMAGE else MAX_DAMAGED
-            if self._damaged >= MAX_DAMAGED:
+            self._damaged_connections = (
+                self._damaged_connections + 1 if error.code in _DAMAGE_CODES else MAX_DAMAGED_CONNECTIONS
+            )
+            if self._damaged_connections >= MAX_DAMAGED_CONNECTIONS:
                 return error
         # "behind" is no lost connection: the client refused to stay at a member that is cut off.
         was_lost = self.connections > 0 and error.code != "behind"
-        if not self._policy.enabled and (was_lost or turns.is_round_complete):
+        if not self._policy.enabled and (was_lost or rotation.is_round_complete):
             return error
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
-        return error if limit is not None and outage >= limit and turns.is_round_complete else None
+        return error if limit is not None and outage >= limit and rotation.is_round_complete else None
 
     async def _connect(self, address: BrokerAddress) -> tuple[ClientLink, Ack]:
         """Open a link and log on. Returns the link and the broker's reply."""
-        self._last_word = None
-        self._heard_heartbeat = self._moved = False
-        self._answer = asyncio.get_running_loop().create_future()
+        self._close_reason = None
+        self._expects_heartbeats = self._has_progress = False
+        self._logon_reply = asyncio.get_running_loop().create_future()
         link = await open_link(address, self._receive, self._policy.connect_timeout, self._tls)
         self.link = link
         link.send_command(msgspec.structs.replace(self._logon, session=self._session()))
         async with asyncio.timeout(self._policy.logon_timeout):
-            either: list[asyncio.Future[Any]] = [self._answer, link.lost]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self._answer.done():
-            raise self._why(link) or ConnectionResetError("the connection was closed during logon")
-        ack = self._answer.result()
-        self._check_answer(ack)  # before counting it as a connection: the next address may be better
+            outcomes: list[asyncio.Future[Any]] = [self._logon_reply, link.lost]
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+        if not self._logon_reply.done():
+            raise self._loss_reason(link) or ConnectionResetError("the connection was closed during logon")
+        ack = self._logon_reply.result()
+        self._check_logon_reply(ack)  # before counting it as a connection: the next address may be better
         # A broker that agreed to send heartbeats must not be silent from now on.
-        self._heard_heartbeat = bool(ack.heartbeat_ms)
+        self._expects_heartbeats = bool(ack.heartbeat_ms)
         self.connections += 1
         return link, ack
 
-    async def _stay(self, link: ClientLink, ack: Ack) -> Exception | None:
+    async def _run_connection(self, link: ClientLink, ack: Ack) -> Exception | None:
         """Run the client's logon callback while watching the link. Sending stored messages may take long."""
-        entering = asyncio.ensure_future(self._on_up(link, ack))
+        on_logged_on_task = asyncio.ensure_future(self._on_logged_on(link, ack))
 
-        def entered(task: asyncio.Future[None]) -> None:
+        def abort_on_error(task: asyncio.Future[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 link.abort(cast(Exception, error))
 
-        entering.add_done_callback(entered)
+        on_logged_on_task.add_done_callback(abort_on_error)
         try:
             return await self._watch(link)
         finally:
-            entering.cancel()
+            on_logged_on_task.cancel()
 
     async def _watch(self, link: ClientLink) -> Exception | None:
         """Send heartbeats until the link is lost or the broker is silent for too long. Returns the reason."""
         interval_ms = self._logon.heartbeat_ms or 0
         pause = min(interval_ms / 4_000, _CHECK_INTERVAL_S) if interval_ms else _CHECK_INTERVAL_S
-        said_at = link.now_ms()
+        heartbeat_sent_at = link.now_ms()
         while not link.lost.done():
             await asyncio.wait([link.lost], timeout=pause)
             if link.lost.done():
                 break
             link.sample_liveness()
-            now, life = link.now_ms(), link.liveness
-            if self._heard_heartbeat and life.is_silent(now, interval_ms):
-                link.abort(_silent(now - life.heard_at))
-            elif life.is_frame_overdue(now):
-                link.abort(_overdue())
-            elif interval_ms and now - said_at >= interval_ms / 2 and not link.unwritten_bytes:
+            now, liveness = link.now_ms(), link.liveness
+            if self._expects_heartbeats and liveness.is_silent(now, interval_ms):
+                link.abort(_silence_error(now - liveness.heard_at))
+            elif liveness.is_frame_overdue(now):
+                link.abort(_frame_timeout_error())
+            elif interval_ms and now - heartbeat_sent_at >= interval_ms / 2 and not link.unwritten_bytes:
                 # Skip the heartbeat while bytes wait to be written: it could not arrive before them.
-                said_at = now
+                heartbeat_sent_at = now
                 link.send_command(commands.ClientHeartbeat())
-        return self._why(link)
+        return self._loss_reason(link)
 
-    def _why(self, link: ClientLink) -> Exception | None:
+    def _loss_reason(self, link: ClientLink) -> Exception | None:
         """Return the reason of a lost connection; the broker's own reason comes first."""
-        return self._last_word or (link.lost.result() if link.lost.done() else None)
+        return self._close_reason or (link.lost.result() if link.lost.done() else None)
 
     def _receive(self, link: ClientLink, frames: list[NativeFrame]) -> None:
         """Process the logon reply, then pass further frames to the client."""
-        answer = self._answer
-        if answer is not None and not answer.done() and frames:
+        logon_reply = self._logon_reply
+        if logon_reply is not None and not logon_reply.done() and frames:
             reply, frames = parse_reply(frames[0].payload), frames[1:]
             if isinstance(reply, Ack) and reply.of == "logon":
                 if reply.name not in (None, self._logon.name):
                     raise ClientError("bad_frame", f"The logon arrived as {reply.name!r}'s.", "")
-                answer.set_result(reply)
+                logon_reply.set_result(reply)
             elif isinstance(reply, ErrorReply | ClosingNotice):
-                answer.set_exception(ClientError.from_dict(reply.code, reply.message, reply.fix))
+                logon_reply.set_exception(ClientError.from_dict(reply.code, reply.message, reply.fix))
             if isinstance(reply, ClosingNotice):
                 self.on_closing(reply)
         if frames:
@@ -331,43 +341,43 @@ class Connector:
 
     def on_heartbeat(self) -> None:
         """Record that the broker sends heartbeats, so that its silence is an error."""
-        self._heard_heartbeat = True
+        self._expects_heartbeats = True
 
     def on_progress(self) -> None:
         """Record that something was delivered or acknowledged."""
-        self._damaged, self._moved = 0, True
+        self._damaged_connections, self._has_progress = 0, True
 
     def on_closing(self, reply: ClosingNotice | DecisionNotice) -> None:
         """Record why the broker will close the connection, and when the client may reconnect."""
         if isinstance(reply, ClosingNotice):
-            self._last_word = ClientError.from_dict(reply.code, reply.message, reply.fix)
+            self._close_reason = ClientError.from_dict(reply.code, reply.message, reply.fix)
         if reply.retry_after_ms:
-            self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)
+            self._requested_delay = max(self._requested_delay, reply.retry_after_ms / 1000)
 
     def on_close_requested(self, reply: CloseRequested) -> None:
         """Close the connection because the broker asked for it, after writing buffered data.
 
         The client reconnects after the delay that the broker named.
         """
-        self._last_word = ClientError.from_dict(reply.code, reply.message)
-        self._wanted_delay = max(self._wanted_delay, (reply.retry_after_ms or 0) / 1000)
+        self._close_reason = ClientError.from_dict(reply.code, reply.message)
+        self._requested_delay = max(self._requested_delay, (reply.retry_after_ms or 0) / 1000)
         if self.link is not None:
             self.link.close()
 
-    async def close(self, ends: float) -> None:
+    async def close(self, deadline: float) -> None:
         """Write buffered data and close the link.
 
         Args:
-            ends: Event-loop time until which to wait for the close, but at most 2 seconds from now.
+            deadline: Event-loop time until which to wait for the close, but at most 2 seconds from now.
         """
         self._closing = True
         link = self.link
         if link is not None:
             link.close()
-            await asyncio.wait([link.lost], timeout=min(2.0, max(ends - _now(), 0)))
+            await asyncio.wait([link.lost], timeout=min(2.0, max(deadline - _loop_time(), 0)))
 
 
-def _as_error(failure: Exception | None) -> SluiceError:
+def _to_sluice_error(failure: Exception | None) -> SluiceError:
     """Return the failure of a connection as an error with code, sentence and fix."""
     if isinstance(failure, SluiceError):
         return failure
@@ -385,7 +395,7 @@ def _as_error(failure: Exception | None) -> SluiceError:
     )
 
 
-def _silent(silent_ms: int) -> OperatorError:
+def _silence_error(silent_ms: int) -> OperatorError:
     return OperatorError(
         "broker_silent",
         f"The broker sent and acknowledged no byte for {silent_ms / 1_000:.1f} s.",
@@ -393,7 +403,7 @@ def _silent(silent_ms: int) -> OperatorError:
     )
 
 
-def _overdue() -> OperatorError:
+def _frame_timeout_error() -> OperatorError:
     return OperatorError(
         "frame_timeout",
         f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
@@ -401,19 +411,19 @@ def _overdue() -> OperatorError:
     )
 
 
-def _now() -> float:
+def _loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
 async def open_link(
-    address: BrokerAddress, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
+    address: BrokerAddress, on_frames: OnFrames, timeout: float, tls: ssl.SSLContext | None
 ) -> ClientLink:
     """Open a link that is ready for the logon.
 
     Args:
         address: Address to connect to.
         on_frames: Called with received frames.
-        time_out: Maximum seconds to connect, with the WebSocket handshake.
+        timeout: Maximum seconds to connect, with the WebSocket handshake.
         tls: Context, used if the address has a TLS scheme.
 
     Raises:
@@ -429,7 +439,7 @@ async def open_link(
         from broker_core.client.websocket_link import WebSocketLink
 
         link = WebSocketLink(on_frames, address)
-    async with asyncio.timeout(time_out):
+    async with asyncio.timeout(timeout):
         await asyncio.get_running_loop().create_connection(
             lambda: link, address.host, address.port, ssl=tls if address.secure else None
         )

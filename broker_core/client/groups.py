@@ -34,7 +34,7 @@ from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subp
 
 MAX_PATTERNS = 1_000
 """Maximum number of patterns of all groups together."""
-MAX_REMEMBERED = 65_536
+MAX_CACHED_TOPICS = 65_536
 """Maximum number of topics in the routing cache. The cache is cleared when it is full."""
 
 
@@ -61,82 +61,84 @@ class TopicRouter:
             for text in dict.fromkeys(texts)
         ]
         if not all(topics.values()) or not topics or len(routes) > MAX_PATTERNS:
-            raise _bad(
+            raise _bad_groups_error(
                 f"Each group needs topics, and all groups together can have at most {MAX_PATTERNS} patterns."
             )
         for route in routes:
             if route.pattern.text.startswith("~"):
-                raise _bad(
+                raise _bad_groups_error(
                     f"{route.pattern.text[:80]!r} is a regular expression, which can't be compared with "
                     "other patterns."
                 )
         for one, other in combinations(routes, 2):
             if one.group != other.group:
                 _check_routes(one, other)
-        around = {
+        wider_patterns = {
             route: sum(is_subpattern(route.pattern, other.pattern) for other in routes if other is not route)
             for route in routes
         }
         # A pattern that lies within more other patterns is narrower, so it is tried first.
-        self._routes = sorted(routes, key=lambda route: -around[route])
-        self._known: dict[str, str] = {}
+        self._routes = sorted(routes, key=lambda route: -wider_patterns[route])
+        self._group_by_topic: dict[str, str] = {}
 
-    def group_of(self, topic: str) -> str:
+    def find_group(self, topic: str) -> str:
         """Return the name of the group that has a topic.
 
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        known = self._known.get(topic)
+        known = self._group_by_topic.get(topic)
         return known if known is not None else self._find(topic)
 
     def _find(self, topic: str) -> str:
         found = next((route.group for route in self._routes if route.pattern.matches(topic)), None)
         if found is None:
-            raise _nobody(topic)
-        if len(self._known) >= MAX_REMEMBERED:
-            self._known.clear()
-        self._known[topic] = found
+            raise _no_group_error(topic)
+        if len(self._group_by_topic) >= MAX_CACHED_TOPICS:
+            self._group_by_topic.clear()
+        self._group_by_topic[topic] = found
         return found
 
-    def groups_of(self, text: str) -> list[str]:
+    def find_groups(self, text: str) -> list[str]:
         """Return the groups that may have a topic of this pattern, without duplicates.
 
         Raises:
             ClientError: `bad_pattern`.
             OperatorError: `no_group_for_topic`.
         """
-        asked = TopicPattern.parse(text)
-        if asked.exact is not None:
-            return [self.group_of(asked.exact)]
+        requested = TopicPattern.parse(text)
+        if requested.exact is not None:
+            return [self.find_group(requested.exact)]
         found = []
         for route in self._routes:
-            if not are_disjoint(asked, route.pattern):
+            if not are_disjoint(requested, route.pattern):
                 found.append(route.group)
-            if is_subpattern(asked, route.pattern):
+            if is_subpattern(requested, route.pattern):
                 break  # wider patterns contain these topics too, but the narrower route takes them
         if not found:
-            raise _nobody(text)
+            raise _no_group_error(text)
         return list(dict.fromkeys(found))
 
 
 def _check_routes(one: TopicRoute, other: TopicRoute) -> None:
     """Raise OperatorError `bad_groups` if patterns of two groups are equal, or overlap in part."""
     if one.pattern == other.pattern:
-        raise _bad(f"{one.pattern.text!r} is a pattern of both {one.group!r} and {other.group!r}.")
+        raise _bad_groups_error(
+            f"{one.pattern.text!r} is a pattern of both {one.group!r} and {other.group!r}."
+        )
     apart = are_disjoint(one.pattern, other.pattern)
     if not (apart or is_subpattern(one.pattern, other.pattern) or is_subpattern(other.pattern, one.pattern)):
-        raise _bad(
+        raise _bad_groups_error(
             f"{one.pattern.text!r} of {one.group!r} and {other.pattern.text!r} of {other.group!r} overlap, "
             "and neither contains the other."
         )
 
 
-def _bad(sentence: str) -> OperatorError:
+def _bad_groups_error(sentence: str) -> OperatorError:
     return OperatorError("bad_groups", sentence, "Give each group its own patterns; one may contain another.")
 
 
-def _nobody(topic: str) -> OperatorError:
+def _no_group_error(topic: str) -> OperatorError:
     return OperatorError(
         "no_group_for_topic",
         f"No group has the topic {topic[:80]!r}.",
@@ -145,7 +147,7 @@ def _nobody(topic: str) -> OperatorError:
     )
 
 
-_OF_ONE = ("publish_store", "bookmark_store")
+_UNSHARED_OPTIONS = ("publish_store", "bookmark_store")
 """Options of AsyncClient that groups must not share."""
 
 
@@ -187,7 +189,7 @@ class AsyncGroups:
         """
         self.name = name
         self._routes = TopicRouter({group: one.topics for group, one in groups.items()})
-        _check(groups, options)
+        _check_unshared(groups, options)
         self.clients = {
             group: AsyncClient(one.addresses, name, **{**options, **one.options})
             for group, one in groups.items()
@@ -224,7 +226,9 @@ class AsyncGroups:
         Raises:
             SluiceError: Error of the first failed group, with `group` in its details.
         """
-        await run_for_each_group(self.clients, lambda _, client: client.close(timeout), to_the_end=True)
+        await run_for_each_group(
+            self.clients, lambda _, client: client.close(timeout), continue_after_error=True
+        )
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -233,13 +237,13 @@ class AsyncGroups:
         with closing_notes(error):
             await self.close(0 if is_interruption(error) else None)
 
-    def group_of(self, topic: str) -> str:
+    def find_group(self, topic: str) -> str:
         """Return the name of the group that has a topic.
 
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        return self._routes.group_of(topic)
+        return self._routes.find_group(topic)
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
         """Publish one message to the group that has the topic; see `AsyncClient.publish`.
@@ -249,7 +253,7 @@ class AsyncGroups:
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        return self.clients[self._routes.group_of(topic)].publish(topic, body)
+        return self.clients[self._routes.find_group(topic)].publish(topic, body)
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
         """Publish messages of one topic as one batch; see `AsyncClient.publish_many`.
@@ -257,7 +261,7 @@ class AsyncGroups:
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        await self.clients[self._routes.group_of(topic)].publish_many(topic, bodies)
+        await self.clients[self._routes.find_group(topic)].publish_many(topic, bodies)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all groups have acknowledged all published messages.
@@ -292,34 +296,34 @@ class AsyncGroups:
             SluiceError: Error of the first failed group, with `group` in its details.
             OperatorError: `no_group_for_topic`.
         """
-        groups = self._routes.groups_of(topic)
+        groups = self._routes.find_groups(topic)
         instances = {client.instance for client in self.clients.values()}
-        made: dict[str, Subscription] = {}
+        subscriptions: dict[str, Subscription] = {}
 
-        async def begin(group: str, client: AsyncClient) -> None:
-            own = group_bookmark(bookmark, client.instance, instances - {client.instance})
-            made[group] = await client.subscribe(topic, filter, own, id, **options)
+        async def subscribe_group(group: str, client: AsyncClient) -> None:
+            group_start = group_bookmark(bookmark, client.instance, instances - {client.instance})
+            subscriptions[group] = await client.subscribe(topic, filter, group_start, id, **options)
 
         try:
-            await run_for_each_group({group: self.clients[group] for group in groups}, begin)
+            await run_for_each_group({group: self.clients[group] for group in groups}, subscribe_group)
         except BaseException:
-            for subscription in made.values():
+            for subscription in subscriptions.values():
                 await subscription.close()
             raise
-        return GroupsSubscription({group: made[group] for group in groups})
+        return GroupsSubscription({group: subscriptions[group] for group in groups})
 
 
-def _check(groups: Mapping[str, GroupConfig], options: Mapping[str, Any]) -> None:
+def _check_unshared(groups: Mapping[str, GroupConfig], options: Mapping[str, Any]) -> None:
     """Raise OperatorError `bad_groups` if two groups share a store or an address."""
-    if shared := [store for store in _OF_ONE if options.get(store) is not None]:
-        raise _one_store(shared[0])
+    if shared := [store for store in _UNSHARED_OPTIONS if options.get(store) is not None]:
+        raise _shared_store_error(shared[0])
     stores: dict[int, str] = {}
     known: dict[str, str] = {}
     for group, one in groups.items():
-        for name in _OF_ONE:
+        for name in _UNSHARED_OPTIONS:
             store = one.options.get(name)
             if store is not None and stores.setdefault(id(store), group) != group:
-                raise _one_store(name)
+                raise _shared_store_error(name)
         for address in one.addresses:
             if (other := known.setdefault(address, group)) != group:
                 raise OperatorError(
@@ -329,9 +333,9 @@ def _check(groups: Mapping[str, GroupConfig], options: Mapping[str, Any]) -> Non
                 )
 
 
-def _one_store(name: str) -> OperatorError:
+def _shared_store_error(name: str) -> OperatorError:
     return OperatorError(
         "bad_groups",
         f"A {name} belongs to one group: it has one instance's numbers.",
-        f"Give each Group its own {name}.",
+        f"Give each GroupConfig its own {name}.",
     )

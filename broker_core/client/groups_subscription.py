@@ -19,35 +19,36 @@ from broker_core.client.subscription import Subscription
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols.replies import GapNotice
 
-Part = TypeVar("Part")
+GroupMember = TypeVar("GroupMember")
 
 
 async def run_for_each_group(
-    parts: Mapping[str, Part],
-    work: Callable[[str, Part], Coroutine[Any, Any, object]],
+    objects: Mapping[str, GroupMember],
+    work: Callable[[str, GroupMember], Coroutine[Any, Any, object]],
     *,
-    to_the_end: bool = False,
+    continue_after_error: bool = False,
 ) -> None:
     """Run a coroutine for each group concurrently and wait for all of them.
 
     Args:
-        parts: At least one group's object, by group name.
+        objects: At least one group's object, by group name.
         work: Called with the name and the object of each group.
-        to_the_end: Whether the other groups continue after an error. Default: an error cancels them.
+        continue_after_error: Whether the other groups continue after an error. Default: an error cancels
+            them.
 
     Raises:
         BaseException: First error in the order of the groups. A SluiceError has `group` in its details.
     """
-    doing = {asyncio.ensure_future(work(group, part)): group for group, part in parts.items()}
+    tasks = {asyncio.ensure_future(work(group, member)): group for group, member in objects.items()}
     try:
         await asyncio.wait(
-            doing, return_when=asyncio.ALL_COMPLETED if to_the_end else asyncio.FIRST_EXCEPTION
+            tasks, return_when=asyncio.ALL_COMPLETED if continue_after_error else asyncio.FIRST_EXCEPTION
         )
     finally:
-        for task in doing:
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(doing)
-    for task, group in doing.items():
+        await asyncio.wait(tasks)
+    for task, group in tasks.items():
         error = None if task.cancelled() else task.exception()
         if isinstance(error, SluiceError):
             error.details["group"] = group
@@ -58,17 +59,17 @@ async def run_for_each_group(
 class AllReplaysCompleted:
     """Event that is set when the replay of every group has caught up. Same interface as `asyncio.Event`."""
 
-    def __init__(self, parts: Sequence[Subscription]) -> None:
-        self._parts = parts
+    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
+        self._subscriptions = subscriptions
 
     def is_set(self) -> bool:
         """Return whether the replays of all groups have caught up."""
-        return all(part.completed.is_set() for part in self._parts)
+        return all(subscription.completed.is_set() for subscription in self._subscriptions)
 
     async def wait(self) -> bool:
         """Wait until the replays of all groups have caught up."""
-        for part in self._parts:
-            await part.completed.wait()
+        for subscription in self._subscriptions:
+            await subscription.completed.wait()
         return True
 
 
@@ -81,12 +82,12 @@ class GroupsSubscription(SubscriptionReader):
     def __init__(self, by_group: Mapping[str, Subscription]) -> None:
         super().__init__()
         self.by_group = dict(by_group)
-        self.parts: Sequence[Subscription] = tuple(by_group.values())
-        self.id = self.parts[0].id
-        self.timestamp = self.parts[0].timestamp
-        self.completed = AllReplaysCompleted(self.parts)
-        self._turn = 0
-        self._of: dict[str, Subscription] = {}
+        self.subscriptions: Sequence[Subscription] = tuple(by_group.values())
+        self.id = self.subscriptions[0].id
+        self.timestamp = self.subscriptions[0].timestamp
+        self.completed = AllReplaysCompleted(self.subscriptions)
+        self._next_index = 0
+        self._by_instance: dict[str, Subscription] = {}
         """Subscription that delivered records of an instance, by instance name."""
         self._newest: Subscription | None = None
         """Subscription whose batch the application received last."""
@@ -94,56 +95,58 @@ class GroupsSubscription(SubscriptionReader):
     @property
     def gaps(self) -> list[GapNotice]:
         """Intervals that the logs of the groups no longer had."""
-        return [gap for part in self.parts for gap in part.gaps]
+        return [gap for subscription in self.subscriptions for gap in subscription.gaps]
 
     # Reading: implementation of SubscriptionReader.
 
     def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
-        for _ in self.parts:
-            part = self.parts[self._turn]
-            self._turn = (self._turn + 1) % len(self.parts)
-            arrived = part.poll(until_completed)
+        for _ in self.subscriptions:
+            subscription = self.subscriptions[self._next_index]
+            self._next_index = (self._next_index + 1) % len(self.subscriptions)
+            arrived = subscription.poll(until_completed)
             if arrived is not None:
-                self._of[arrived.instance] = part
+                self._by_instance[arrived.instance] = subscription
                 return arrived
         return None
 
     def is_finished(self, until_completed: bool = False) -> bool:
         # Ask every subscription, so that the error of a failed one is raised although others can continue.
-        ended = [part.is_finished(until_completed) for part in self.parts]
-        return all(ended)
+        finished = [subscription.is_finished(until_completed) for subscription in self.subscriptions]
+        return all(finished)
 
     def add_waiter(self, waiter: asyncio.Future[None]) -> None:
-        for part in self.parts:
-            part.add_waiter(waiter)
+        for subscription in self.subscriptions:
+            subscription.add_waiter(waiter)
 
     def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
-        for part in self.parts:
-            part.remove_waiter(waiter)
+        for subscription in self.subscriptions:
+            subscription.remove_waiter(waiter)
 
     def on_next_requested(self) -> None:
         if self._newest is not None:
             self._newest.on_next_requested()
 
     def on_delivered(self, arrived: ReceivedBatch) -> None:
-        self._newest = self._of[arrived.instance]
+        self._newest = self._by_instance[arrived.instance]
         self._newest.on_delivered(arrived)
 
     def replay_batches_remaining(self) -> float:
-        return sum(max(part.replay_batches_remaining(), 0) for part in self.parts)
+        return sum(max(subscription.replay_batches_remaining(), 0) for subscription in self.subscriptions)
 
     # Called by the application.
 
-    def _part_of(self, item: Message | Batch) -> Subscription | None:
+    def _find_subscription(self, item: Message | Batch) -> Subscription | None:
         """Return the subscription that delivered a message or batch."""
         if isinstance(item, Message):
-            return self._of.get(item.instance)
-        return next((part for part in self.parts if part.has_received(item)), None)
+            return self._by_instance.get(item.instance)
+        return next(
+            (subscription for subscription in self.subscriptions if subscription.has_received(item)), None
+        )
 
     def done(self, item: Message | Batch) -> None:
         """Mark a message or a whole batch as processed; see `Subscription.done`."""
-        if (part := self._part_of(item)) is not None:
-            part.done(item)
+        if (subscription := self._find_subscription(item)) is not None:
+            subscription.done(item)
 
     def bookmark_after(self, item: Message | Batch) -> str | None:
         """Return the bookmark that resumes after an item and everything read before it, in every group.
@@ -152,11 +155,15 @@ class GroupsSubscription(SubscriptionReader):
         began at a time is missing from the bookmark until something was read from it, and then begins at its
         start. See `Subscription.bookmark_after`.
         """
-        part = self._part_of(item)
-        own = part.bookmark_after(item) if part is not None else None
+        subscription = self._find_subscription(item)
+        own = subscription.bookmark_after(item) if subscription is not None else None
         if own is None:
             return None
-        others = [format_positions(other.processed_positions) for other in self.parts if other is not part]
+        others = [
+            format_positions(other.processed_positions)
+            for other in self.subscriptions
+            if other is not subscription
+        ]
         return ",".join([own, *filter(None, others)])
 
     def ack(self, item: Message | None = None) -> None:
@@ -172,16 +179,20 @@ class GroupsSubscription(SubscriptionReader):
         Raises:
             OperatorError: `no_acks`.
         """
-        part = self._newest if item is None else self._part_of(item)
-        return (part or self.parts[0]).prepare_ack(item)
+        subscription = self._newest if item is None else self._find_subscription(item)
+        return (subscription or self.subscriptions[0]).prepare_ack(item)
 
     async def pause(self) -> None:
         """Pause delivery of all groups until `resume()`. Messages in flight still arrive."""
-        await run_for_each_group(self.by_group, lambda _, part: part.pause(), to_the_end=True)
+        await run_for_each_group(
+            self.by_group, lambda _, subscription: subscription.pause(), continue_after_error=True
+        )
 
     async def resume(self) -> None:
         """Resume delivery of all groups."""
-        await run_for_each_group(self.by_group, lambda _, part: part.resume(), to_the_end=True)
+        await run_for_each_group(
+            self.by_group, lambda _, subscription: subscription.resume(), continue_after_error=True
+        )
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Change the rate limit of each group; None removes it. See `Subscription.set_rate`.
@@ -189,15 +200,19 @@ class GroupsSubscription(SubscriptionReader):
         Raises:
             ClientError: `bad_rate`.
         """
-        await run_for_each_group(self.by_group, lambda _, part: part.set_rate(rate, max_gap), to_the_end=True)
+        await run_for_each_group(
+            self.by_group,
+            lambda _, subscription: subscription.set_rate(rate, max_gap),
+            continue_after_error=True,
+        )
 
     async def close(self, *, delete: bool = False) -> None:
         """Unsubscribe in all groups. Iterations end after the messages that were already received.
 
         `delete` also deletes durable subscriptions at the brokers.
         """
-        for part in self.parts:
-            await part.close(delete=delete)
+        for subscription in self.subscriptions:
+            await subscription.close(delete=delete)
 
 
 def group_bookmark(bookmark: str | None, instance: str, others: Collection[str]) -> str | None:
@@ -219,8 +234,8 @@ def group_bookmark(bookmark: str | None, instance: str, others: Collection[str])
         return bookmark
     match parse_bookmark(bookmark):
         case AfterBookmarks(bookmarks):
-            mine = [one for one in bookmarks if one.origin not in others]
-            return ",".join(map(str, mine)) if any(one.origin == instance for one in mine) else "0"
+            selected = [one for one in bookmarks if one.origin not in others]
+            return ",".join(map(str, selected)) if any(one.origin == instance for one in selected) else "0"
         case BookmarkRange(begin, _, end, _) if others and (
             isinstance(begin, AfterBookmarks) or isinstance(end, AfterBookmarks)
         ):

@@ -56,9 +56,9 @@ def parse_address(text: str) -> BrokerAddress:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise _bad(text) from None
+        raise _bad_address_error(text) from None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-        raise _bad(text)
+        raise _bad_address_error(text)
     return BrokerAddress(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], text)
 
 
@@ -76,7 +76,7 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[BrokerAddress, ...]:
     return found
 
 
-def _bad(text: str) -> OperatorError:
+def _bad_address_error(text: str) -> OperatorError:
     return OperatorError(
         "bad_address",
         f"{text[:200]!r} isn't the address of a transport.",
@@ -84,10 +84,10 @@ def _bad(text: str) -> OperatorError:
     )
 
 
-WRITE_HIGH = 1024 * 1024
+MAX_WRITE_BUFFER_BYTES = 1024 * 1024
 """Bytes in the asyncio transport's buffer above which publishers wait."""
 
-_QUEUED = struct.Struct("i")
+_QUEUED_BYTES = struct.Struct("i")
 
 OnFrames = Callable[["ClientLink", list[NativeFrame]], None]
 
@@ -110,13 +110,13 @@ class ClientLink(asyncio.BaseProtocol):
         self._loop = loop
         self.liveness = Liveness(self.now_ms())
         self._transport: asyncio.Transport | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._drain_waiter: asyncio.Future[None] | None = None
 
     # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH)
+        self._transport.set_write_buffer_limits(high=MAX_WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.resume_writing()
@@ -134,7 +134,7 @@ class ClientLink(asyncio.BaseProtocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        waiter, self._drained = self._drained, None
+        waiter, self._drain_waiter = self._drain_waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
@@ -143,9 +143,9 @@ class ClientLink(asyncio.BaseProtocol):
     async def drain(self) -> None:
         """Wait while the asyncio transport's buffer is over its limit."""
         while self.paused and not self.lost.done():
-            if self._drained is None:
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)
+            if self._drain_waiter is None:
+                self._drain_waiter = self._loop.create_future()
+            await asyncio.shield(self._drain_waiter)
 
     def now_ms(self) -> int:
         """Return monotonic milliseconds of the event loop's clock, as `liveness` counts them."""
@@ -163,7 +163,9 @@ class ClientLink(asyncio.BaseProtocol):
             return 0
         raw = self._transport.get_extra_info("socket")
         try:
-            (queued,) = _QUEUED.unpack(fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_QUEUED.size)))
+            (queued,) = _QUEUED_BYTES.unpack(
+                fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_QUEUED_BYTES.size))
+            )
         except (OSError, AttributeError):
             queued = 0
         return self.unwritten_bytes + int(queued)
@@ -196,7 +198,7 @@ class ClientLink(asyncio.BaseProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _take(self, frames: list[NativeFrame]) -> None:
+    def _deliver(self, frames: list[NativeFrame]) -> None:
         """Pass received frames to the client."""
         if self.error is not None:
             # An earlier frame was damaged. Delivering later ones would skip the lost frames, so drop them
@@ -242,7 +244,7 @@ class TcpLink(ClientLink, asyncio.BufferedProtocol):
             self.fail_on_garbage(error)
             return
         if frames:
-            self._take(frames)
+            self._deliver(frames)
         if self._reader.error is not None:
             self.fail_on_garbage(self._reader.error)
 

@@ -17,7 +17,7 @@ BATCH_BYTES = 64 * 1024
 """Bytes of bodies and rows at which gathered messages form a full batch."""
 MAX_BODY = MAX_BATCH_BYTES - 64 * 1024
 """Maximum bytes of one message's body."""
-MANY_BYTES = 512 * 1024
+MAX_SPLIT_BYTES = 512 * 1024
 """Maximum bytes of one batch of publish_many(); fits the message limit of a WebSocket transport."""
 Body = bytes | str | bytearray | memoryview | dict[str, Any] | list[Any] | int | float | bool | None
 
@@ -39,19 +39,19 @@ def split_into_batches(bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
     Raises:
         ClientError: `frame_too_large` for a body over MAX_BODY.
     """
-    if len(bodies) <= MAX_RECORDS and sum(map(len, bodies)) + ROW_SIZE * len(bodies) <= MANY_BYTES:
+    if len(bodies) <= MAX_RECORDS and sum(map(len, bodies)) + ROW_SIZE * len(bodies) <= MAX_SPLIT_BYTES:
         return [bodies] if bodies else []
-    parts: list[Sequence[bytes]] = []
+    batches: list[Sequence[bytes]] = []
     start, size = 0, 0
     for number, body in enumerate(bodies):
         if len(body) > MAX_BODY:
             raise message_too_large_error(len(body))
         size += len(body) + ROW_SIZE
-        if number > start and (size > MANY_BYTES or number - start >= MAX_RECORDS):
-            parts.append(bodies[start:number])
+        if number > start and (size > MAX_SPLIT_BYTES or number - start >= MAX_RECORDS):
+            batches.append(bodies[start:number])
             start, size = number, len(body) + ROW_SIZE
-    parts.append(bodies[start:])
-    return parts
+    batches.append(bodies[start:])
+    return batches
 
 
 def message_too_large_error(length: int) -> ClientError:
@@ -128,7 +128,7 @@ class Message(NamedTuple):
 
 
 # A C function: `Message._make` would cost a Python call per message.
-_make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
+_make_message = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
 
 def batch_messages(
@@ -146,7 +146,7 @@ def batch_messages(
     names = repeat(topic) if topic is not None else batch.names()
     headers = batch.headers() if batch.header.headers_length else repeat(b"")
     return map(
-        _make,
+        _make_message,
         zip(
             names,
             batch.bodies(),

@@ -38,7 +38,7 @@ COMPACT_AT = 16 * 1024 * 1024
 _MAGIC = b"SLUICE-PUBLISH-1"
 _ENTRY = struct.Struct("<IIQQ")
 _COVERED = struct.Struct("<QQ")
-_LOOK = 1024 * 1024
+_SEARCH_BYTES = 1024 * 1024
 """Bytes that are searched for a batch at a time."""
 
 
@@ -75,7 +75,7 @@ class PublishStore(Protocol):
     def discard(self, first: int, last: int) -> None:
         """Remove the batches that lie completely within these sequences."""
 
-    def discard_upto(self, last: int) -> None:
+    def discard_through(self, last: int) -> None:
         """Remove the batches that end at or before this sequence."""
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
@@ -90,7 +90,7 @@ class PublishStore(Protocol):
         Skips batches that are removed meanwhile.
         """
 
-    def oldest(self) -> int:
+    def oldest_sequence(self) -> int:
         """Return the first stored sequence, or 0 if the store is empty."""
 
     def close(self) -> None:
@@ -120,60 +120,60 @@ class BasePublishStore(Generic[E]):
         self.limit = limit
         self.nbytes = 0
         self.last_sequence = 0
-        self._kept: OrderedDict[int, E] = OrderedDict()
+        self._entries: OrderedDict[int, E] = OrderedDict()
 
     @property
     def messages(self) -> int:
         """Number of unacknowledged messages."""
-        return sum(entry.last - entry.first + 1 for entry in self._kept.values())
+        return sum(entry.last - entry.first + 1 for entry in self._entries.values())
 
-    def _keep(self, entry: E) -> None:
-        self._kept[entry.first] = entry
+    def _add_entry(self, entry: E) -> None:
+        self._entries[entry.first] = entry
         self.nbytes += entry.length
         self.last_sequence = entry.last
 
-    def _drop(self, gone: list[E], first: int, last: int) -> None:
+    def _remove_entries(self, removed: list[E], first: int, last: int) -> None:
         """Remove these entries because everything from `first` to `last` is acknowledged."""
-        for entry in gone:
-            del self._kept[entry.first]
+        for entry in removed:
+            del self._entries[entry.first]
             self.nbytes -= entry.length
 
-    def _batch_of(self, entry: E) -> Buffer:
+    def _read_batch(self, entry: E) -> Buffer:
         raise NotImplementedError
 
-    def _within(self, first: int, last: int) -> list[E]:
+    def _entries_between(self, first: int, last: int) -> list[E]:
         """Return the entries that lie completely within these sequences."""
-        exact = self._kept.get(first)
+        exact = self._entries.get(first)
         if exact is not None and exact.last == last:
             return [exact]
-        begun = takewhile(lambda entry: entry.first <= last, self._kept.values())
-        return [entry for entry in begun if entry.first >= first and entry.last <= last]
+        candidates = takewhile(lambda entry: entry.first <= last, self._entries.values())
+        return [entry for entry in candidates if entry.first >= first and entry.last <= last]
 
     def discard(self, first: int, last: int) -> None:
         """Remove the batches that lie completely within these sequences."""
-        if gone := self._within(first, last):
-            self._drop(gone, first, last)
+        if removed := self._entries_between(first, last):
+            self._remove_entries(removed, first, last)
 
-    def discard_upto(self, last: int) -> None:
+    def discard_through(self, last: int) -> None:
         """Remove the batches that end at or before this sequence."""
-        gone: list[E] = []
-        for entry in self._kept.values():
+        removed: list[E] = []
+        for entry in self._entries.values():
             if entry.last > last:
                 break
-            gone.append(entry)
-        if gone:
-            self._drop(gone, gone[0].first, last)
+            removed.append(entry)
+        if removed:
+            self._remove_entries(removed, removed[0].first, last)
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
         """Iterate over the batches that end after this sequence, oldest first."""
-        for first in list(self._kept):
-            entry = self._kept.get(first)
+        for first in list(self._entries):
+            entry = self._entries.get(first)
             if entry is not None and entry.last > after:
-                yield StoredBatch(first, entry.last, self._batch_of(entry))
+                yield StoredBatch(first, entry.last, self._read_batch(entry))
 
-    def oldest(self) -> int:
+    def oldest_sequence(self) -> int:
         """Return the first stored sequence, or 0 if the store is empty."""
-        return next(iter(self._kept), 0)
+        return next(iter(self._entries), 0)
 
 
 class _MemoryEntry(NamedTuple):
@@ -191,19 +191,19 @@ class MemoryPublishStore(BasePublishStore[_MemoryEntry]):
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
         """Store a batch until it is discarded."""
-        self._kept[first] = _MemoryEntry(first, last, batch, len(batch))
+        self._entries[first] = _MemoryEntry(first, last, batch, len(batch))
         self.nbytes += len(batch)
         self.last_sequence = last
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
         """Replace all batches by new ones, which may be computed from `pending()`."""
-        made = list(batches)
-        self._kept.clear()
+        copies = list(batches)
+        self._entries.clear()
         self.nbytes = 0
-        for first, last, batch in made:
+        for first, last, batch in copies:
             self.add(first, last, batch)
 
-    def _batch_of(self, entry: _MemoryEntry) -> Buffer:
+    def _read_batch(self, entry: _MemoryEntry) -> Buffer:
         return entry.batch
 
     def close(self) -> None:
@@ -228,7 +228,8 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
     `set_aside_bytes` is the number of damaged bytes found on opening.
 
     Raises:
-        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind.
+        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind. The file is
+            then closed and unlocked.
     """
 
     durable = True
@@ -237,12 +238,13 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         super().__init__(limit)
         self.set_aside_bytes = 0
         self._sync = sync
-        self._dead = 0
+        self._unused_bytes = 0
         self._file = StoreFile(path, "publish store")
         self.path = self._file.path
-        self._recover()
-        if sync:
-            self._file.sync_directory()
+        with self._file.close_on_error():
+            self._recover()
+            if sync:
+                self._file.sync_directory()
 
     # Opening.
 
@@ -254,23 +256,23 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         if magic != _MAGIC:
             self._file.truncate(0)
             self._file.append(_MAGIC, sync=self._sync)
-        at, unusable, holes = len(_MAGIC), list[bytes](), False
+        at, unusable, has_damage = len(_MAGIC), list[bytes](), False
         while at < self._file.end:
             entry = self._read_entry(at)
             if entry is not None:
-                self._enter(*entry, at)
+                self._apply_entry(*entry, at)
                 at += _ENTRY.size + entry[2]
                 continue
-            behind = self._next_batch(at + 1)
-            unusable.append(self._file.read(at, (behind or self._file.end) - at))
-            if behind is None:
+            next_entry = self._next_batch(at + 1)
+            unusable.append(self._file.read(at, (next_entry or self._file.end) - at))
+            if next_entry is None:
                 break
-            at, holes = behind, True
+            at, has_damage = next_entry, True
         if unusable:
             self.set_aside_bytes = sum(map(len, unusable))
             self._file.set_aside(*unusable)
             self._file.truncate(at)
-            if holes:
+            if has_damage:
                 self.compact()
 
     def _read_entry(self, at: int) -> tuple[int, int, int] | None:
@@ -283,12 +285,12 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         covered = _COVERED.pack(first, last) + self._file.read(at + _ENTRY.size, length)
         return (first, last, length) if crc32c(covered) == crc else None
 
-    def _enter(self, first: int, last: int, length: int, at: int) -> None:
+    def _apply_entry(self, first: int, last: int, length: int, at: int) -> None:
         highest = max(self.last_sequence, last)
         if length:
-            self._keep(_FileEntry(first, last, at, length))
+            self._add_entry(_FileEntry(first, last, at, length))
         else:
-            self._forget(self._within(first, last), first, last)
+            self._remove_from_index(self._entries_between(first, last), first, last)
         self.last_sequence = highest
 
     def _next_batch(self, start: int) -> int | None:
@@ -297,14 +299,14 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         The length of a damaged entry cannot be trusted, so the search uses the magic of batches.
         """
         while start < self._file.end:
-            looked = self._file.read(start, _LOOK + len(BATCH_MAGIC) - 1)
-            found = looked.find(BATCH_MAGIC)
+            chunk = self._file.read(start, _SEARCH_BYTES + len(BATCH_MAGIC) - 1)
+            found = chunk.find(BATCH_MAGIC)
             while found >= 0:
                 at = start + found - _ENTRY.size
                 if self._is_batch(at):
                     return at
-                found = looked.find(BATCH_MAGIC, found + 1)
-            start += _LOOK
+                found = chunk.find(BATCH_MAGIC, found + 1)
+            start += _SEARCH_BYTES
         return None
 
     def _is_batch(self, at: int) -> bool:
@@ -327,25 +329,25 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         Raises:
             OperatorError: `store_failed`; the batch is not stored.
         """
-        at = self._file.append(_head(first, last, batch), batch, sync=self._sync)
-        self._keep(_FileEntry(first, last, at, len(batch)))
+        at = self._file.append(_entry_header(first, last, batch), batch, sync=self._sync)
+        self._add_entry(_FileEntry(first, last, at, len(batch)))
 
-    def _drop(self, gone: list[_FileEntry], first: int, last: int) -> None:
-        self._forget(gone, first, last)
+    def _remove_entries(self, removed: list[_FileEntry], first: int, last: int) -> None:
+        self._remove_from_index(removed, first, last)
         # On a full disk the acknowledgement is not written. That must not fail, because acknowledging frees
         # space.
         with contextlib.suppress(OperatorError):
-            self._file.append(_head(first, last, b""))
-        self._dead += _ENTRY.size
+            self._file.append(_entry_header(first, last, b""))
+        self._unused_bytes += _ENTRY.size
         # The threshold bounds the cost: compaction writes at most as many bytes as it drops.
-        if self._dead >= max(COMPACT_AT, self.nbytes):
+        if self._unused_bytes >= max(COMPACT_AT, self.nbytes):
             self.compact()
 
-    def _forget(self, gone: list[_FileEntry], first: int, last: int) -> None:
-        super()._drop(gone, first, last)
-        self._dead += sum(_ENTRY.size + place.length for place in gone)
+    def _remove_from_index(self, removed: list[_FileEntry], first: int, last: int) -> None:
+        super()._remove_entries(removed, first, last)
+        self._unused_bytes += sum(_ENTRY.size + entry.length for entry in removed)
 
-    def _batch_of(self, entry: _FileEntry) -> Buffer:
+    def _read_batch(self, entry: _FileEntry) -> Buffer:
         return self._file.read(entry.at + _ENTRY.size, entry.length)
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
@@ -354,47 +356,48 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         Raises:
             OperatorError: `store_failed`; nothing changed.
         """
-        places: list[_FileEntry] = []
+        new_entries: list[_FileEntry] = []
 
-        def parts() -> Iterator[Buffer]:
-            yield _MAGIC + _head(self.last_sequence, self.last_sequence, b"")
+        def content() -> Iterator[Buffer]:
+            yield _MAGIC + _entry_header(self.last_sequence, self.last_sequence, b"")
             at = len(_MAGIC) + _ENTRY.size
             for first, last, batch in batches:
-                yield _head(first, last, batch)
+                yield _entry_header(first, last, batch)
                 yield batch
-                places.append(_FileEntry(first, last, at, len(batch)))
+                new_entries.append(_FileEntry(first, last, at, len(batch)))
                 at += _ENTRY.size + len(batch)
 
-        if not self._file.rewrite(parts()):
+        if not self._file.rewrite(content()):
             raise OperatorError(
                 "store_failed",
-                f"The publish store {self.path} can't be written anew.",
+                f"The publish store {self.path} can't be rewritten.",
                 "Free space on its disk.",
             )
-        self._kept.clear()
-        self.nbytes = self._dead = 0
-        for place in places:
-            self._keep(place)
+        self._entries.clear()
+        self.nbytes = self._unused_bytes = 0
+        for entry in new_entries:
+            self._add_entry(entry)
 
     def compact(self) -> None:
         """Write the unacknowledged batches to a new file, and replace the old file with it."""
-        if self._file.rewrite(self._parts()):
+        if self._file.rewrite(self._file_content()):
             at = len(_MAGIC) + _ENTRY.size
-            for place in list(self._kept.values()):
-                self._kept[place.first] = place._replace(at=at)
-                at += _ENTRY.size + place.length
-        self._dead = 0  # after a failure, too: the next attempt follows when as much is acknowledged again
+            for entry in list(self._entries.values()):
+                self._entries[entry.first] = entry._replace(at=at)
+                at += _ENTRY.size + entry.length
+        # After a failure, too: the next attempt follows when as much is acknowledged again.
+        self._unused_bytes = 0
 
-    def _parts(self) -> Iterator[bytes]:
+    def _file_content(self) -> Iterator[bytes]:
         # Record the last sequence even if no batch is left: a publisher sequence must never be reused.
-        yield _MAGIC + _head(self.last_sequence, self.last_sequence, b"")
-        for place in self._kept.values():
-            yield self._file.read(place.at, _ENTRY.size + place.length)
+        yield _MAGIC + _entry_header(self.last_sequence, self.last_sequence, b"")
+        for entry in self._entries.values():
+            yield self._file.read(entry.at, _ENTRY.size + entry.length)
 
     def close(self) -> None:
         """Close the file and release its lock."""
         self._file.close()
 
 
-def _head(first: int, last: int, batch: Buffer) -> bytes:
+def _entry_header(first: int, last: int, batch: Buffer) -> bytes:
     return _ENTRY.pack(len(batch), crc32c(batch, crc32c(_COVERED.pack(first, last))), first, last)

@@ -41,7 +41,7 @@ from broker_core.client.messages import (
     split_into_batches,
 )
 from broker_core.client.publish_store import PublishStore, StoredBatch
-from broker_core.client.time_limits import within
+from broker_core.client.time_limits import limit_time
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import reconnect_after_ms
@@ -58,14 +58,14 @@ class _CompletedAwaitable:
     __slots__ = ()
 
     def __await__(self) -> Generator[None, None, None]:
-        return _NOTHING
+        return _FINISHED_ITERATOR
 
 
-_NOTHING = cast("Generator[None, None, None]", iter(()))  # exhausted iterators can be shared
-_DONE = _CompletedAwaitable()
+_FINISHED_ITERATOR = cast("Generator[None, None, None]", iter(()))  # exhausted iterators can be shared
+_COMPLETED = _CompletedAwaitable()
 
 
-def _new_session() -> int:
+def _make_session() -> int:
     return 1 + randbelow(MAX_SESSION)
 
 
@@ -95,12 +95,12 @@ class Rejection:
     @property
     def messages(self) -> list[tuple[str, bytes]]:
         """Topic and body of each rejected message, in order."""
-        found: list[tuple[str, bytes]] = []
+        messages: list[tuple[str, bytes]] = []
         for content in self.batches:
             batch = Batch.parse(content)
             topics = [batch.topics[int(index) - 1] for index in batch.topic_indexes]
-            found += zip(topics, batch.bodies(), strict=True)
-        return found
+            messages += zip(topics, batch.bodies(), strict=True)
+        return messages
 
 
 class Publisher:
@@ -118,7 +118,7 @@ class Publisher:
         session: int = 0,
     ) -> None:
         self.store = store
-        self.session = session or _stored_session(store) or _new_session()
+        self.session = session or _stored_session(store) or _make_session()
         """Id of the session that counts this publisher's sequences.
 
         Every batch contains it, so stored batches retain it.
@@ -129,28 +129,28 @@ class Publisher:
         self._batch_bytes = batch_bytes
         self.on_rejection = on_rejection
         self._link: ClientLink | None = None
-        self._next = store.last_sequence + 1
-        self._go_elsewhere: Callable[[], None] | None = None
-        self._goes_on = not session
+        self._next_sequence = store.last_sequence + 1
+        self._change_broker: Callable[[], None] | None = None
+        self._skips_rejected = not session
         """Whether messages after a rejected one are sent.
 
         False for a session that the caller chose: its sequences belong to another log, and no record may be
         skipped.
         """
-        self._connected: ClientLink | None = None
+        self._current_link: ClientLink | None = None
         """Current connection, also while stored batches are being sent on it. `_link` is set after them."""
-        self._sent = 0
+        self._last_sent = 0
         """Last publisher sequence sent on this connection."""
-        self._sent_before = store.last_sequence
+        self._last_sent_before = store.last_sequence
         """Last publisher sequence that an earlier connection or process may have sent."""
-        self._first_refused = 0
+        self._first_rejected = 0
         """First publisher sequence that was rejected and is not skipped yet; 0: none."""
-        self._round = 0
+        self._send_pass = 0
         """Number of times that stored batches were sent again.
 
         Answers to flushes of an earlier pass are ignored.
         """
-        self._resending: asyncio.Task[None] | None = None
+        self._resend_task: asyncio.Task[None] | None = None
         self.acknowledged = 0
         """Newest sequence acknowledged as persisted to this process.
 
@@ -159,12 +159,12 @@ class Publisher:
         self._topic: str | None = None
         self._topics: list[str] = []
         self._bodies: list[bytes] = []
-        self._gathered = 0
+        self._gathered_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
-        self._since_breath = 0
-        self._scheduled = False
-        self._room: asyncio.Future[None] | None = None
+        self._bytes_since_yield = 0
+        self._is_scheduled = False
+        self._space_waiter: asyncio.Future[None] | None = None
         self._flushes: dict[str, tuple[int, asyncio.Future[None]]] = {}
         self._flush_number = 0
 
@@ -178,47 +178,47 @@ class Publisher:
             self._topic = check_topic(topic)
         bodies = self._bodies
         if not bodies:
-            self._begin()
+            self._start_batch()
         bodies.append(body)
         self._topics.append(topic)
-        self._gathered += len(body) + ROW_SIZE
-        if self._gathered < self._batch_bytes:
-            return _DONE
-        return self._full(len(body))
+        self._gathered_bytes += len(body) + ROW_SIZE
+        if self._gathered_bytes < self._batch_bytes:
+            return _COMPLETED
+        return self._finish_full_batch(len(body))
 
-    def _begin(self) -> None:
+    def _start_batch(self) -> None:
         if self.failure is not None:
             raise self.failure
         self._schedule()
 
     def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_of_turn)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._finish_iteration)
 
-    def _full(self, last_length: int) -> Awaitable[None]:
+    def _finish_full_batch(self, last_length: int) -> Awaitable[None]:
         if last_length > MAX_BODY:
             self._bodies.pop()
             self._topics.pop()
-            self._gathered -= last_length + ROW_SIZE
+            self._gathered_bytes -= last_length + ROW_SIZE
             raise message_too_large_error(last_length)
         self.build_pending_batch()
         return self.wait_for_room()
 
-    def _end_of_turn(self) -> None:
-        refused = None
+    def _finish_iteration(self) -> None:
+        store_error = None
         try:
             self.build_pending_batch()
         except OperatorError as error:
-            refused = error
+            store_error = error
         finally:
             # Only now: batches made above are written below, so they need no further iteration.
-            self._scheduled = False
+            self._is_scheduled = False
         self._write()
-        if refused is not None:
+        if store_error is not None:
             # The store's disk rejected the batch. This callback has no caller, so flush() and publish() raise
             # the error.
-            self._reject(Rejection(refused, None, None))
+            self._reject(Rejection(store_error, None, None))
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
         """Publish messages of one topic, in order.
@@ -236,19 +236,20 @@ class Publisher:
         else:
             encoded = [encode_body(body) for body in bodies]
         size = sum(map(len, encoded)) + ROW_SIZE * len(encoded)
-        if self._gathered + size >= self._batch_bytes and self._bodies:
+        if self._gathered_bytes + size >= self._batch_bytes and self._bodies:
             self.build_pending_batch()
             await self.wait_for_room()
         if size < self._batch_bytes:
             if not self._bodies:
-                self._begin()
+                self._start_batch()
             self._bodies += encoded
             self._topics += [topic] * len(encoded)
-            self._gathered += size
+            self._gathered_bytes += size
             return
-        for part in split_into_batches(encoded):
-            self._hand_over(
-                len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
+        for chunk in split_into_batches(encoded):
+            self._store_batch(
+                len(chunk),
+                build_single_topic_batch(self._name, topic, chunk, self._next_sequence, self.session),
             )
             await self.wait_for_room()
 
@@ -260,19 +261,20 @@ class Publisher:
             OperatorError: `store_failed`. The batches before the failed one are stored.
         """
         check_topic(topic)
-        parts = split_into_batches([body if type(body) is bytes else encode_body(body) for body in bodies])
-        async with within(timeout, "publish"):
+        batches = split_into_batches([body if type(body) is bytes else encode_body(body) for body in bodies])
+        async with limit_time(timeout, "publish"):
             await self.wait_for_room()
         if self.failure is not None:
             raise self.failure
-        self.keep(topic, parts)
+        self.store_batches(topic, batches)
 
-    def keep(self, topic: str, parts: Sequence[Sequence[bytes]]) -> None:
+    def store_batches(self, topic: str, batches: Sequence[Sequence[bytes]]) -> None:
         """Put batches of one topic into the store and send them, even if the store is full."""
         self.build_pending_batch()  # messages gathered earlier come first
-        for part in parts:
-            self._hand_over(
-                len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
+        for batch_bodies in batches:
+            self._store_batch(
+                len(batch_bodies),
+                build_single_topic_batch(self._name, topic, batch_bodies, self._next_sequence, self.session),
             )
 
     def flush_batch(self) -> None:
@@ -288,19 +290,25 @@ class Publisher:
         topics, bodies = self._topics, self._bodies
         if not bodies:
             return
-        self._topics, self._bodies, self._gathered = [], [], 0
+        self._topics, self._bodies, self._gathered_bytes = [], [], 0
         if topics.count(topics[0]) == len(topics):
-            self._hand_over(
-                len(bodies), build_single_topic_batch(self._name, topics[0], bodies, self._next, self.session)
+            self._store_batch(
+                len(bodies),
+                build_single_topic_batch(self._name, topics[0], bodies, self._next_sequence, self.session),
             )
             return
-        most = MAX_DICTIONARY - 1  # no batch can have more topics than records
-        for at in range(0, len(bodies), most):
-            part = bodies[at : at + most]
+        max_messages = MAX_DICTIONARY - 1  # no batch can have more topics than records
+        for at in range(0, len(bodies), max_messages):
+            chunk = bodies[at : at + max_messages]
             batch = build_batch(
-                self._name, topics[at : at + most], part, None, self._next, session=self.session
+                self._name,
+                topics[at : at + max_messages],
+                chunk,
+                None,
+                self._next_sequence,
+                session=self.session,
             )
-            self._hand_over(len(part), batch)
+            self._store_batch(len(chunk), batch)
 
     def publish_numbered_batch(self, first: int, last: int, batch: bytearray) -> None:
         """Accept a batch whose records already have sequences, all above earlier ones.
@@ -309,16 +317,16 @@ class Publisher:
         """
         if self.failure is not None:
             raise self.failure
-        self._take_numbered(first, last, batch)
+        self._store_numbered_batch(first, last, batch)
 
-    def _hand_over(self, count: int, batch: bytearray) -> None:
-        self._take_numbered(self._next, self._next + count - 1, batch)
+    def _store_batch(self, count: int, batch: bytearray) -> None:
+        self._store_numbered_batch(self._next_sequence, self._next_sequence + count - 1, batch)
 
-    def _take_numbered(self, first: int, last: int, batch: bytearray) -> None:
+    def _store_numbered_batch(self, first: int, last: int, batch: bytearray) -> None:
         self.store.add(first, last, batch)
-        self._next = last + 1
+        self._next_sequence = last + 1
         size = len(batch)
-        self._since_breath += size
+        self._bytes_since_yield += size
         if self._link is not None:
             # Write many small batches together: a system call and a wake-up of the broker cost more than the
             # batches.
@@ -328,20 +336,20 @@ class Publisher:
                 self._write()
             else:
                 self._schedule()
-        elif self._go_elsewhere is not None:
-            go_elsewhere, self._go_elsewhere = self._go_elsewhere, None
-            go_elsewhere()
+        elif self._change_broker is not None:
+            change_broker, self._change_broker = self._change_broker, None
+            change_broker()
 
     def _write(self) -> None:
         outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
         if outgoing and self._link is not None:
             self._link.send(outgoing)
-            self._sent = self._next - 1
+            self._last_sent = self._next_sequence - 1
 
     async def wait_for_room(self) -> None:
         """Yield to other tasks, then wait while the store or the connection's write buffer is full."""
-        if self._since_breath >= self._batch_bytes:
-            self._since_breath = 0
+        if self._bytes_since_yield >= self._batch_bytes:
+            self._bytes_since_yield = 0
             await asyncio.sleep(0)
         while self.store.nbytes >= self.store.limit or (self._link is not None and self._link.paused):
             if self.failure is not None:
@@ -349,9 +357,9 @@ class Publisher:
             if self._link is not None and self._link.paused:
                 await self._link.drain()
                 continue
-            if self._room is None:
-                self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+            if self._space_waiter is None:
+                self._space_waiter = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._space_waiter)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all published messages are acknowledged.
@@ -360,7 +368,7 @@ class Publisher:
             SluiceError: First rejection since the last flush.
             TimeoutError: After `timeout` seconds.
         """
-        async with within(timeout, "flush"):
+        async with limit_time(timeout, "flush"):
             await self.wait_for_acknowledgements()
         self.raise_rejection()
 
@@ -376,7 +384,7 @@ class Publisher:
                 raise self.failure
             self._flush_number += 1
             number, waiter = str(self._flush_number), asyncio.get_running_loop().create_future()
-            self._flushes[number] = (self._next - 1, waiter)
+            self._flushes[number] = (self._next_sequence - 1, waiter)
             if self._link is not None:
                 self._link.send_command(commands.Flush(id=self._flush_id(number)))
             try:
@@ -385,7 +393,7 @@ class Publisher:
                 self._flushes.pop(number, None)
 
     def _flush_id(self, number: str) -> str:
-        return f"{number}.{self._round}"
+        return f"{number}.{self._send_pass}"
 
     def raise_rejection(self) -> None:
         """Raise the first rejection since the last call, if there is one."""
@@ -399,17 +407,17 @@ class Publisher:
     def on_ack(self, ack: Ack) -> None:
         """Remove acknowledged batches from the store, and wake waiting publishers and flushes."""
         if ack.of == "flush":
-            number, _, sent_in = (ack.id or "").partition(".")
-            if sent_in == str(self._round):
-                self.store.discard_upto(self._flushes.get(number, (0, None))[0])
-            self._wake()
+            number, _, send_pass = (ack.id or "").partition(".")
+            if send_pass == str(self._send_pass):
+                self.store.discard_through(self._flushes.get(number, (0, None))[0])
+            self._wake_waiters()
         elif ack.sequence is not None:
             if ack.ack == "persisted":
                 self.acknowledged = max(self.acknowledged, ack.sequence)
-                self.store.discard_upto(ack.sequence)
+                self.store.discard_through(ack.sequence)
             elif ack.ack == "processed":
                 self.store.discard(ack.first or ack.sequence, ack.sequence)
-            self._wake()
+            self._wake_waiters()
 
     def on_error(self, error: ErrorReply) -> None:
         """Handle rejected messages.
@@ -424,21 +432,21 @@ class Publisher:
             problem = ClientError.from_dict(error.code, error.message, error.fix, error.details)
             self._reject(Rejection(problem, first, last))
         if first is None or last is None:
-            self._wake()
+            self._wake_waiters()
             return
-        if error.code != "refused_before" and self._goes_on:
+        if error.code != "refused_before" and self._skips_rejected:
             self.store.discard(first, last)  # only after on_rejection has seen the batches
         self._stop_sending(first)
-        self._wake()
-        if last >= self._sent and self._goes_on:
-            self._skip(last)
+        self._wake_waiters()
+        if last >= self._last_sent and self._skips_rejected:
+            self._skip_rejected(last)
 
     def _reject(self, rejection: Rejection) -> None:
         """Remember a rejection and call the application's callback with the rejected batches."""
         self.rejections.append(rejection)
         if self.on_rejection is not None:
             if rejection.first is not None and rejection.last is not None:
-                rejection = replace(rejection, batches=self._stored_between(rejection.first, rejection.last))
+                rejection = replace(rejection, batches=self._batches_between(rejection.first, rejection.last))
             try:
                 self.on_rejection(rejection)
             except Exception:
@@ -446,33 +454,35 @@ class Publisher:
                 # would follow.
                 log.exception("on_rejection of client %s failed", self._name)
 
-    def _stored_between(self, first: int, last: int) -> tuple[Buffer, ...]:
+    def _batches_between(self, first: int, last: int) -> tuple[Buffer, ...]:
         """Return the stored batches that lie completely within these sequences."""
         found = takewhile(lambda stored: stored.last <= last, self.store.pending(first - 1))
         return tuple(stored.batch for stored in found if stored.first >= first)
 
     def _stop_sending(self, first: int) -> None:
         """Send nothing more on this connection until everything that was sent is answered."""
-        if not self._first_refused:
-            self._first_refused = first
+        if not self._first_rejected:
+            self._first_rejected = first
             self._write()
             self._link = None
-            self._round += 1
+            self._send_pass += 1
 
-    def _skip(self, last: int) -> None:
+    def _skip_rejected(self, last: int) -> None:
         """Confirm to the broker all rejections up to sequence `last`, and send later batches again."""
-        link, after = self._connected, self._first_refused - 1
-        self._first_refused = 0
+        link, after = self._current_link, self._first_rejected - 1
+        self._first_rejected = 0
         if link is None:
             return
         link.send_command(commands.Skip(sequence=last))
-        self._resending = asyncio.get_running_loop().create_task(self._send_stored(link, after, self._round))
+        self._resend_task = asyncio.get_running_loop().create_task(
+            self._send_stored(link, after, self._send_pass)
+        )
 
         def end(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 link.abort(cast(Exception, error))
 
-        self._resending.add_done_callback(end)
+        self._resend_task.add_done_callback(end)
 
     # Connections.
 
@@ -491,34 +501,34 @@ class Publisher:
             OperatorError: `store_failed`.
         """
         if session in (None, self.session):
-            self.store.discard_upto(known_sequence)
+            self.store.discard_through(known_sequence)
         else:
-            self.store.discard_upto(stored)
-            if 0 < self.store.oldest() <= known_sequence:
+            self.store.discard_through(stored)
+            if 0 < self.store.oldest_sequence() <= known_sequence:
                 self._renumber(known_sequence)
-        self._next = max(self._next, self.store.last_sequence + 1, known_sequence + 1)
-        self._wake()
-        self._connected, self._sent, self._first_refused = link, 0, 0
-        self._round += 1
-        await self._send_stored(link, 0, self._round)
+        self._next_sequence = max(self._next_sequence, self.store.last_sequence + 1, known_sequence + 1)
+        self._wake_waiters()
+        self._current_link, self._last_sent, self._first_rejected = link, 0, 0
+        self._send_pass += 1
+        await self._send_stored(link, 0, self._send_pass)
 
-    async def _send_stored(self, link: ClientLink, after: int, sent_in: int) -> None:
+    async def _send_stored(self, link: ClientLink, after: int, send_pass: int) -> None:
         """Send the stored batches that end after sequence `after`, then continue live.
 
-        A rejection or the end of the connection increments `_round`. This method then stops, because
-        `sent_in` differs.
+        A rejection or the end of the connection increments `_send_pass`. This method then stops, because
+        `send_pass` differs.
         """
-        sent, more = after, self._round == sent_in
+        sent, more = after, self._send_pass == send_pass
         while more:
             more = False
             for entry in self.store.pending(sent):
                 link.send((encode_frame_header(PUBLISH, 0, len(entry.batch)), entry.batch))
-                self._sent, sent, more = entry.last, entry.last, True
+                self._last_sent, sent, more = entry.last, entry.last, True
                 if link.paused:
                     await link.drain()
-                    if self._round != sent_in:
+                    if self._send_pass != send_pass:
                         return
-        if self._round != sent_in:
+        if self._send_pass != send_pass:
             return
         # There was no await since the store was found empty beyond `sent`, so no batch can be missed in
         # between.
@@ -527,9 +537,9 @@ class Publisher:
             link.send_command(commands.Flush(id=self._flush_id(number)))
 
     @property
-    def repeats(self) -> int:
+    def possible_repeats(self) -> int:
         """Number of unacknowledged messages that an earlier connection may have sent."""
-        pending = takewhile(lambda stored: stored.first <= self._sent_before, self.store.pending())
+        pending = takewhile(lambda stored: stored.first <= self._last_sent_before, self.store.pending())
         return sum(Batch.parse(stored.batch, verify=False).count for stored in pending)
 
     def _renumber(self, known_sequence: int) -> None:
@@ -538,36 +548,36 @@ class Publisher:
         Batches with the old numbers may still be in transit, perhaps through another broker. The new session
         keeps them from being mistaken for the renumbered ones.
         """
-        shift, session = known_sequence + 1 - self.store.oldest(), _new_session()
+        shift, session = known_sequence + 1 - self.store.oldest_sequence(), _make_session()
 
         def renumbered() -> Iterator[StoredBatch]:
             for first, last, batch in self.store.pending():
-                made = bytearray(batch)
-                renumber(made, session, first + shift)
-                yield StoredBatch(first + shift, last + shift, made)
+                copy = bytearray(batch)
+                renumber(copy, session, first + shift)
+                yield StoredBatch(first + shift, last + shift, copy)
 
         self.store.replace(renumbered())
         self.session = session
-        self._next = self.store.last_sequence + 1
+        self._next_sequence = self.store.last_sequence + 1
         self._flushes = {id: (target + shift, waiter) for id, (target, waiter) in self._flushes.items()}
         self.acknowledged = known_sequence
 
-    def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
-        """Send nothing to a broker that reported no `sequence`. The first message calls `go_elsewhere`."""
+    def on_connected_read_only(self, change_broker: Callable[[], None]) -> None:
+        """Send nothing to a broker that reported no `sequence`. The first message calls `change_broker`."""
         if self.store.nbytes:  # published since the logon reply was checked
-            go_elsewhere()
+            change_broker()
         else:
-            self._go_elsewhere = go_elsewhere
+            self._change_broker = change_broker
 
     def on_disconnected(self) -> None:
         """Stop sending after a lost connection. Further messages go to the store."""
-        self._link = self._connected = self._go_elsewhere = None
-        self._sent_before = max(self._sent_before, self._sent)
-        self._first_refused = 0
-        self._round += 1
-        if self._resending is not None:
-            self._resending.cancel()
-            self._resending = None
+        self._link = self._current_link = self._change_broker = None
+        self._last_sent_before = max(self._last_sent_before, self._last_sent)
+        self._first_rejected = 0
+        self._send_pass += 1
+        if self._resend_task is not None:
+            self._resend_task.cancel()
+            self._resend_task = None
         self._outgoing, self._outgoing_bytes = [], 0
 
     def check_instance(self, known_sequence: int) -> None:
@@ -578,7 +588,7 @@ class Publisher:
         Raises:
             OperatorError: `other_instance`.
         """
-        oldest = self.store.oldest()
+        oldest = self.store.oldest_sequence()
         if 0 < oldest <= known_sequence:
             raise OperatorError(
                 "other_instance",
@@ -595,8 +605,8 @@ class Publisher:
         Raises:
             OperatorError: `store_of_another_client`.
         """
-        self._next = max(self._next, self.store.last_sequence + 1)
-        self._sent_before = max(self._sent_before, self.store.last_sequence)
+        self._next_sequence = max(self._next_sequence, self.store.last_sequence + 1)
+        self._last_sent_before = max(self._last_sent_before, self.store.last_sequence)
         for stored in self.store.pending():
             batch = Batch.parse(stored.batch)
             self.session, owner = batch.session or self.session, batch.publisher_name
@@ -615,17 +625,17 @@ class Publisher:
         for _, waiter in self._flushes.values():
             if not waiter.done():
                 waiter.set_exception(error)
-        self._wake()
+        self._wake_waiters()
 
-    def _wake(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake publishers that wait for room, and complete flushes whose messages are all acknowledged."""
-        waiter, self._room = self._room, None
+        waiter, self._space_waiter = self._space_waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
         if self._flushes:
             # Acknowledgements complete a flush, too: the answer `completed` may be late while others publish
             # on.
-            oldest = self.store.oldest()
+            oldest = self.store.oldest_sequence()
             for target, flushed in self._flushes.values():
                 if (not oldest or oldest > target) and not flushed.done():
                     flushed.set_result(None)

@@ -21,7 +21,7 @@ class SubscriptionReader(ABC):
     """Whether messages carry the time at which the broker accepted them."""
 
     def __init__(self) -> None:
-        self._begun: deque[Iterator[Message]] = deque()
+        self._started_batches: deque[Iterator[Message]] = deque()
         """Unread messages of batches that `messages` has started.
 
         A reader that stops in the middle continues there.
@@ -82,52 +82,52 @@ class SubscriptionReader(ABC):
         Raises:
             SluiceError: Reason why the subscription cannot continue.
         """
-        begun = self._begun
+        started = self._started_batches
         while not until_completed or self.replay_batches_remaining() >= 0:
-            while begun:
-                rest = begun[0]
-                for message in rest:
+            while started:
+                remaining = started[0]
+                for message in remaining:
                     yield message
-                if begun and begun[0] is rest:  # else a concurrent reader has removed it
-                    begun.popleft()
-            taken = await self._take(until_completed)
-            if taken is None:
+                if started and started[0] is remaining:  # else a concurrent reader has removed it
+                    started.popleft()
+            received = await self._next_batch(until_completed)
+            if received is None:
                 return
-            self.on_delivered(taken)
-            begun.append(batch_messages(*taken, timestamp=self.timestamp))
+            self.on_delivered(received)
+            started.append(batch_messages(*received, timestamp=self.timestamp))
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
         """Iterate over the record batches as they arrived. Creates no object per record.
 
         A batch that `messages` has started is left to `messages`.
         """
-        while (taken := await self._take(until_completed)) is not None:
-            self.on_delivered(taken)
-            yield taken.batch
+        while (received := await self._next_batch(until_completed)) is not None:
+            self.on_delivered(received)
+            yield received.batch
 
     async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
         """Return all waiting batches, each with the instance that delivered it.
 
         Waits for the first; empty at the end.
         """
-        many = await self.take_all(until_completed)
-        for taken in many:
-            self.on_delivered(taken)
-        return [(taken.batch, taken.instance) for taken in many]
+        batches = await self.take_all(until_completed)
+        for received in batches:
+            self.on_delivered(received)
+        return [(received.batch, received.instance) for received in batches]
 
     async def take_all(self, until_completed: bool = False) -> list[ReceivedBatch]:
         """Return all waiting batches without delivering them. Waits for the first; empty at the end.
 
         The caller must call `on_delivered` for each batch that it passes to the application.
         """
-        taken = await self._take(until_completed)
-        many: list[ReceivedBatch] = []
-        while taken is not None:
-            many.append(taken)
-            taken = self.poll(until_completed)
-        return many
+        received = await self._next_batch(until_completed)
+        batches: list[ReceivedBatch] = []
+        while received is not None:
+            batches.append(received)
+            received = self.poll(until_completed)
+        return batches
 
-    async def _take(self, until_completed: bool) -> ReceivedBatch | None:
+    async def _next_batch(self, until_completed: bool) -> ReceivedBatch | None:
         self.on_next_requested()
         while (arrived := self.poll(until_completed)) is None and not self.is_finished(until_completed):
             # Each waiter gets its own future: a shared one would need a shield, which costs another

@@ -18,7 +18,12 @@ import numpy as np
 
 from broker_core.batch import Batch
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, AfterBookmarks, BookmarkRange, parse_bookmark
-from broker_core.client.acknowledgements import MAX_UNDONE, Acknowledger, CompletionTracker, CreditWindow
+from broker_core.client.acknowledgements import (
+    MAX_UNPROCESSED_BATCHES,
+    Acknowledger,
+    CompletionTracker,
+    CreditWindow,
+)
 from broker_core.client.bookmark_store import BookmarkStore, format_positions
 from broker_core.client.flow_commands import SubscriptionControl
 from broker_core.client.messages import Message, ReceivedBatch
@@ -56,7 +61,7 @@ class Subscription(SubscriptionReader):
         store: BookmarkStore | None,
         credit: CreditWindow,
         on_close: Callable[[Subscription], None],
-        steering: SubscriptionControl,
+        control: SubscriptionControl,
         acknowledger: Acknowledger | None,
     ) -> None:
         super().__init__()
@@ -72,31 +77,31 @@ class Subscription(SubscriptionReader):
         self.received_messages = 0
         self._store = store if self.bookmark is not None else None
         self._progress: dict[str, CompletionTracker] = {}
-        self._last = _positions(command.received or self.bookmark)
-        self._read = dict(self._last)
-        self._begins: dict[str, int] = {}
+        self._last_received = _positions(command.received or self.bookmark)
+        self._last_read = dict(self._last_received)
+        self._start_positions: dict[str, int] = {}
         """Positions at which it starts on this connection, as the broker reported."""
         self._instances: dict[int, str] = {}
-        self._carried: dict[str, int] = {}
+        self._forwarded: dict[str, int] = {}
         """Newest record of each other site that links have forwarded."""
         self._inbox: deque[ReceivedBatch] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._credit = credit
         self._on_close = on_close
-        self._steering = steering
+        self._control = control
         self._error: SluiceError | None = None
         self._closed = False
-        self._received = 0
-        self._taken = 0
+        self._batches_received = 0
+        self._batches_taken = 0
         self._completed_at: int | None = None
         self.lease_ms = command.lease_ms or 0
-        self.comes_back = bool(command.lease_ms or command.snapshot_key)
+        self.resubscribes = bool(command.lease_ms or command.snapshot_key)
         """Whether the client subscribes again automatically after the broker cancelled the subscription."""
         self._out_of_order = command.conflation is not None or command.snapshot_key is not None
         self.delete = False
         self.resumed: ResumedNotice | None = None
         self._acknowledger = acknowledger
-        self._current = (0, 0)
+        self._current_numbers = (0, 0)
         """First and last number of the batch that the application received last."""
 
     # Called by the client.
@@ -115,71 +120,72 @@ class Subscription(SubscriptionReader):
             )
         last = batch.last_sequence
         if last:
-            self._last[self.instance] = last
+            self._last_received[self.instance] = last
             self._instances[batch.origin] = self.instance
             origin = publisher_origin(batch.publisher_name)
             if origin and not (self._out_of_order or self._acknowledger):
-                fresh = self._not_had(batch, origin)
-                left = fresh.nbytes if fresh is not None else 0
-                if left < batch.nbytes:
-                    self._credit.on_consumed(batch.nbytes - left)
-                if fresh is None:
+                new_records = self._drop_received(batch, origin)
+                remaining_bytes = new_records.nbytes if new_records is not None else 0
+                if remaining_bytes < batch.nbytes:
+                    self._credit.on_consumed(batch.nbytes - remaining_bytes)
+                if new_records is None:
                     return
-                batch = fresh
+                batch = new_records
             if self._store is not None:
-                fresh = self._follow(batch, self._store)
-                left = fresh.nbytes if fresh is not None else 0
-                if left < batch.nbytes:
+                new_records = self._drop_processed(batch, self._store)
+                remaining_bytes = new_records.nbytes if new_records is not None else 0
+                if remaining_bytes < batch.nbytes:
                     # No reader takes the records that were processed before: return their credit.
-                    self._credit.on_consumed(batch.nbytes - left)
-                if fresh is None:
+                    self._credit.on_consumed(batch.nbytes - remaining_bytes)
+                if new_records is None:
                     return  # the application processed all of it before its restart
-                batch = fresh
+                batch = new_records
         number = self._acknowledger.on_delivery(batch.header.count) if self._acknowledger is not None else 0
         self._inbox.append(ReceivedBatch(batch, self.instance, number))
-        self._received += 1
+        self._batches_received += 1
         self.received_messages += batch.header.count
-        self._wake()
+        self._wake_waiters()
 
-    def _not_had(self, batch: Batch, origin: str) -> Batch | None:
+    def _drop_received(self, batch: Batch, origin: str) -> Batch | None:
         """Return the records of a forwarded batch that were not received before, or None.
 
         A record may have arrived here, or directly from the site `origin` that accepted it.
         """
         numbers = batch.publisher_sequences()
-        had = max(self._carried.get(origin, 0), self._last.get(origin, 0))
-        self._carried[origin] = max(had, int(numbers[-1]))
+        newest = max(self._forwarded.get(origin, 0), self._last_received.get(origin, 0))
+        self._forwarded[origin] = max(newest, int(numbers[-1]))
         if origin not in self._instances.values():
             # Without a direct subscription to that site's log, the forwarded position counts. A position in a
             # log that was read directly is not changed: it would claim records of that site that were not
             # received.
-            self._last[origin] = self._carried[origin]
-        rows = np.flatnonzero(numbers > had)
+            self._last_received[origin] = self._forwarded[origin]
+        rows = np.flatnonzero(numbers > newest)
         return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
-    def _follow(self, batch: Batch, store: BookmarkStore) -> Batch | None:
+    def _drop_processed(self, batch: Batch, store: BookmarkStore) -> Batch | None:
         """Return the records of a batch that the application did not process before its restart, or None."""
         progress = self._progress.setdefault(self.instance, CompletionTracker())
         progress.add(batch)
-        self._bound(progress)
-        done = store.processed_ranges(self.id, self.instance)
+        self._check_unprocessed(progress)
+        processed = store.processed_ranges(self.id, self.instance)
         # With acknowledgements, all records are delivered, because the broker counts deliveries.
-        if done is None or batch.first_sequence > done.last or self._acknowledger is not None:
+        if processed is None or batch.first_sequence > processed.last or self._acknowledger is not None:
             return batch
-        held = done.contains(batch.sequences())
-        moved = [progress.mark_record_done(int(sequence)) for sequence in batch.sequences()[held]]
+        is_processed = processed.contains(batch.sequences())
+        moved = [progress.mark_record_done(int(sequence)) for sequence in batch.sequences()[is_processed]]
         if any(moved):
             store.record(self.id, self.instance, progress.most_recent)
-        rows = np.flatnonzero(~held)
+        rows = np.flatnonzero(~is_processed)
         return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
-    def _bound(self, progress: CompletionTracker) -> None:
+    def _check_unprocessed(self, progress: CompletionTracker) -> None:
         """Fail the subscription if too many delivered batches are unprocessed."""
-        if progress.pending_batches > MAX_UNDONE and not self._closed:
+        if progress.pending_batches > MAX_UNPROCESSED_BATCHES and not self._closed:
             self.fail(
                 OperatorError(
                     "too_many_undone",
-                    f"{self.id}: {MAX_UNDONE} batches were delivered without being marked as done.",
+                    f"{self.id}: {MAX_UNPROCESSED_BATCHES} batches were delivered without being marked as "
+                    "done.",
                     "Call done() with every message or batch, or give the client no bookmark store.",
                 )
             )
@@ -191,10 +197,10 @@ class Subscription(SubscriptionReader):
 
         With NOW, its bookmark fixes the start, so that a reconnect misses nothing.
         """
-        self._begins = _positions(bookmark)
-        if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
-            self._last = _positions(bookmark)
-            self._read = dict(self._last)
+        self._start_positions = _positions(bookmark)
+        if bookmark is not None and self.bookmark == NOW_TEXT and not self._last_received:
+            self._last_received = _positions(bookmark)
+            self._last_read = dict(self._last_received)
         if self._acknowledger is not None:
             self._acknowledger.on_connected()
         self._credit.on_subscribed()
@@ -206,24 +212,24 @@ class Subscription(SubscriptionReader):
         they are reset.
         """
         instance = self.instance
-        begins = self._begins.get(instance)
-        if begins is None or not any(_positions(one).get(instance, 0) > begins for one in unknown):
+        start = self._start_positions.get(instance)
+        if start is None or not any(_positions(one).get(instance, 0) > start for one in unknown):
             return
-        self._last[instance] = self._read[instance] = begins
+        self._last_received[instance] = self._last_read[instance] = start
         self._progress.pop(instance, None)
         if self._store is not None:
-            others = _positions(self._store.most_recent(self.id))
+            positions = _positions(self._store.most_recent(self.id))
             self._store.forget(self.id)
-            for name, sequence in (others | {instance: begins}).items():
+            for name, sequence in (positions | {instance: start}).items():
                 self._store.record(self.id, name, sequence)
 
     def on_completed(self, *, ended: bool = False) -> None:
         """Record that the replay has caught up or ended: all its batches are in the inbox."""
         if self._completed_at is None:
-            self._completed_at = self._received
+            self._completed_at = self._batches_received
         self._closed = self._closed or ended
         self.completed.set()
-        self._wake()
+        self._wake_waiters()
 
     def on_persisted(self, bookmark: str) -> None:
         """Record that all matching records up to this bookmark were received.
@@ -235,8 +241,8 @@ class Subscription(SubscriptionReader):
         received record cannot be used.
         """
         for instance, sequence in _positions(bookmark).items():
-            known = 0 if self._out_of_order else self._last.get(instance, 0)
-            self._last[instance] = max(sequence, known)
+            known = 0 if self._out_of_order else self._last_received.get(instance, 0)
+            self._last_received[instance] = max(sequence, known)
             if self._store is not None:
                 progress = self._progress.setdefault(instance, CompletionTracker())
                 if progress.advance_to(sequence):
@@ -245,7 +251,7 @@ class Subscription(SubscriptionReader):
     def fail(self, error: SluiceError) -> None:
         """Fail the subscription. Batches in the inbox can still be read."""
         self._error = self._error or error
-        self._wake()
+        self._wake_waiters()
 
     def detach(self) -> None:
         """Stop granting credit, because no more deliveries follow. Batches in the inbox can still be read."""
@@ -258,11 +264,11 @@ class Subscription(SubscriptionReader):
     def resume_command(self) -> commands.Subscribe:
         """Return the command that starts the subscription, or resumes it after the last received record."""
         managed = self._command.managed is not None
-        if self.bookmark is None or not self._last:
+        if self.bookmark is None or not self._last_received:
             return self._command
-        if managed and not (self._received or self._command.received):
+        if managed and not (self._batches_received or self._command.received):
             return self._command
-        bookmark = format_positions(self._last)
+        bookmark = format_positions(self._last_received)
         if managed:
             # The broker knows the start and end of a managed replay, but not which records arrived.
             return msgspec.structs.replace(self._command, received=bookmark)
@@ -298,7 +304,7 @@ class Subscription(SubscriptionReader):
             ClientError: `not_steerable`.
             TimeoutError: No answer within the client's `request_timeout`.
         """
-        await self._steering.pause([self])
+        await self._control.pause([self])
 
     async def resume(self) -> None:
         """Resume delivery after `pause()`.
@@ -307,7 +313,7 @@ class Subscription(SubscriptionReader):
             ClientError: `not_steerable`.
             TimeoutError: No answer within the client's `request_timeout`.
         """
-        await self._steering.resume([self])
+        await self._control.resume([self])
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Change the rate limit; None removes it.
@@ -321,7 +327,7 @@ class Subscription(SubscriptionReader):
             ClientError: `bad_rate` or `not_steerable`.
             TimeoutError: No answer within the client's `request_timeout`.
         """
-        await self._steering.set_rate([self], rate, max_gap)
+        await self._control.set_rate([self], rate, max_gap)
 
     # Implementation of SubscriptionReader.
 
@@ -329,7 +335,7 @@ class Subscription(SubscriptionReader):
         if not self._inbox or (until_completed and self.replay_batches_remaining() <= 0):
             return None
         arrived = self._inbox.popleft()
-        self._taken += 1
+        self._batches_taken += 1
         self._credit.on_consumed(arrived.batch.nbytes)
         return arrived
 
@@ -353,14 +359,14 @@ class Subscription(SubscriptionReader):
     def on_delivered(self, arrived: ReceivedBatch) -> None:
         batch, instance, number = arrived
         if last := batch.last_sequence:
-            self._read |= self._places(
+            self._last_read |= self._positions_after(
                 instance, last, publisher_origin(batch.publisher_name), batch.last_publisher_sequence
             )
         if number:
-            self._current = (number, number + batch.header.count - 1)
+            self._current_numbers = (number, number + batch.header.count - 1)
 
     def replay_batches_remaining(self) -> float:
-        return math.inf if self._completed_at is None else self._completed_at - self._taken
+        return math.inf if self._completed_at is None else self._completed_at - self._batches_taken
 
     # Called by the application.
 
@@ -399,33 +405,33 @@ class Subscription(SubscriptionReader):
         once. Returns None if the topic is not journaled.
         """
         if isinstance(item, Message):
-            last, origin, there = item.sequence, item.origin, item.publisher_sequence
+            last, origin, origin_sequence = item.sequence, item.origin, item.publisher_sequence
         else:
-            last, there = item.last_sequence, item.last_publisher_sequence
+            last, origin_sequence = item.last_sequence, item.last_publisher_sequence
             origin = publisher_origin(item.publisher_name)
-        at = self._read | self._places(self._instance_of(item), last, origin, there)
+        at = self._last_read | self._positions_after(self._instance_of(item), last, origin, origin_sequence)
         return format_positions({instance: last for instance, last in at.items() if last}) or None
 
     @property
     def processed_positions(self) -> dict[str, int]:
         """Positions of the last records read, for resuming behind them. {}: not known yet."""
-        if not self._read and self.bookmark == EPOCH_TEXT:
+        if not self._last_read and self.bookmark == EPOCH_TEXT:
             return {self.instance: 0}
-        return dict(self._read)
+        return dict(self._last_read)
 
     def has_received(self, batch: Batch) -> bool:
         """Return whether this subscription delivered a batch of that log."""
         return batch.origin in self._instances
 
     @property
-    def parts(self) -> Sequence[Subscription]:
+    def subscriptions(self) -> Sequence[Subscription]:
         """This subscription alone. A subscription of several groups returns one subscription per group."""
         return (self,)
 
-    def _places(self, instance: str, last: int, origin: str, there: int) -> dict[str, int]:
-        """Return the position of record `last`, and of record `there` at its original site."""
+    def _positions_after(self, instance: str, last: int, origin: str, origin_sequence: int) -> dict[str, int]:
+        """Return the position of record `last`, and of record `origin_sequence` at its original site."""
         if origin and last and origin not in self._instances.values():
-            return {instance: last, origin: there}
+            return {instance: last, origin: origin_sequence}
         return {instance: last}
 
     def _instance_of(self, item: Message | Batch) -> str:
@@ -457,8 +463,8 @@ class Subscription(SubscriptionReader):
             raise OperatorError(
                 "no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".'
             )
-        first, last = (item.number, item.number) if item is not None else self._current
-        return partial(self._acknowledger.acknowledge, first, last) if last else _nothing
+        first, last = (item.number, item.number) if item is not None else self._current_numbers
+        return partial(self._acknowledger.acknowledge, first, last) if last else _acknowledge_nothing
 
     async def close(self, *, delete: bool = False) -> None:
         """Unsubscribe. Iterations end after the batches in the inbox.
@@ -471,15 +477,15 @@ class Subscription(SubscriptionReader):
             if self._acknowledger is not None:
                 self._acknowledger.flush()  # before unsubscribing: later the broker would ignore them
             self._on_close(self)
-            self._wake()
+            self._wake_waiters()
 
-    def _wake(self) -> None:
+    def _wake_waiters(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
 
-def _nothing() -> None:
+def _acknowledge_nothing() -> None:
     """Do nothing: no message was read yet that could be acknowledged."""
 
 
@@ -487,9 +493,9 @@ def _positions(text: str | None) -> dict[str, int]:
     """Return the last record of each instance after which a bookmark resumes."""
     if text is None:
         return {}
-    asked = parse_bookmark(text)
+    parsed = parse_bookmark(text)
     start, before = (
-        (asked.begin, int(asked.begin_included)) if isinstance(asked, BookmarkRange) else (asked, 0)
+        (parsed.begin, int(parsed.begin_included)) if isinstance(parsed, BookmarkRange) else (parsed, 0)
     )
     positions: dict[str, int] = {}
     for origin, sequence in start.bookmarks if isinstance(start, AfterBookmarks) else ():

@@ -18,7 +18,7 @@ from broker_core.protocols import commands
 from broker_core.protocols.native import NativeFrame
 from broker_core.protocols.replies import Ack, SubscriptionCancelled
 
-RENEWALS = 3
+RENEWALS_PER_LEASE = 3
 """Number of times that a lease is renewed during its length."""
 
 
@@ -41,10 +41,10 @@ class ActiveSubscriptions:
         self._streams: dict[int, Subscription] = {}
         self._last_stream = 0
         """Newest stream number of this connection. Stream numbers ascend and are never reused."""
-        self._asked: dict[str, asyncio.Future[None]] = {}
+        self._pending_requests: dict[str, asyncio.Future[None]] = {}
         self._unanswered: set[str] = set()
         """Ids that were requested on this connection and that the broker has not answered."""
-        self._given_up: dict[str, commands.Unsubscribe] = {}
+        self._abandoned: dict[str, commands.Unsubscribe] = {}
         """Unsubscribe commands for unanswered ids.
 
         They are sent after the broker's answer, which knows the subscription.
@@ -62,12 +62,12 @@ class ActiveSubscriptions:
                 removed.
         """
         self.by_id[subscription.id] = subscription
-        asked = self._asked[subscription.id] = asyncio.get_running_loop().create_future()
+        waiter = self._pending_requests[subscription.id] = asyncio.get_running_loop().create_future()
         # An abandoned request with the same id must be answered first; `_answered` then sends this one.
-        if subscription.id not in self._given_up:
-            self._ask(subscription)
+        if subscription.id not in self._abandoned:
+            self._send_request(subscription)
         try:
-            await asked
+            await waiter
         except asyncio.CancelledError:
             self.end(subscription)
             raise
@@ -75,23 +75,23 @@ class ActiveSubscriptions:
             self.by_id.pop(subscription.id, None)
             raise
         finally:
-            self._asked.pop(subscription.id, None)
+            self._pending_requests.pop(subscription.id, None)
         if subscription.lease_ms:
             self._renew_later(subscription)
 
-    def _ask(self, subscription: Subscription) -> None:
+    def _send_request(self, subscription: Subscription) -> None:
         self._unanswered.add(subscription.id)
         self._send(subscription.subscribe_command())
 
     def end(self, subscription: Subscription) -> None:
         """Remove a subscription here and at the broker."""
-        there = self.by_id.get(subscription.id) is subscription
+        is_active = self.by_id.get(subscription.id) is subscription
         self.remove(subscription)
-        over = commands.Unsubscribe(id=subscription.id, delete=subscription.delete)
+        unsubscribe = commands.Unsubscribe(id=subscription.id, delete=subscription.delete)
         if subscription.id not in self._unanswered:
-            self._send(over)
-        elif there:
-            self._given_up.setdefault(subscription.id, over)
+            self._send(unsubscribe)
+        elif is_active:
+            self._abandoned.setdefault(subscription.id, unsubscribe)
 
     def remove(self, subscription: Subscription) -> None:
         """Remove a subscription. Its deliveries in flight are ignored."""
@@ -101,7 +101,7 @@ class ActiveSubscriptions:
             del self._streams[stream]
 
     def _renew_later(self, subscription: Subscription) -> None:
-        seconds = subscription.lease_ms / RENEWALS / 1_000
+        seconds = subscription.lease_ms / RENEWALS_PER_LEASE / 1_000
         asyncio.get_running_loop().call_later(seconds, self._renew, subscription)
 
     def _renew(self, subscription: Subscription) -> None:
@@ -116,7 +116,7 @@ class ActiveSubscriptions:
         self._instance = instance
         self._streams.clear()
         self._last_stream = 0
-        self._given_up.clear()
+        self._abandoned.clear()
         self._unanswered = set(self.by_id)
         for subscription in self.by_id.values():
             subscription.instance = instance
@@ -162,7 +162,7 @@ class ActiveSubscriptions:
         id = ack.id or ""
         if ack.stream is not None:
             self._last_stream = max(self._last_stream, ack.stream)
-            if self._answered(id, there=True):
+            if self._finish_abandoned(id, exists=True):
                 return
         subscription = self.by_id.get(id)
         # A reply before the answer to the subscribe command concerns an earlier subscription with this id.
@@ -178,39 +178,39 @@ class ActiveSubscriptions:
             subscription.instance = self._instance
             self._streams[ack.stream] = subscription
             subscription.on_accepted(ack.bookmark)
-            asked = self._asked.get(subscription.id)
-            if asked is not None and not asked.done():
-                asked.set_result(None)
+            waiter = self._pending_requests.get(subscription.id)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
 
-    def on_refused(self, id: str, error: ClientError) -> None:
+    def on_rejected(self, id: str, error: ClientError) -> None:
         """Handle a rejected subscription.
 
         Fails the call to `subscribe`, or the readers if that call returned.
         """
-        if self._answered(id, there=False):
+        if self._finish_abandoned(id, exists=False):
             return
-        asked = self._asked.get(id)
+        waiter = self._pending_requests.get(id)
         subscription = self.by_id.pop(id, None)
-        if asked is not None and not asked.done():
-            asked.set_exception(error)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
         elif subscription is not None:
             subscription.detach()
             subscription.fail(error)
 
-    def _answered(self, id: str, *, there: bool) -> bool:
+    def _finish_abandoned(self, id: str, *, exists: bool) -> bool:
         """Return whether an answer belongs to an abandoned request.
 
         If so, the subscription is ended at the broker if it exists there, and a waiting request with the same
         id is sent.
         """
         self._unanswered.discard(id)
-        over = self._given_up.pop(id, None)
-        if over is None:
+        unsubscribe = self._abandoned.pop(id, None)
+        if unsubscribe is None:
             return False
-        if there:
-            self._send(over)
-        if (waits := self.by_id.get(id)) is not None:
-            self._ask(waits)
+        if exists:
+            self._send(unsubscribe)
+        if (replacement := self.by_id.get(id)) is not None:
+            self._send_request(replacement)
         return True
 
     def on_cancelled(self, reply: SubscriptionCancelled) -> None:
@@ -221,22 +221,22 @@ class ActiveSubscriptions:
         subscription = self.by_id.get(reply.id)
         if subscription is None:
             return
-        if subscription.comes_back:
+        if subscription.resubscribes:
             delay = (reply.retry_after_ms or 0) / 1_000
-            asyncio.get_running_loop().call_later(delay, self._again, subscription)
+            asyncio.get_running_loop().call_later(delay, self._resubscribe, subscription)
         else:
             self.remove(subscription)
             subscription.fail(
                 ClientError.from_dict(reply.code, reply.message, "Subscribe again when you can keep up.")
             )
 
-    def _again(self, subscription: Subscription) -> None:
+    def _resubscribe(self, subscription: Subscription) -> None:
         if self.by_id.get(subscription.id) is subscription:
-            self._ask(subscription)
+            self._send_request(subscription)
 
     def fail(self, error: SluiceError) -> None:
         """Fail all subscriptions and all calls that wait for an answer."""
-        for waiter in self._asked.values():
+        for waiter in self._pending_requests.values():
             if not waiter.done():
                 waiter.set_exception(error)
         for subscription in self.by_id.values():

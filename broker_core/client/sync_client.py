@@ -2,7 +2,7 @@
 
 `publish()` returns when the publish store has the message. With `buffered` it only appends to a queue, which
 the loop's thread empties as a whole. So a message does not cost a thread switch. `publish()` waits while
-MAX_LINE messages are queued. All other calls run on the loop and wait for their result.
+MAX_QUEUED messages are queued. All other calls run on the loop and wait for their result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any, Self, TypeVar, Unpack
 
@@ -30,13 +30,17 @@ from broker_core.client.messages import (
     message_too_large_error,
 )
 from broker_core.client.subscription import Subscription
-from broker_core.client.time_limits import within
+from broker_core.client.time_limits import limit_time
 from broker_core.client.unsent import Unsent, closing_notes, is_interruption
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import DecisionNotice, GapNotice
 
 T = TypeVar("T")
+
+
+class _LoopTimeoutError(TimeoutError):
+    """The event loop had no result in time. A TimeoutError of the work itself has another class."""
 
 
 class LoopThread:
@@ -61,7 +65,7 @@ class LoopThread:
         """Whether the caller runs in a callback on this thread."""
         return self._thread is threading.current_thread()
 
-    def start(self, first: Coroutine[Any, Any, object]) -> None:
+    def start(self, first_work: Coroutine[Any, Any, object]) -> None:
         """Start the thread and wait until the first work is done. If that fails, the thread is stopped.
 
         Raises:
@@ -69,7 +73,7 @@ class LoopThread:
             BaseException: Error of the first work.
         """
         if self.is_running:
-            first.close()
+            first_work.close()
             raise OperatorError(
                 "client_started", f"Client {self._name} was started before.", "Make a new client."
             )
@@ -80,7 +84,7 @@ class LoopThread:
         self._thread.start()
         ready.wait()
         try:
-            self.call(first)
+            self.call(first_work)
         except BaseException:
             self._stop()
             raise
@@ -91,7 +95,7 @@ class LoopThread:
             self._loop.call_soon(ready.set)
             self._loop.run_forever()
 
-    def stop(self, last: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
+    def stop(self, last_work: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
         """Run the last work, then stop the thread and wait for its end.
 
         Does nothing if the loop does not run.
@@ -101,25 +105,26 @@ class LoopThread:
         Raises:
             BaseException: Error of the last work.
             TimeoutError: A callback of the application has blocked the thread for `timeout` seconds. The
-                thread ends when the callback returns.
+                thread ends when the callback returns. Never with `timeout` None, unless the last work raises
+                it.
         """
         with self._lock:
             if self._loop is None:
-                last.close()
+                last_work.close()
                 return
             self._stopping += 1
-        held = False
+        blocked = False
         try:
-            self.call(last, timeout)
-        except TimeoutError:
-            held = True
+            self.call(last_work, timeout)
+        except _LoopTimeoutError:
+            blocked = True
             raise TimeoutError(f"Client {self._name} didn't close within {timeout:g} s.") from None
         finally:
             with self._lock:
                 self._stopping -= 1
-                ends = self._stopping == 0
-            if ends:
-                self._stop(join=not held)
+                is_last_call = self._stopping == 0
+            if is_last_call:
+                self._stop(join=not blocked)
 
     def _stop(self, *, join: bool = True) -> None:
         with self._lock:
@@ -145,16 +150,13 @@ class LoopThread:
             raise
         future = self.submit(work)
         try:
-            return future.result(timeout)
+            if timeout is not None and not wait([future], timeout).done:
+                raise _LoopTimeoutError(f"Client {self._name} had no answer within {timeout:g} s.")
+            return future.result()
         except CancelledError:
             if self.is_running:
                 raise
             raise self.closed_error() from None
-        except TimeoutError as error:
-            future.cancel()
-            if error.args or timeout is None:  # the work raised it
-                raise
-            raise TimeoutError(f"Client {self._name} had no answer within {timeout:g} s.") from None
         except BaseException:
             future.cancel()
             raise
@@ -184,7 +186,7 @@ class LoopThread:
         work.close()
         raise self.closed_error()
 
-    def call_soon(self, what: Callable[[], object]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """Call a function on the event loop without waiting.
 
         Raises:
@@ -193,7 +195,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 raise self.closed_error()
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(callback)
 
     def closed_error(self) -> OperatorError:
         """Return the error for calls while the event loop does not run."""
@@ -202,9 +204,9 @@ class LoopThread:
         )
 
 
-MAX_LINE = 4_096
+MAX_QUEUED = 4_096
 """Maximum number of messages in the queue to the loop's thread."""
-STUCK_S = 1.0
+BLOCKED_LOOP_TIMEOUT_S = 1.0
 """Seconds beyond its timeout that `close()` waits for a loop that an application's callback blocks."""
 
 
@@ -220,33 +222,35 @@ class SyncClient:
             address: See `AsyncClient`.
             name: Unique client name.
             buffered: Whether `publish()` returns before the publish store has the message. This is about
-                thirty times as fast. A process that is killed then loses up to MAX_LINE published messages;
+                thirty times as fast. A process that is killed then loses up to MAX_QUEUED published messages;
                 `flush()` confirms that the broker has them.
             options: Other arguments of `AsyncClient`. Callbacks run on the client's own thread.
         """
-        self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True, buffered=buffered)
+        self._initialise(
+            AsyncClient(address, name, **options), LoopThread(name), owns_loop=True, buffered=buffered
+        )
 
     @classmethod
     def share_loop(cls, loop: LoopThread, client: AsyncClient, *, buffered: bool) -> Self:
         """Create one of several clients that share a loop. The caller starts and stops the loop."""
         made = cls.__new__(cls)
-        made._set_up(client, loop, alone=False, buffered=buffered)
+        made._initialise(client, loop, owns_loop=False, buffered=buffered)
         return made
 
-    def _set_up(self, client: AsyncClient, loop: LoopThread, *, alone: bool, buffered: bool) -> None:
+    def _initialise(self, client: AsyncClient, loop: LoopThread, *, owns_loop: bool, buffered: bool) -> None:
         self._client = client
         self._loop = loop
-        self._alone = alone
+        self._owns_loop = owns_loop
         self._buffered = buffered
-        self._taken: deque[tuple[str, bytes]] = deque()
+        self._dequeued: deque[tuple[str, bytes]] = deque()
         """Messages that the loop took from the queue and has not passed to the client."""
-        self._line: list[tuple[str, bytes]] = []
-        """Queued messages, protected by `_change`."""
-        self._change = threading.Condition()
-        self._sending = False
+        self._queue: list[tuple[str, bytes]] = []
+        """Queued messages, protected by `_queue_changed`."""
+        self._queue_changed = threading.Condition()
+        self._is_sending = False
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._order = asyncio.Lock()
+        self._send_lock = asyncio.Lock()
         self._error: Exception | None = None
 
     # Lifecycle.
@@ -271,12 +275,12 @@ class SyncClient:
                 too.
         """
         timeout = self._client.close_timeout if timeout is None else timeout
-        if self._alone:
-            self._loop.stop(self.stop_loop(timeout), timeout + STUCK_S)
+        if self._owns_loop:
+            self._loop.stop(self.close_on_loop(timeout), timeout + BLOCKED_LOOP_TIMEOUT_S)
         elif self._loop.is_running:
-            self._loop.call(self.stop_loop(timeout), timeout + STUCK_S)
+            self._loop.call(self.close_on_loop(timeout), timeout + BLOCKED_LOOP_TIMEOUT_S)
 
-    async def stop_loop(self, timeout: float | None = None) -> None:
+    async def close_on_loop(self, timeout: float | None = None) -> None:
         """Close the client, as `close` does. Runs on the event loop.
 
         Concurrent calls share one close, and each raises its error. A call whose own timeout expires first
@@ -288,40 +292,40 @@ class SyncClient:
         elif self._closing.done():
             return  # an earlier call has reported the result
         elif not (await asyncio.wait([self._closing], timeout=timeout))[0]:
-            self._raise_for([*self._taken, *self._line], self._client.unsent)
+            self._raise_if_unsent([*self._dequeued, *self._queue], self._client.unsent)
             return
         await asyncio.shield(self._closing)
 
     async def _close(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout
+        deadline = loop.time() + timeout
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(ends):
-                    await self._send_line()
-            left = self._empty_line()
-            unsent = await self._client.disconnect(max(ends - loop.time(), 0))
-            self._raise_for(left, unsent)
+                async with asyncio.timeout_at(deadline):
+                    await self._send_queued()
+            queued = self._drain_queue()
+            unsent = await self._client.disconnect(max(deadline - loop.time(), 0))
+            self._raise_if_unsent(queued, unsent)
             self._raise_error()
             await self._client.close()  # already disconnected: raises rejections that were not reported
         finally:
-            with self._change:  # publishers that wait for room in the queue must wait no longer
+            with self._queue_changed:  # publishers that wait for room in the queue must wait no longer
                 self._closed = True
-                self._change.notify_all()
+                self._queue_changed.notify_all()
 
-    def _raise_for(self, line: Sequence[tuple[str, bytes]], unsent: Unsent) -> None:
-        nbytes = sum(len(body) for _, body in line)
-        Unsent(unsent.messages + len(line), unsent.nbytes + nbytes).raise_for(self.name)
+    def _raise_if_unsent(self, queued: Sequence[tuple[str, bytes]], unsent: Unsent) -> None:
+        nbytes = sum(len(body) for _, body in queued)
+        Unsent(unsent.messages + len(queued), unsent.nbytes + nbytes).raise_if_any(self.name)
 
-    def _empty_line(self) -> list[tuple[str, bytes]]:
+    def _drain_queue(self) -> list[tuple[str, bytes]]:
         """Remove the queued messages. A store in a file receives them; otherwise they are returned."""
-        with self._change:
-            left = [*self._taken, *self._line]
-            self._taken.clear()
-            self._line.clear()
-        while left and self._client.keep_in_file(*left[0]):
-            del left[0]
-        return left
+        with self._queue_changed:
+            queued = [*self._dequeued, *self._queue]
+            self._dequeued.clear()
+            self._queue.clear()
+        while queued and self._client.store_in_file(*queued[0]):
+            del queued[0]
+        return queued
 
     def __enter__(self) -> Self:
         return self.start()
@@ -391,77 +395,77 @@ class SyncClient:
         if len(body) > MAX_BODY:
             raise message_too_large_error(len(body))
         check_topic(topic)
-        with self._change:
-            ends = None if timeout is None else time.monotonic() + timeout
-            while len(self._line) >= MAX_LINE and self._error is None and not self._closed:
-                self._keep_sending()
+        with self._queue_changed:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while len(self._queue) >= MAX_QUEUED and self._error is None and not self._closed:
+                self._ensure_sending()
                 self._loop.refuse_waiting()
-                if not self._change.wait(None if ends is None else ends - time.monotonic()):
+                if not self._queue_changed.wait(None if deadline is None else deadline - time.monotonic()):
                     raise TimeoutError(f"publish took longer than {timeout:g} s")
             self._raise_error()
-            self._keep_sending()
-            self._line.append((topic, body))
+            self._ensure_sending()
+            self._queue.append((topic, body))
 
-    def _keep_sending(self) -> None:
+    def _ensure_sending(self) -> None:
         """Make the loop's thread empty the queue, unless it does so already.
 
         The caller holds the lock, so a message that it appends afterwards is included.
         """
         if self._closed:
             raise self._loop.closed_error()
-        if not self._sending:
-            self._loop.submit(self._send_line())
-            self._sending = True
+        if not self._is_sending:
+            self._loop.submit(self._send_queued())
+            self._is_sending = True
 
     def _raise_error(self) -> None:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
-    async def _send_line(self) -> None:
-        async with self._order:  # a concurrent call, such as flush(), must not overtake an earlier one
-            while self._take_line():
-                while self._taken:
-                    topic, body = self._taken.popleft()
+    async def _send_queued(self) -> None:
+        async with self._send_lock:  # a concurrent call, such as flush(), must not overtake an earlier one
+            while self._dequeue():
+                while self._dequeued:
+                    topic, body = self._dequeued.popleft()
                     try:
                         await self._client.publish(topic, body)
                     except (SluiceError, OSError) as error:
-                        self._stopped_at(error)
+                        self._stop_after_error(error)
                         return
 
-    def _stopped_at(self, error: Exception) -> None:
+    def _stop_after_error(self, error: Exception) -> None:
         """Stop emptying the queue after an error.
 
         The next publish() or flush() raises it; later calls continue.
         """
-        with self._change:
-            self._line[:0] = self._taken
-            self._taken.clear()
-            self._error, self._sending = error, False
-            self._change.notify_all()
+        with self._queue_changed:
+            self._queue[:0] = self._dequeued
+            self._dequeued.clear()
+            self._error, self._is_sending = error, False
+            self._queue_changed.notify_all()
 
-    def _take_line(self) -> bool:
-        """Move all queued messages to `_taken`, behind messages of an earlier call that timed out.
+    def _dequeue(self) -> bool:
+        """Move all queued messages to `_dequeued`, behind messages of an earlier call that timed out.
 
         Returns whether there are any.
         """
-        with self._change:
-            self._taken += self._line
-            self._line.clear()
-            self._sending = bool(self._taken)
-            self._change.notify_all()
-        return self._sending
+        with self._queue_changed:
+            self._dequeued += self._queue
+            self._queue.clear()
+            self._is_sending = bool(self._dequeued)
+            self._queue_changed.notify_all()
+        return self._is_sending
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
         """Publish messages of one topic as one batch.
 
         Returns when the publish store has them; see `publish`.
         """
-        self._loop.call(self._store_after_line(topic, bodies, timeout))
+        self._loop.call(self._store_after_queued(topic, bodies, timeout))
 
-    async def _store_after_line(self, topic: str, bodies: Sequence[Body], timeout: float | None) -> None:
-        async with within(timeout, "publish"):
-            await asyncio.shield(self._send_line())
+    async def _store_after_queued(self, topic: str, bodies: Sequence[Body], timeout: float | None) -> None:
+        async with limit_time(timeout, "publish"):
+            await asyncio.shield(self._send_queued())
         self._raise_error()
         await self._client.store_messages(topic, bodies, timeout)
 
@@ -477,7 +481,7 @@ class SyncClient:
     async def wait_flushed(self) -> None:
         """Wait until all messages published so far are acknowledged. Runs on the event loop."""
         # Shielded: a flush() whose timeout expires must not lose messages that it took from the queue.
-        await asyncio.shield(self._send_line())
+        await asyncio.shield(self._send_queued())
         self._raise_error()
         await self._client.flush()
 
@@ -497,17 +501,17 @@ class SyncClient:
 
     def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Pause several subscriptions in one command; see `AsyncClient.pause`."""
-        self._loop.call(self._client.pause(_parts(subscriptions)))
+        self._loop.call(self._client.pause(_subscriptions_by_group(subscriptions)))
 
     def resume(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Resume several subscriptions in one command; see `AsyncClient.resume`."""
-        self._loop.call(self._client.resume(_parts(subscriptions)))
+        self._loop.call(self._client.resume(_subscriptions_by_group(subscriptions)))
 
     def set_rate(
         self, subscriptions: Sequence[SyncSubscription], rate: str | None, max_gap: str | None = None
     ) -> None:
         """Change the rate of several subscriptions in one command; see `AsyncClient.set_rate`."""
-        self._loop.call(self._client.set_rate(_parts(subscriptions), rate, max_gap))
+        self._loop.call(self._client.set_rate(_subscriptions_by_group(subscriptions), rate, max_gap))
 
 
 class SyncSubscription:
@@ -519,9 +523,9 @@ class SyncSubscription:
     def __init__(self, loop: LoopThread, subscription: Subscription | GroupsSubscription) -> None:
         self._loop = loop
         self._subscription = subscription
-        self._arrived: deque[ReceivedBatch] = deque()
+        self._unread_batches: deque[ReceivedBatch] = deque()
         """Batches that were taken from the loop's thread together, not delivered yet."""
-        self._reading: deque[Iterator[Message]] = deque()
+        self._partly_read: deque[Iterator[Message]] = deque()
         """Unread messages of batches that `messages` has started."""
 
     @property
@@ -551,42 +555,42 @@ class SyncSubscription:
             TimeoutError: No message arrived for `timeout` seconds. None: wait until the subscription ends.
             SluiceError: Reason why the subscription cannot continue.
         """
-        reading, timestamp = self._reading, self._subscription.timestamp
-        while not until_completed or self._left_of_replay() >= 0:
-            while reading:
-                rest = reading[0]
-                yield from rest
-                if reading and reading[0] is rest:
-                    reading.popleft()
-            arrived = self._take(until_completed, timeout)
+        partly_read, timestamp = self._partly_read, self._subscription.timestamp
+        while not until_completed or self._replay_batches_remaining() >= 0:
+            while partly_read:
+                remaining = partly_read[0]
+                yield from remaining
+                if partly_read and partly_read[0] is remaining:
+                    partly_read.popleft()
+            arrived = self._next_batch(until_completed, timeout)
             if arrived is None:
                 return
-            reading.append(batch_messages(*arrived, timestamp=timestamp))
+            partly_read.append(batch_messages(*arrived, timestamp=timestamp))
 
     def batches(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Batch]:
         """Iterate over the record batches as they arrived; see `messages` for `timeout`.
 
         A batch that `messages` has started is left to `messages`.
         """
-        while (arrived := self._take(until_completed, timeout)) is not None:
+        while (arrived := self._next_batch(until_completed, timeout)) is not None:
             yield arrived.batch
 
     async def _take_all(self, until_completed: bool, timeout: float | None) -> list[ReceivedBatch]:
         # The timeout applies on the loop, so that a wait that times out has taken nothing.
-        async with within(timeout, "reading"):
+        async with limit_time(timeout, "reading"):
             return await self._subscription.take_all(until_completed)
 
-    def _take(self, until_completed: bool, timeout: float | None) -> ReceivedBatch | None:
-        if not self._arrived:
-            self._arrived += self._loop.call(self._take_all(until_completed, timeout))
-        if not self._arrived or (until_completed and self._left_of_replay() <= 0):
+    def _next_batch(self, until_completed: bool, timeout: float | None) -> ReceivedBatch | None:
+        if not self._unread_batches:
+            self._unread_batches += self._loop.call(self._take_all(until_completed, timeout))
+        if not self._unread_batches or (until_completed and self._replay_batches_remaining() <= 0):
             return None
-        arrived = self._arrived.popleft()
+        arrived = self._unread_batches.popleft()
         self._subscription.on_delivered(arrived)
         return arrived
 
-    def _left_of_replay(self) -> float:
-        return self._subscription.replay_batches_remaining() + len(self._arrived)
+    def _replay_batches_remaining(self) -> float:
+        return self._subscription.replay_batches_remaining() + len(self._unread_batches)
 
     def ack(self, item: Message | None = None) -> None:
         """Acknowledge a message, or all messages of the batch that was read last; see `Subscription.ack`.
@@ -634,5 +638,5 @@ class SyncSubscription:
         self._loop.call(self._subscription.close(delete=delete))
 
 
-def _parts(subscriptions: Sequence[SyncSubscription]) -> list[Subscription]:
-    return [part for one in subscriptions for part in one._subscription.parts]
+def _subscriptions_by_group(subscriptions: Sequence[SyncSubscription]) -> list[Subscription]:
+    return [part for one in subscriptions for part in one._subscription.subscriptions]

@@ -9,7 +9,7 @@ from broker_core.client.async_client import SubscribeOptions
 from broker_core.client.groups import AsyncGroups, GroupConfig
 from broker_core.client.groups_subscription import run_for_each_group
 from broker_core.client.messages import Body
-from broker_core.client.sync_client import STUCK_S, LoopThread, SyncClient, SyncSubscription
+from broker_core.client.sync_client import BLOCKED_LOOP_TIMEOUT_S, LoopThread, SyncClient, SyncSubscription
 from broker_core.client.unsent import closing_notes, is_interruption
 
 
@@ -55,8 +55,10 @@ class SyncGroups:
         """
         longest = max(client.close_timeout for client in self._groups.clients.values())
         self._loop.stop(
-            run_for_each_group(self.clients, lambda _, client: client.stop_loop(timeout), to_the_end=True),
-            (longest if timeout is None else timeout) + STUCK_S,
+            run_for_each_group(
+                self.clients, lambda _, client: client.close_on_loop(timeout), continue_after_error=True
+            ),
+            (longest if timeout is None else timeout) + BLOCKED_LOOP_TIMEOUT_S,
         )
 
     def __enter__(self) -> Self:
@@ -66,13 +68,13 @@ class SyncGroups:
         with closing_notes(error):
             self.close(0 if is_interruption(error) else None)
 
-    def group_of(self, topic: str) -> str:
+    def find_group(self, topic: str) -> str:
         """Return the name of the group that has a topic.
 
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        return self._groups.group_of(topic)
+        return self._groups.find_group(topic)
 
     def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
         """Publish one message to the group that has the topic; see `SyncClient.publish`.
@@ -80,7 +82,7 @@ class SyncGroups:
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        self.clients[self.group_of(topic)].publish(topic, body, timeout)
+        self.clients[self.find_group(topic)].publish(topic, body, timeout)
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
         """Publish messages of one topic as one batch; see `SyncClient.publish_many`.
@@ -88,7 +90,7 @@ class SyncGroups:
         Raises:
             OperatorError: `no_group_for_topic`.
         """
-        self.clients[self.group_of(topic)].publish_many(topic, bodies, timeout)
+        self.clients[self.find_group(topic)].publish_many(topic, bodies, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all groups have acknowledged all published messages.

@@ -16,7 +16,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 _NO_LIMIT: Final = nullcontext()
 
 
-def within(seconds: float | None, call: str) -> AbstractAsyncContextManager[None]:
+def limit_time(seconds: float | None, call: str) -> AbstractAsyncContextManager[None]:
     """Return a context that cancels its block after `seconds` and raises TimeoutError with the call's name.
 
     None: no limit.

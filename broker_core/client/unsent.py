@@ -15,7 +15,7 @@ class Unsent(NamedTuple):
     messages: int
     nbytes: int
 
-    def raise_for(self, client: str) -> None:
+    def raise_if_any(self, client: str) -> None:
         """Raise OperatorError `unsent_messages` if there are any. `client` is the client's name."""
         if self.messages:
             raise OperatorError(

@@ -32,61 +32,61 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
 
     def __init__(self, on_frames: OnFrames, address: BrokerAddress) -> None:
         super().__init__(on_frames)
-        self._wire = ClientProtocol(parse_uri(address.text), max_size=MAX_MESSAGE)
-        self._parts: list[bytes] = []
+        self._protocol = ClientProtocol(parse_uri(address.text), max_size=MAX_MESSAGE)
+        self._message_parts: list[bytes] = []
         self._received_bytes = self._message_start = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._wire.send_request(self._wire.connect())
+        self._protocol.send_request(self._protocol.connect())
         self._write()
 
     def read_progress(self) -> ReadProgress:
-        begun = bool(self._parts or self._wire.reader.buffer)
-        unfinished = self._received_bytes - self._message_start if begun else 0
+        has_partial_message = bool(self._message_parts or self._protocol.reader.buffer)
+        unfinished = self._received_bytes - self._message_start if has_partial_message else 0
         return ReadProgress(self._received_bytes, unfinished, self._message_start)
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)
-        self._wire.receive_data(data)
-        self._handle()
+        self._protocol.receive_data(data)
+        self._process_events()
 
     def eof_received(self) -> bool:
-        self._wire.receive_eof()
-        self._handle()
+        self._protocol.receive_eof()
+        self._process_events()
         return False
 
-    def _handle(self) -> None:
+    def _process_events(self) -> None:
         """Process received WebSocket events, then write pending answers."""
-        for event in self._wire.events_received():
+        for event in self._protocol.events_received():
             if isinstance(event, WireFrame):
                 self._on_wire_frame(event)
-            elif self._wire.handshake_exc is None and not self.opened.done():
+            elif self._protocol.handshake_exc is None and not self.opened.done():
                 self.opened.set_result(None)
-        broken, problem = self._wire.parser_exc, self._wire.handshake_exc
+        parser_error, problem = self._protocol.parser_exc, self._protocol.handshake_exc
         if problem is not None and not self.opened.done():
             self.abort(ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}"))
-        elif broken is not None and self.error is None:
-            self.fail_on_garbage(ClientError("bad_frame", f"The WebSocket was broken: {broken}.", ""))
+        elif parser_error is not None and self.error is None:
+            self.fail_on_garbage(ClientError("bad_frame", f"The WebSocket was broken: {parser_error}.", ""))
         self._write()
 
     def _on_wire_frame(self, frame: WireFrame) -> None:
         """Process one WebSocket frame: a close, binary data, or unexpected text."""
         if frame.opcode is Opcode.CLOSE:
-            close = self._wire.close_rcvd
+            close = self._protocol.close_rcvd
             if close is not None and self.error is None and (code := code_from_close_number(close.code)):
                 self.error = ClientError(code, close.reason or "The broker closed the connection.", "")
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
-            self._parts.append(bytes(frame.data))
+            self._message_parts.append(bytes(frame.data))
             if frame.fin:
-                whole, self._parts = b"".join(self._parts), []
+                message, self._message_parts = b"".join(self._message_parts), []
                 self._message_start = self._received_bytes
                 try:
-                    frames = parse_message(whole, kinds=FROM_BROKER)
+                    frames = parse_message(message, kinds=FROM_BROKER)
                 except ClientError as error:
                     self.fail_on_garbage(error)
                 else:
-                    self._take(frames)
+                    self._deliver(frames)
         elif frame.opcode is Opcode.TEXT:
             self.fail_on_garbage(
                 ClientError("bad_frame", "The broker sent text to a client that uses frames.", "")
@@ -95,7 +95,7 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
     def _write(self) -> None:
         """Write pending bytes of the WebSocket protocol to the asyncio transport."""
         transport = self._transport
-        for data in self._wire.data_to_send():
+        for data in self._protocol.data_to_send():
             if transport is None or transport.is_closing():
                 return
             if data:
@@ -103,20 +103,20 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
                 transport.write(data)
             elif transport.can_write_eof():
                 transport.write_eof()
-        if self._wire.state is State.CLOSED and transport is not None:
+        if self._protocol.state is State.CLOSED and transport is not None:
             transport.close()
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        if self._wire.state is State.OPEN:
+        if self._protocol.state is State.OPEN:
             try:
-                self._wire.send_binary(b"".join(parts))
+                self._protocol.send_binary(b"".join(parts))
             except WebSocketException as problem:
                 self.abort(ClientError("bad_frame", f"The WebSocket can't be written to: {problem}.", ""))
                 return
             self._write()
 
     def close(self) -> None:
-        if self._wire.state is State.OPEN:
-            self._wire.send_close(1000)
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(1000)
             self._write()
         super().close()

@@ -105,13 +105,13 @@ def read_authentication(
 
     Authentication by certificate is a problem unless `tls` names a `client_ca`.
     """
-    proof = source.get("authentication", "none")
-    if proof not in AUTHENTICATIONS:
+    method = source.get("authentication", "none")
+    if method not in AUTHENTICATIONS:
         reader.problems.append(f"{where}: authentication must be one of {', '.join(AUTHENTICATIONS)}")
-    tls = _tls(reader, reader.read_object(source, "tls"), where)
-    if proof == "certificate" and (tls is None or tls.client_ca is None):
+    tls = _read_tls(reader, reader.read_object(source, "tls"), where)
+    if method == "certificate" and (tls is None or tls.client_ca is None):
         reader.problems.append(f"{where}: authentication by certificate needs tls with a client_ca")
-    return str(proof), bool(reader.read_bool(source, "restricted", where)), tls
+    return str(method), bool(reader.read_bool(source, "restricted", where)), tls
 
 
 ANY_ORIGIN = "*"
@@ -149,11 +149,11 @@ def is_origin_allowed(origin: str, host: str, origins: Collection[str]) -> bool:
             allowed.
         origins: Permitted origins of the transport.
     """
-    own = urlsplit(origin).netloc == host and host != ""
-    return origin == "" or own or origin in origins or ANY_ORIGIN in origins
+    is_same_host = urlsplit(origin).netloc == host and host != ""
+    return origin == "" or is_same_host or origin in origins or ANY_ORIGIN in origins
 
 
-def _tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
+def _read_tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
     if not source:
         return None
     reader.check_known_keys(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
@@ -168,30 +168,34 @@ def _tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSe
 def read_access(reader: DocumentReader, source: Mapping[str, Any]) -> AccessSettings:
     """Read the users and entitlements of a policy document."""
     reader.check_known_keys(source, AccessSettings.__dataclass_fields__, "access")
-    users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
+    users = tuple(_read_user(reader, item) for item in _read_entries(reader, source, "users", MAX_USERS))
     for key in ("name", "token", "certificate"):
-        found = Counter(getattr(user, key) for user in users)
+        counts = Counter(getattr(user, key) for user in users)
         # Do not repeat a token's hash in the problem: other operators can read it.
         reader.problems += [
             f"two users have the same {key}" if key == "token" else f"two users have the {key} {value}"
-            for value, number in found.items()
+            for value, number in counts.items()
             if value is not None and number > 1
         ]
-    listed = _listed(reader, source, "entitlements", MAX_ENTITLEMENTS)
-    return AccessSettings(users, tuple(_entitlement(reader, item, n) for n, item in enumerate(listed, 1)))
+    entries = _read_entries(reader, source, "entitlements", MAX_ENTITLEMENTS)
+    return AccessSettings(
+        users, tuple(_read_entitlement(reader, item, n) for n, item in enumerate(entries, 1))
+    )
 
 
-def _listed(
-    reader: DocumentReader, source: Mapping[str, Any], key: str, most: int
+def _read_entries(
+    reader: DocumentReader, source: Mapping[str, Any], key: str, max_entries: int
 ) -> list[Mapping[str, Any]]:
-    wanted = f"a list of at most {most} objects"
+    expected = f"a list of at most {max_entries} objects"
     return list(
-        reader.read_checked(source, key, "access", lambda value: is_list_of(value, Mapping, most), wanted)
+        reader.read_checked(
+            source, key, "access", lambda value: is_list_of(value, Mapping, max_entries), expected
+        )
         or ()
     )
 
 
-def _user(reader: DocumentReader, source: Mapping[str, Any]) -> UserSettings:
+def _read_user(reader: DocumentReader, source: Mapping[str, Any]) -> UserSettings:
     where = f"user {source.get('name', '')!r}"
     reader.check_known_keys(source, UserSettings.__dataclass_fields__, where)
     name = reader.read_name(source, where)
@@ -205,7 +209,7 @@ def _user(reader: DocumentReader, source: Mapping[str, Any]) -> UserSettings:
     )
 
 
-def _entitlement(reader: DocumentReader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
+def _read_entitlement(reader: DocumentReader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
     where = f"entitlement {number}"
     reader.check_known_keys(source, EntitlementSettings.__dataclass_fields__, where)
     who = reader.read_texts(source, "who", where, (), "names")

@@ -12,7 +12,7 @@ from broker_core.names import LINK_PREFIX, MAX_NAME
 MAX_DESTINATIONS: Final = 32
 MAX_ADDRESSES: Final = 16
 MAX_TEXT: Final = 4_096
-BEGINNINGS: Final = ("oldest", "now")
+BEGIN_POSITIONS: Final = ("oldest", "now")
 DURABILITIES: Final = ("async", "sync")
 
 
@@ -61,7 +61,7 @@ def read_destinations(reader: DocumentReader, source: Any) -> tuple[DestinationS
     if not is_list_of(source, Mapping, MAX_DESTINATIONS):
         reader.problems.append(f"destinations must be a list of at most {MAX_DESTINATIONS} objects")
         return ()
-    found = tuple(_read_one(reader, entry) for entry in source)
+    found = tuple(_read_destination(reader, entry) for entry in source)
     names = [one.name for one in found]
     reader.problems += [
         f"destination {name}: there are two entries"
@@ -70,7 +70,7 @@ def read_destinations(reader: DocumentReader, source: Any) -> tuple[DestinationS
     return found
 
 
-def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSettings:
+def _read_destination(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSettings:
     where = f"destination {str(entry.get('name') or '')[:MAX_NAME]}".rstrip()
     reader.check_known_keys(entry, DestinationSettings.__dataclass_fields__, where)
     name = reader.read_name(entry, where)
@@ -82,7 +82,7 @@ def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSe
             f"{where}: addresses must be 1 to {MAX_ADDRESSES} of tcp://HOST:PORT or tcps://HOST:PORT"
         )
     begin = reader.read_checked(
-        entry, "begin", where, BEGINNINGS.__contains__, f"one of {', '.join(BEGINNINGS)}"
+        entry, "begin", where, BEGIN_POSITIONS.__contains__, f"one of {', '.join(BEGIN_POSITIONS)}"
     )
     durability = reader.read_checked(
         entry, "durability", where, DURABILITIES.__contains__, f"one of {', '.join(DURABILITIES)}"
@@ -99,8 +99,8 @@ def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSe
     return DestinationSettings(
         name,
         addresses,
-        _text(reader, entry, "topic", where) or ">",
-        _text(reader, entry, "filter", where),
+        _read_text(reader, entry, "topic", where) or ">",
+        _read_text(reader, entry, "filter", where),
         begin or "oldest",
         durability or "async",
         enabled is not False,
@@ -114,11 +114,11 @@ def _is_address(text: str) -> bool:
     return len(text) <= MAX_TEXT and text.startswith(("tcp://", "tcps://"))
 
 
-def _text(reader: DocumentReader, entry: Mapping[str, Any], key: str, where: str) -> str | None:
-    def fits(value: Any) -> bool:
+def _read_text(reader: DocumentReader, entry: Mapping[str, Any], key: str, where: str) -> str | None:
+    def is_valid(value: Any) -> bool:
         return isinstance(value, str) and len(value) <= MAX_TEXT
 
     found: str | None = reader.read_checked(
-        entry, key, where, fits, f"a text of at most {MAX_TEXT} characters"
+        entry, key, where, is_valid, f"a text of at most {MAX_TEXT} characters"
     )
     return found or None

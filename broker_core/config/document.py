@@ -18,7 +18,7 @@ import msgspec
 from broker_core.config.access import AccessSettings, read_access
 from broker_core.config.destinations import DestinationSettings, read_destinations
 from broker_core.config.document_reader import DocumentReader, bad_policy_error
-from broker_core.config.instance import GROUP_SILENT, InstanceSettings, read_instance
+from broker_core.config.instance import GROUP_DEFAULTS, InstanceSettings, read_instance
 from broker_core.config.preset_settings import (
     DEFAULT_CLIENT_MAX_CAPACITY,
     ActiveMqPolicy,
@@ -37,7 +37,7 @@ from broker_core.config.presets import (
     read_xap,
 )
 from broker_core.config.rules import RuleSettings, read_rules
-from broker_core.config.transports import SILENT, TransportSettings, read_transport
+from broker_core.config.transports import TRANSPORT_DEFAULTS, TransportSettings, read_transport
 from broker_core.errors import OperatorError
 
 
@@ -73,7 +73,7 @@ class PolicyDocument:
             OperatorError: `bad_policy`, with a list of all problems in `details["problems"]`.
         """
         reader = DocumentReader()
-        policy = _read(reader, document)
+        policy = _read_document(reader, document)
         if reader.problems or policy is None:
             raise bad_policy_error(reader.problems)
         return policy
@@ -84,16 +84,16 @@ class PolicyDocument:
         made["instance"]["journaled_topics"] = [topic.to_json() for topic in self.instance.journaled_topics]
         # Settings at their defaults are omitted, so that documents written before a setting existed stay
         # unchanged.
-        for key, silent in GROUP_SILENT.items():
-            if made["instance"][key] == silent:
+        for key, default in GROUP_DEFAULTS.items():
+            if made["instance"][key] == default:
                 del made["instance"][key]
         if self.access == AccessSettings():
             del made["access"]
         if not self.destinations:
             del made["destinations"]
         for transport in made["transports"]:
-            for key, silent in SILENT.items():
-                if transport[key] == silent:
+            for key, default in TRANSPORT_DEFAULTS.items():
+                if transport[key] == default:
                     del transport[key]
         return made
 
@@ -110,16 +110,18 @@ class PolicyDocument:
             "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
         )
 
-    def client_policy_of(self, transport: str) -> ClientPolicy:
+    def client_policy_for(self, transport: str) -> ClientPolicy:
         """Return the effective client policy of a transport.
 
         The transport's values override those of the instance. An unknown transport gets the instance's
         values.
         """
-        for own in self.transports:
-            if own.name == transport:
-                said = {key: value for key, value in asdict(own.client_policy).items() if value is not None}
-                return replace(self.client_policy, **said)
+        for found in self.transports:
+            if found.name == transport:
+                overrides = {
+                    key: value for key, value in asdict(found.client_policy).items() if value is not None
+                }
+                return replace(self.client_policy, **overrides)
         return self.client_policy
 
 
@@ -149,7 +151,7 @@ def default_policy(
     )
 
 
-def _read(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument | None:
+def _read_document(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument | None:
     reader.check_known_keys(source, PolicyDocument.__dataclass_fields__, "policy")
     revision = reader.read_int(source, "revision", "policy", 1, 2**31 - 1) or 0
     instance = read_instance(reader, reader.read_object(source, "instance"))
@@ -157,12 +159,12 @@ def _read(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument |
     client = read_client_policy(reader, reader.read_object(source, "client_policy"), "client_policy")
     if client.client_max_capacity is None:
         client = ClientPolicy(DEFAULT_CLIENT_MAX_CAPACITY, client.client_message_age_limit_ms)
-    listed = source.get("transports")
-    if not isinstance(listed, (list, tuple)) or not 1 <= len(listed) <= 64:
+    entries = source.get("transports")
+    if not isinstance(entries, (list, tuple)) or not 1 <= len(entries) <= 64:
         reader.problems.append("transports must be a list of 1 to 64")
         return None
-    transports = tuple(read_transport(reader, item) for item in listed if isinstance(item, Mapping))
-    if len(transports) != len(listed):
+    transports = tuple(read_transport(reader, item) for item in entries if isinstance(item, Mapping))
+    if len(transports) != len(entries):
         reader.problems.append("every transport must be an object")
     reader.check_unique([transport.name for transport in transports], "transport name")
     reader.check_unique([(t.host, t.port) for t in transports if t.port], "address of a transport")
@@ -211,7 +213,7 @@ def misplaced_directories(
     named = list(_named_directories(policy))
     if unreadable := _unreadable_paths(named):
         return unreadable
-    return misplaced_paths(named, roots, reserved) + _mixed(policy, named, defaults)
+    return misplaced_paths(named, roots, reserved) + _shared_directories(policy, named, defaults)
 
 
 def misplaced_paths(
@@ -235,21 +237,21 @@ def misplaced_paths(
     overlapping = [
         f"{setting}: {path} overlaps {other}, which has another purpose"
         for (setting, path), other in product(named, reserved)
-        if overlap(path, other)
+        if paths_overlap(path, other)
     ]
     return relative + outside + overlapping
 
 
-def overlap(one: Path, other: Path) -> bool:
+def paths_overlap(one: Path, other: Path) -> bool:
     """Return whether two paths are equal, or one contains the other.
 
     Follows symbolic links and compares mounts.
     """
     first, second = one.resolve(), other.resolve()
-    return _contains(first, second) or _contains(second, first)
+    return _is_within(first, second) or _is_within(second, first)
 
 
-def _contains(outer: Path, inner: Path) -> bool:
+def _is_within(outer: Path, inner: Path) -> bool:
     """Return whether the resolved path `inner` equals `outer` or lies below it.
 
     Device and inode are compared too, so that a directory that is mounted twice is recognised.
@@ -263,10 +265,10 @@ def _contains(outer: Path, inner: Path) -> bool:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode of a path, or None if the path does not exist."""
     try:
-        there = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return there.st_dev, there.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _unreadable_paths(named: Sequence[tuple[str, Path]]) -> list[str]:
@@ -280,7 +282,7 @@ def _unreadable_paths(named: Sequence[tuple[str, Path]]) -> list[str]:
     return problems
 
 
-def refuse_misplaced(
+def check_directories(
     policy: PolicyDocument,
     roots: Sequence[Path],
     reserved: Sequence[Path] = (),
@@ -292,10 +294,10 @@ def refuse_misplaced(
         OperatorError: `outside_roots`.
     """
     if problems := misplaced_directories(policy, roots, reserved, defaults):
-        raise directories_outside_roots(problems)
+        raise outside_roots_error(problems)
 
 
-def directories_outside_roots(problems: list[str]) -> OperatorError:
+def outside_roots_error(problems: list[str]) -> OperatorError:
     """Return the error for directories that a policy must not name; `problems` has one sentence for each."""
     return OperatorError(
         "outside_roots",
@@ -305,7 +307,7 @@ def directories_outside_roots(problems: list[str]) -> OperatorError:
     )
 
 
-def _mixed(
+def _shared_directories(
     policy: PolicyDocument, named: Sequence[tuple[str, Path]], defaults: DirectoryDefaults | None
 ) -> list[str]:
     """Return one sentence for each pair of directories that must be separate but overlap.
@@ -317,32 +319,32 @@ def _mixed(
     instance = policy.instance
     spools = [(setting, path) for setting, path in named if setting.endswith("message_disk_path")]
     segments = [(setting, path) for setting, path in named if not setting.endswith("message_disk_path")]
-    spools_too, segments_too = list(spools), list(segments)
+    all_spools, all_segments = list(spools), list(segments)
     if defaults is not None:
-        spools_too += [("the installation's spool directory", defaults.spool)] * (
+        all_spools += [("the installation's spool directory", defaults.spool)] * (
             policy.pool.message_disk_path is None
         )
-        segments_too += [("the installation's journal directory", defaults.journal)] * (
+        all_segments += [("the installation's journal directory", defaults.journal)] * (
             instance.journal_directory is None
         )
-        segments_too += [("the installation's archive directory", defaults.archive)] * (
+        all_segments += [("the installation's archive directory", defaults.archive)] * (
             instance.archive_directory is None
         )
-    pairs = {*product(spools, segments_too), *product(segments, spools_too)}
+    pairs = {*product(spools, all_segments), *product(segments, all_spools)}
     problems = [
         f"{one}: {path} overlaps {another} ({other}): spools and segments lie apart"
         for (one, path), (another, other) in sorted(pairs)
         if (one, path) in spools or (another, other) not in spools
-        if overlap(path, other)
+        if paths_overlap(path, other)
     ]
-    live, archive = (
+    journal, archive = (
         Path(wanted) if wanted is not None else default
         for wanted, default in (
             (instance.journal_directory, defaults and defaults.journal),
             (instance.archive_directory, defaults and defaults.archive),
         )
     )
-    if segments and live is not None and archive is not None and live.resolve() == archive.resolve():
+    if segments and journal is not None and archive is not None and journal.resolve() == archive.resolve():
         problems.append(f"instance: archive_directory: {archive} is the journal's directory")
     return problems
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 
-_Word = TypeVar("_Word", bound=StrEnum)
+_Member = TypeVar("_Member", bound=StrEnum)
 MAX_TEXTS = 1_000
 """Maximum number of strings in one list setting."""
 
@@ -29,10 +29,10 @@ def is_path(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("/")
 
 
-def is_list_of(value: Any, kind: type, most: int) -> bool:
-    """Return whether a value is a list of at most `most` items, all of type `kind`."""
-    listed = isinstance(value, (list, tuple)) and len(value) <= most
-    return listed and all(isinstance(one, kind) for one in value)
+def is_list_of(value: Any, item_type: type, max_items: int) -> bool:
+    """Return whether a value is a list of at most `max_items` items, all of type `item_type`."""
+    listed = isinstance(value, (list, tuple)) and len(value) <= max_items
+    return listed and all(isinstance(one, item_type) for one in value)
 
 
 class DocumentReader:
@@ -67,27 +67,27 @@ class DocumentReader:
         return value
 
     def read_checked(
-        self, source: Mapping[str, Any], key: str, where: str, fits: Callable[[Any], bool], wanted: str
+        self, source: Mapping[str, Any], key: str, where: str, is_valid: Callable[[Any], bool], expected: str
     ) -> Any:
-        """Return the value of `key` if the predicate `fits` accepts it.
+        """Return the value of `key` if the predicate `is_valid` accepts it.
 
-        Returns None if the value is not set. An invalid value is reported as "must be `wanted`", and None is
-        returned too.
+        Returns None if the value is not set. An invalid value is reported as "must be `expected`", and the
+        result is None too.
         """
         value = source.get(key)
-        if value is None or fits(value):
+        if value is None or is_valid(value):
             return value
-        self.problems.append(f"{where}: {key} must be {wanted}")
+        self.problems.append(f"{where}: {key} must be {expected}")
         return None
 
     def read_int(self, source: Mapping[str, Any], key: str, where: str, low: int, high: int) -> int | None:
         """Return an integer from `low` to `high`, or None if it is not set."""
 
-        def fits(value: Any) -> bool:
+        def is_valid(value: Any) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
         found: int | None = self.read_checked(
-            source, key, where, fits, f"a whole number from {low} to {high}"
+            source, key, where, is_valid, f"a whole number from {low} to {high}"
         )
         return found
 
@@ -96,10 +96,10 @@ class DocumentReader:
     ) -> float | None:
         """Return a number from `low` to `high` as a float, or None if it is not set."""
 
-        def fits(value: Any) -> bool:
+        def is_valid(value: Any) -> bool:
             return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
-        found = self.read_checked(source, key, where, fits, f"a number from {low:g} to {high:g}")
+        found = self.read_checked(source, key, where, is_valid, f"a number from {low:g} to {high:g}")
         return None if found is None else float(found)
 
     def read_bool(self, source: Mapping[str, Any], key: str, where: str) -> bool | None:
@@ -109,10 +109,14 @@ class DocumentReader:
         )
         return found
 
-    def read_enum(self, source: Mapping[str, Any], key: str, where: str, words: type[_Word]) -> _Word | None:
-        """Return a member of the enumeration `words`, or None if it is not set."""
-        found = self.read_checked(source, key, where, list(words).__contains__, f"one of {', '.join(words)}")
-        return None if found is None else words(found)
+    def read_enum(
+        self, source: Mapping[str, Any], key: str, where: str, members: type[_Member]
+    ) -> _Member | None:
+        """Return a member of the enumeration `members`, or None if it is not set."""
+        found = self.read_checked(
+            source, key, where, list(members).__contains__, f"one of {', '.join(members)}"
+        )
+        return None if found is None else members(found)
 
     def read_text(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
         """Return a non-empty string, or None if it is not set."""

@@ -39,8 +39,8 @@ class JournaledTopic:
     def to_json(self) -> str | dict[str, str]:
         """Return the shortest JSON form of this entry, which reads back as an equal entry."""
         defaults = asdict(JournaledTopic(self.topic))
-        said = {key: value for key, value in asdict(self).items() if value != defaults[key]}
-        return {"topic": self.topic, **said} if said else self.topic
+        changed = {key: value for key, value in asdict(self).items() if value != defaults[key]}
+        return {"topic": self.topic, **changed} if changed else self.topic
 
 
 EVERYTHING = (JournaledTopic(">"),)
@@ -59,32 +59,34 @@ def read_journaled_topics(
     )
     if value is None:
         return EVERYTHING
-    return tuple(_read_one(reader, item, f"{where}: {key}[{number}]") for number, item in enumerate(value))
+    return tuple(
+        _read_journaled_topic(reader, item, f"{where}: {key}[{number}]") for number, item in enumerate(value)
+    )
 
 
-_A_TEXT = f"a text of at most {MAX_TEXT} characters"
+_TEXT_DESCRIPTION = f"a text of at most {MAX_TEXT} characters"
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_TEXT
 
 
-def _read_one(reader: DocumentReader, item: Any, where: str) -> JournaledTopic:
+def _read_journaled_topic(reader: DocumentReader, item: Any, where: str) -> JournaledTopic:
     if isinstance(item, str):
         item = {"topic": item}
     if not isinstance(item, Mapping):
         reader.problems.append(f"{where} must be a topic pattern or an object")
         return EVERYTHING[0]
     reader.check_known_keys(item, JournaledTopic.__dataclass_fields__, where)
-    topic = reader.read_checked(item, "topic", where, _is_text, _A_TEXT)
+    topic = reader.read_checked(item, "topic", where, _is_text, _TEXT_DESCRIPTION)
     message_type = item.get("message_type", "json")
     if not item.get("topic"):
         reader.problems.append(f"{where}: topic is needed")
     if message_type not in MESSAGE_TYPES:
         reader.problems.append(f"{where}: message_type must be one of {', '.join(MESSAGE_TYPES)}")
-    chosen = reader.read_checked(item, "filter", where, _is_text, _A_TEXT)
-    separator = reader.read_checked(item, "separator", where, _is_text, _A_TEXT)
-    if chosen and message_type == "binary":
+    filter_text = reader.read_checked(item, "filter", where, _is_text, _TEXT_DESCRIPTION)
+    separator = reader.read_checked(item, "separator", where, _is_text, _TEXT_DESCRIPTION)
+    if filter_text and message_type == "binary":
         reader.problems.append(f"{where}: a filter can't look into binary messages")
     if separator is not None and (
         message_type not in ("fix", "nvfix") or len(separator) != 1 or separator == "="
@@ -92,13 +94,13 @@ def _read_one(reader: DocumentReader, item: Any, where: str) -> JournaledTopic:
         reader.problems.append(
             f"{where}: separator is one character other than =, and of fix and nvfix alone"
         )
-    return JournaledTopic(topic or ">", str(message_type), chosen or None, separator)
+    return JournaledTopic(topic or ">", str(message_type), filter_text or None, separator)
 
 
 MIB = 1024 * 1024
 DOWNGRADE_AFTER_MS = 30_000
-MAX_SYNC = 16
-LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS = 100, 3_600_000
+MAX_SYNC_MEMBERS = 16
+MIN_DOWNGRADE_MS, MAX_DOWNGRADE_MS = 100, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class InstanceSettings:
     downgrade_after_ms: int = DOWNGRADE_AFTER_MS
 
 
-GROUP_SILENT: Final[dict[str, Any]] = {
+GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "sync_members": [],
     "sync_topics": [],
     "downgrade_after_ms": DOWNGRADE_AFTER_MS,
@@ -154,7 +156,7 @@ def read_instance(reader: DocumentReader, source: Mapping[str, Any]) -> Instance
     name = source.get("name", "")
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append("instance.name must be 1 to 64 letters, digits, dots, dashes, underscores")
-    directories = [_directory(reader, source, key) for key in ("journal_directory", "archive_directory")]
+    directories = [_read_directory(reader, source, key) for key in ("journal_directory", "archive_directory")]
     if directories[0] is not None and directories[0] == directories[1]:
         reader.problems.append("instance: archive_directory must be another one than journal_directory")
     journal, archive = directories
@@ -166,27 +168,27 @@ def read_instance(reader: DocumentReader, source: Mapping[str, Any]) -> Instance
         reader.read_int(source, "preallocated_files", where, 1, 64) or 2,
         journal,
         archive,
-        _members(reader, source),
+        _read_members(reader, source),
         reader.read_texts(source, "sync_topics", where, ()),
-        reader.read_int(source, "downgrade_after_ms", where, LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS)
+        reader.read_int(source, "downgrade_after_ms", where, MIN_DOWNGRADE_MS, MAX_DOWNGRADE_MS)
         or DOWNGRADE_AFTER_MS,
     )
 
 
-def _members(reader: DocumentReader, source: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_members(reader: DocumentReader, source: Mapping[str, Any]) -> tuple[str, ...]:
     found = reader.read_texts(source, "sync_members", "instance", (), "names of members")
-    if len(found) > MAX_SYNC or not all(map(is_name, found)) or len(set(found)) < len(found):
+    if len(found) > MAX_SYNC_MEMBERS or not all(map(is_name, found)) or len(set(found)) < len(found):
         reader.problems.append(
-            f"instance: sync_members must be at most {MAX_SYNC} different names of members: "
+            f"instance: sync_members must be at most {MAX_SYNC_MEMBERS} different names of members: "
             "letters, digits, dashes, underscores"
         )
         return ()
     return found
 
 
-def _directory(reader: DocumentReader, source: Mapping[str, Any], key: str) -> str | None:
-    def fits(value: Any) -> bool:
+def _read_directory(reader: DocumentReader, source: Mapping[str, Any], key: str) -> str | None:
+    def is_valid(value: Any) -> bool:
         return is_path(value) and len(value) <= 1_024 and "\0" not in value
 
-    found: str | None = reader.read_checked(source, key, "instance", fits, "an absolute path")
+    found: str | None = reader.read_checked(source, key, "instance", is_valid, "an absolute path")
     return found and (found.rstrip("/") or "/")

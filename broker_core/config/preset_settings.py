@@ -70,7 +70,7 @@ class PresetField:
         default: Default value. None: there is no limit, or the default is computed; `default_words` explains
             it.
         default_words: Explanation of the default.
-        name: Name of the field of the settings class. `_table` sets it.
+        name: Name of the field of the settings class. `_make_table` sets it.
     """
 
     word: str
@@ -100,7 +100,7 @@ class PresetField:
 Table = Mapping[str, PresetField]
 
 
-def _table(kind: type) -> Table:
+def _make_table(kind: type) -> Table:
     """Return the rows of a settings class, by field name."""
     hints = get_type_hints(kind, include_extras=True)
     rows = {name: row for name, hint in hints.items() for row in getattr(hint, "__metadata__", ())}
@@ -337,12 +337,12 @@ class QuotaSettings:
 
 
 # fmt: on
-AMPS_POOL: Final = _table(PoolSettings)
-AMPS_CLIENT: Final = _table(ClientPolicy)
-XAP: Final = _table(XapPolicy)
-ACTIVEMQ: Final = _table(ActiveMqPolicy)
-QPID: Final = _table(QpidTopicPolicy)
-QUOTAS: Final = _table(QuotaSettings)
+AMPS_POOL: Final = _make_table(PoolSettings)
+AMPS_CLIENT: Final = _make_table(ClientPolicy)
+XAP: Final = _make_table(XapPolicy)
+ACTIVEMQ: Final = _make_table(ActiveMqPolicy)
+QPID: Final = _make_table(QpidTopicPolicy)
+QUOTAS: Final = _make_table(QuotaSettings)
 AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
 """AMPS settings of the instance and of each transport: the shared pool and the limits of one client."""
 PRESETS: Final[Mapping[str, Table]] = MappingProxyType(
@@ -367,10 +367,10 @@ def read_settings(
 
     Problems are added to `reader.problems`.
     """
-    return {name: _read(reader, row, source, where) for name, row in table.items()}
+    return {name: _read_setting(reader, row, source, where) for name, row in table.items()}
 
 
-def _read(reader: DocumentReader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
+def _read_setting(reader: DocumentReader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
     match row.kind:
         case SettingType.WHOLE:
             return reader.read_int(source, row.name, where, row.low, row.high)

@@ -45,25 +45,25 @@ def read_client_policy(reader: DocumentReader, source: Mapping[str, Any], where:
 
 def read_xap(reader: DocumentReader, source: Any) -> tuple[XapPolicy, ...]:
     """Read the list `xap`: an entry for the instance, and one for each transport that differs."""
-    return _entries(reader, source, "xap", XapPolicy, XAP)
+    return _read_entries(reader, source, "xap", XapPolicy, XAP)
 
 
 def read_activemq(reader: DocumentReader, source: Any) -> tuple[ActiveMqPolicy, ...]:
     """Read the list `activemq`: one entry per topic pattern and transport."""
-    return _entries(reader, source, "activemq", ActiveMqPolicy, ACTIVEMQ)
+    return _read_entries(reader, source, "activemq", ActiveMqPolicy, ACTIVEMQ)
 
 
 def read_qpid(reader: DocumentReader, source: Any) -> tuple[QpidTopicPolicy, ...]:
     """Read the list `qpid`: one entry per topic key and transport."""
-    return _entries(reader, source, "qpid", QpidTopicPolicy, QPID)
+    return _read_entries(reader, source, "qpid", QpidTopicPolicy, QPID)
 
 
 def read_quotas(reader: DocumentReader, source: Any) -> tuple[QuotaSettings, ...]:
     """Read the list `quotas`: an entry for all users, and one for each user or transport that differs."""
-    return _entries(reader, source, "quotas", QuotaSettings, QUOTAS)
+    return _read_entries(reader, source, "quotas", QuotaSettings, QUOTAS)
 
 
-def _entries(
+def _read_entries(
     reader: DocumentReader, source: Any, system: str, kind: type[_Entry], table: Table
 ) -> tuple[_Entry, ...]:
     """Read the entries of a preset system's list. Reports unknown keys, missing topics and duplicate targets.
@@ -81,8 +81,8 @@ def _entries(
         reader.problems.append(f"{system} must be a list of at most {MAX_ENTRIES} objects")
         return ()
     known = [key.name for key in fields(kind)]
-    whom = [{key: str(entry.get(key) or "") for key in ("topic", "user", "transport")} for entry in source]
-    names = [f"{system} {' '.join(filter(None, about.values()))}".rstrip() for about in whom]
+    targets = [{key: str(entry.get(key) or "") for key in ("topic", "user", "transport")} for entry in source]
+    names = [f"{system} {' '.join(filter(None, target.values()))}".rstrip() for target in targets]
     for entry, name in zip(source, names, strict=True):
         reader.check_known_keys(entry, known, name)
         if "topic" in known and not (isinstance(entry.get("topic"), str) and entry["topic"]):
@@ -90,16 +90,16 @@ def _entries(
         for key in ("transport", "user"):
             if not isinstance(entry.get(key) or "", str):
                 reader.problems.append(f"{name}: {key} must be a {key}'s name")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    reader.problems += [f"{name}: there are two entries" for name in twice]
-    found = []
-    for entry, about, name in zip(source, whom, names, strict=True):
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    reader.problems += [f"{name}: there are two entries" for name in duplicates]
+    settings_list = []
+    for entry, target, name in zip(source, targets, names, strict=True):
         settings = read_settings(reader, table, entry, name)
         if settings.get("delete_persistent") and not settings["confirm_delete"]:
             reader.problems.append(
                 f"{name}: delete_persistent removes what durable subscriptions are owed: "
                 "set confirm_delete to true if that is meant"
             )
-        settings |= {key: value for key, value in about.items() if key in known}
-        found.append(kind(**settings))
-    return tuple(found)
+        settings |= {key: value for key, value in target.items() if key in known}
+        settings_list.append(kind(**settings))
+    return tuple(settings_list)

@@ -219,31 +219,31 @@ def check_complete(rows: Mapping[Signal, Row]) -> Mapping[Signal, Row]:
 
 
 _POOL, _CLIENT, _SUBSCRIPTION = (frozenset({one}) for one in SignalSubject)
-_BOTH: Final = _CLIENT | _SUBSCRIPTION
-_LATER: Final[frozenset[SignalSubject]] = frozenset()
+_EITHER: Final = _CLIENT | _SUBSCRIPTION
+_NEVER: Final[frozenset[SignalSubject]] = frozenset()
 SIGNALS: Final = check_complete({
     Signal.POOL_MEMORY: SignalDefinition(Unit.BYTES, _POOL, DecisionReason.POOL_MEMORY, _POOL),
     Signal.POOL_DISK: SignalDefinition(Unit.BYTES, _POOL, DecisionReason.DISK, _POOL),
-    Signal.OUTBOUND_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.MEMORY_CAPACITY, _CLIENT),
-    Signal.OUTBOUND_MESSAGES: SignalDefinition(Unit.MESSAGES, _BOTH, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.OUTBOUND_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.MEMORY_CAPACITY, _CLIENT),
+    Signal.OUTBOUND_MESSAGES: SignalDefinition(Unit.MESSAGES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
     Signal.SPOOL_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.CAPACITY, _CLIENT),
-    Signal.SPOOL_AGE: SignalDefinition(Unit.MILLISECONDS, _CLIENT, DecisionReason.AGE, _LATER),
-    Signal.CONFLATION_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.CONFLATION, _LATER),
-    Signal.BACKLOG_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.BACKLOG, _SUBSCRIPTION),
-    Signal.BACKLOG_MESSAGES: SignalDefinition(Unit.MESSAGES, _BOTH, DecisionReason.BACKLOG, _SUBSCRIPTION),
-    Signal.OLDEST_AGE: SignalDefinition(Unit.MILLISECONDS, _BOTH, DecisionReason.AGE, _LATER),
-    Signal.DRAIN_RATE: SignalDefinition(Unit.BYTES_PER_SECOND, _CLIENT, DecisionReason.DRAIN_RATE, _LATER),
-    Signal.WRITE_BLOCKED: SignalDefinition(Unit.MILLISECONDS, _BOTH, DecisionReason.WRITE_BLOCKED, _LATER),
+    Signal.SPOOL_AGE: SignalDefinition(Unit.MILLISECONDS, _CLIENT, DecisionReason.AGE, _NEVER),
+    Signal.CONFLATION_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.CONFLATION, _NEVER),
+    Signal.BACKLOG_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.BACKLOG_MESSAGES: SignalDefinition(Unit.MESSAGES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.OLDEST_AGE: SignalDefinition(Unit.MILLISECONDS, _EITHER, DecisionReason.AGE, _NEVER),
+    Signal.DRAIN_RATE: SignalDefinition(Unit.BYTES_PER_SECOND, _CLIENT, DecisionReason.DRAIN_RATE, _NEVER),
+    Signal.WRITE_BLOCKED: SignalDefinition(Unit.MILLISECONDS, _EITHER, DecisionReason.WRITE_BLOCKED, _NEVER),
     Signal.WINDOW_FULL: SignalDefinition(
-        Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.WINDOW_FULL, _LATER
+        Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.WINDOW_FULL, _NEVER
     ),
-    Signal.UNACKED_MESSAGES: SignalDefinition(Unit.MESSAGES, _SUBSCRIPTION, DecisionReason.UNACKED, _LATER),
-    Signal.UNACKED_AGE: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.UNACKED, _LATER),
+    Signal.UNACKED_MESSAGES: SignalDefinition(Unit.MESSAGES, _SUBSCRIPTION, DecisionReason.UNACKED, _NEVER),
+    Signal.UNACKED_AGE: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.UNACKED, _NEVER),
     Signal.ACK_SILENCE: SignalDefinition(
-        Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.ACK_SILENCE, _LATER
+        Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.ACK_SILENCE, _NEVER
     ),
-    Signal.PINNED_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.PINNED, _LATER),
-    Signal.USER_PINNED_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.PINNED, _LATER),
+    Signal.PINNED_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.PINNED, _NEVER),
+    Signal.USER_PINNED_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.PINNED, _NEVER),
 })  # fmt: skip
 
 

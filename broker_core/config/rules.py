@@ -26,7 +26,7 @@ from broker_core.config.rule_terms import (
     Signal,
     TargetSelection,
 )
-from broker_core.config.scopes import EVERYBODY, Scope, is_scope_within, specificity
+from broker_core.config.scopes import ALL_CLIENTS, Scope, is_scope_within, specificity
 
 MAX_MS: Final = 366 * 24 * 3_600_000
 """Longest duration of any setting: 366 days in milliseconds."""
@@ -79,7 +79,7 @@ class RuleSettings:
     """
 
     name: str
-    scope: Scope = EVERYBODY
+    scope: Scope = ALL_CLIENTS
     mode: EnforcementMode | None = None
     signal: Signal | None = None
     shape: Shape | None = None
@@ -97,10 +97,10 @@ class RuleSettings:
     ladder: tuple[Rung, ...] | None = None
     confirm_delete: bool | None = None
 
-    def merge_over(self, below: RuleSettings) -> RuleSettings:
+    def merge_over(self, wider: RuleSettings) -> RuleSettings:
         """Return this entry merged over a less specific one. Fields of this entry win where they are set."""
-        mine = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
-        return replace(below, scope=self.scope, **mine)
+        own_values = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
+        return replace(wider, scope=self.scope, **own_values)
 
 
 RULE_FIELDS: Final = tuple(key.name for key in fields(RuleSettings) if key.name not in ("name", "scope"))
@@ -123,17 +123,17 @@ def merge_rule_layers(entries: Iterable[RuleSettings], scope: Scope) -> RuleSett
     return reduce(lambda made, one: one.merge_over(made), below) if below else None
 
 
-_SHARED = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
-_SILENT = (Signal.ACK_SILENCE, Signal.WRITE_BLOCKED)
-_ORDER = list(PolicyAction)
+_POOL_USE_SIGNALS = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
+_DURATION_SIGNALS = (Signal.ACK_SILENCE, Signal.WRITE_BLOCKED)
+_ACTION_ORDER = list(PolicyAction)
 
 
-def rule_contradictions(rule: RuleSettings, narrow: bool) -> Iterator[str]:
+def rule_contradictions(rule: RuleSettings, per_subscription: bool) -> Iterator[str]:
     """Yield a phrase for each missing or contradictory field of a merged rule.
 
     Args:
         rule: All entries of a rule, merged for one scope.
-        narrow: Whether the rule measures each subscription separately; see `is_per_subscription`.
+        per_subscription: Whether the rule measures each subscription separately; see `is_per_subscription`.
     """
     if rule.signal is None:
         yield "it needs a signal"
@@ -142,15 +142,15 @@ def rule_contradictions(rule: RuleSettings, narrow: bool) -> Iterator[str]:
         yield "it needs a ladder of at least one action"
         return
     yield from _shape_problems(rule, rule.signal, rule.shape or Shape.HARD)
-    yield from _scope_problems(rule, rule.signal, narrow)
-    yield from _ladder_problems(rule, rule.ladder, narrow)
+    yield from _scope_problems(rule, rule.signal, per_subscription)
+    yield from _ladder_problems(rule, rule.ladder, per_subscription)
 
 
 def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterator[str]:
     if shape is Shape.PERCENT_OF:
         if rule.percent is None:
             yield "percent_of needs a percent"
-        if signal not in _SHARED:
+        if signal not in _POOL_USE_SIGNALS:
             yield f"percent_of is of a pool's memory or disk, and {signal} is neither"
     elif rule.limit is None:
         yield "it needs a limit"
@@ -168,27 +168,27 @@ def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterato
         and (rule.clear is None or rule.clear >= rule.limit)
     ):
         yield "set_clear needs a clear that is less than the limit"
-    if shape is Shape.DURATION_WITHOUT and signal not in _SILENT:
+    if shape is Shape.DURATION_WITHOUT and signal not in _DURATION_SIGNALS:
         yield "duration_without is for ack_silence and write_blocked"
 
 
-def _scope_problems(rule: RuleSettings, signal: Signal, narrow: bool) -> Iterator[str]:
-    pooled = rule.choose is TargetSelection.LARGEST_IN_POOL
-    if (signal in POOL_SIGNALS) != pooled:
+def _scope_problems(rule: RuleSettings, signal: Signal, per_subscription: bool) -> Iterator[str]:
+    is_largest_in_pool = rule.choose is TargetSelection.LARGEST_IN_POOL
+    if (signal in POOL_SIGNALS) != is_largest_in_pool:
         yield "choose largest_in_pool and a pool's signal belong together"
-    if rule.shape is Shape.LARGEST_WHEN_POOL_OVER and not pooled:
+    if rule.shape is Shape.LARGEST_WHEN_POOL_OVER and not is_largest_in_pool:
         yield "largest_when_pool_over needs a pool's signal"
-    if pooled and rule.shape in (Shape.COUNT_IN_WINDOW, Shape.DURATION_WITHOUT):
+    if is_largest_in_pool and rule.shape in (Shape.COUNT_IN_WINDOW, Shape.DURATION_WITHOUT):
         yield f"{rule.shape} can't be asked of a pool"
-    if pooled and (rule.scope.user or rule.scope.client or rule.scope.per_subscription):
+    if is_largest_in_pool and (rule.scope.user or rule.scope.client or rule.scope.per_subscription):
         yield "a pool is the instance's or a transport's: the scope can't be narrower"
-    if signal in CLIENT_SIGNALS and narrow:
+    if signal in CLIENT_SIGNALS and per_subscription:
         yield f"{signal} is measured of whole clients, and this rule, by its scopes, of subscriptions"
 
 
-def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool) -> Iterator[str]:
+def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], per_subscription: bool) -> Iterator[str]:
     for rung in ladder:
-        if rung.action in SUBSCRIPTION_ACTIONS and not narrow:
+        if rung.action in SUBSCRIPTION_ACTIONS and not per_subscription:
             yield f"{rung.action} needs a subscription: give the scope a topic"
         if rung.action is PolicyAction.REFUSE and not rung.for_ms:
             yield "refuse needs for_ms: for how long"
@@ -203,7 +203,7 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool)
         ):
             yield "an early rung (at_percent under 100) has neither after_ms nor a rate or count"
     for one, other in pairwise(ladder):
-        if _ORDER.index(one.action) >= _ORDER.index(other.action):
+        if _ACTION_ORDER.index(one.action) >= _ACTION_ORDER.index(other.action):
             yield f"the ladder goes from narrow to wide: {other.action} can't come after {one.action}"
         if (one.at_percent, one.after_ms) == (other.at_percent, other.after_ms):
             yield f"{one.action} never happens: {other.action} is due at the same moment"
@@ -215,7 +215,7 @@ MAX_RULES: Final = 200
 MAX_RUNGS: Final = 8
 
 
-_NUMBERS: Final = {
+_NUMBER_BOUNDS: Final = {
     "limit": (0, 2**62),
     "percent": (1, 1_000),
     "hold_ms": (0, MAX_MS),
@@ -247,7 +247,7 @@ def _read_rule(reader: DocumentReader, source: Mapping[str, Any]) -> RuleSetting
     where = f"rule {source.get('name', '')!r}"
     reader.check_known_keys(source, ("name", "scope", *RULE_FIELDS), where)
     name = reader.read_name(source, where)
-    numbers = {key: reader.read_int(source, key, where, *bounds) for key, bounds in _NUMBERS.items()}
+    numbers = {key: reader.read_int(source, key, where, *bounds) for key, bounds in _NUMBER_BOUNDS.items()}
     protected = reader.read_texts(source, "protected", where, (), "client names")
     return RuleSettings(
         name=name,
@@ -307,12 +307,14 @@ def _check_layers(reader: DocumentReader, rules: tuple[RuleSettings, ...]) -> No
             reader.problems.append(f"{where}: there is another entry for the same scope")
         entries.append(rule)
     for rule in rules:
-        whole, narrow = (
+        merged, per_subscription = (
             merge_rule_layers(named[rule.name], rule.scope) or rule,
             is_per_subscription(named[rule.name]),
         )
         where = f"rule {rule.name!r} ({rule.scope})"
-        reader.problems += [f"{where}: {problem}" for problem in rule_contradictions(whole, narrow)]
+        reader.problems += [
+            f"{where}: {problem}" for problem in rule_contradictions(merged, per_subscription)
+        ]
     for name, entries in named.items():
         if len({entry.signal in POOL_SIGNALS for entry in entries if entry.signal is not None}) > 1:
             reader.problems.append(

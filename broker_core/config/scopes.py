@@ -37,7 +37,7 @@ class Scope:
         return ", ".join(named) or "instance"
 
 
-EVERYBODY: Final = Scope()
+ALL_CLIENTS: Final = Scope()
 
 
 def specificity(scope: Scope) -> tuple[tuple[int, int, int], ...]:
@@ -47,10 +47,10 @@ def specificity(scope: Scope) -> tuple[tuple[int, int, int], ...]:
     """
     return (
         (1 if scope.subscription else 0, 0, 0),
-        _of_glob(scope.client),
+        _client_rank(scope.client),
         (1 if scope.user else 0, 0, 0),
         (1 if scope.transport else 0, 0, 0),
-        _of_topic(scope.topic),
+        _topic_rank(scope.topic),
     )
 
 
@@ -76,11 +76,11 @@ def intersect_scopes(one: Scope, other: Scope) -> Scope | None:
     """
     found: dict[str, str] = {}
     for key in fields(Scope):
-        mine, its = getattr(one, key.name), getattr(other, key.name)
-        if is_scope_within(Scope(**{key.name: mine}), Scope(**{key.name: its})):
-            found[key.name] = its
-        elif is_scope_within(Scope(**{key.name: its}), Scope(**{key.name: mine})):
-            found[key.name] = mine
+        value, other_value = getattr(one, key.name), getattr(other, key.name)
+        if is_scope_within(Scope(**{key.name: value}), Scope(**{key.name: other_value})):
+            found[key.name] = other_value
+        elif is_scope_within(Scope(**{key.name: other_value}), Scope(**{key.name: value})):
+            found[key.name] = value
         else:
             return None
     return Scope(**found)
@@ -94,26 +94,28 @@ def glob_matches(pattern: str, name: str) -> bool:
     if not name.startswith(first):
         return False
     *middle, last = rest
-    place = len(first)
-    for part in middle:
-        found = name.find(part, place)
+    position = len(first)
+    for literal in middle:
+        found = name.find(literal, position)
         if found < 0:
             return False
-        place = found + len(part)
-    return name.endswith(last) and len(name) - len(last) >= place
+        position = found + len(literal)
+    return name.endswith(last) and len(name) - len(last) >= position
 
 
-def _unknown(expression: str, topic: str) -> bool:
+def _never_matches(expression: str, topic: str) -> bool:
     return False
 
 
-def pattern_covers(pattern: str, topic: str, expressed: Callable[[str, str], bool] = _unknown) -> bool:
+def pattern_covers(
+    pattern: str, topic: str, matches_expression: Callable[[str, str], bool] = _never_matches
+) -> bool:
     """Return whether a pattern matches every topic that a subscription's topic or pattern matches.
 
     Args:
         pattern: Topic pattern. Qpid's `#` at its end stands for any number of levels, including none.
         topic: Topic or pattern of a subscription.
-        expressed: Returns whether a regular expression ("~…") matches a topic. Default: never.
+        matches_expression: Returns whether a regular expression ("~…") matches a topic. Default: never.
     """
     if pattern == topic:
         return True
@@ -124,7 +126,7 @@ def pattern_covers(pattern: str, topic: str, expressed: Callable[[str, str], boo
     if topic.startswith("~"):
         return False
     if pattern.startswith("~"):
-        return is_exact(topic) and expressed(pattern, topic)
+        return is_exact(topic) and matches_expression(pattern, topic)
     if topic.startswith("$") and not pattern.startswith("$"):
         return False
     return levels_cover(pattern.split("."), topic.split("."))
@@ -140,19 +142,19 @@ def levels_cover(pattern: list[str], topic: list[str]) -> bool:
 
     Topics of the broker itself, which begin with `$`, are the caller's concern.
     """
-    for place, level in enumerate(pattern):
+    for index, level in enumerate(pattern):
         if level == ">":
-            return len(topic) > place
-        if place >= len(topic) or topic[place] == ">" or level not in ("*", topic[place]):
+            return len(topic) > index
+        if index >= len(topic) or topic[index] == ">" or level not in ("*", topic[index]):
             return False
     return len(topic) == len(pattern)
 
 
-def _of_glob(pattern: str) -> tuple[int, int, int]:
+def _client_rank(pattern: str) -> tuple[int, int, int]:
     return (0, 0, 0) if not pattern else (1, int("*" not in pattern), len(pattern))
 
 
-def _of_topic(pattern: str) -> tuple[int, int, int]:
+def _topic_rank(pattern: str) -> tuple[int, int, int]:
     """Return the sort key of a topic pattern.
 
     Order: exact topics, then patterns with `*`, then regular expressions, then patterns with `>`. Within one

@@ -20,7 +20,7 @@ _SCHEMES: Final = {"tcp": "tcp", "websocket": "ws", "stomp": "stomp", "stomp-ws"
 _ALL_ADDRESSES: Final = frozenset(("0.0.0.0", "::"))
 MAX_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
 """Maximum bytes of a STOMP message's body. The rest of the batch is reserved for the message's headers."""
-LEAST_BODY: Final = 1_024
+MIN_BODY: Final = 1_024
 
 
 class ResumeFrom(StrEnum):
@@ -35,7 +35,7 @@ class ResumeFrom(StrEnum):
 class TransportField(NamedTuple):
     """Optional setting of a transport."""
 
-    silent: object
+    default_json: object
     """Default value, as JSON."""
     kinds: frozenset[str] = frozenset(TRANSPORT_KINDS)
     """Kinds of transports that have the setting."""
@@ -50,10 +50,12 @@ TRANSPORT_FIELDS: Final[Mapping[str, TransportField]] = {
     "max_body": TransportField(None, STOMP_KINDS),
 }
 """Optional settings of a transport, besides its identity, its address and its limits."""
-SILENT: Final[Mapping[str, object]] = {name: field.silent for name, field in TRANSPORT_FIELDS.items()}
+TRANSPORT_DEFAULTS: Final[Mapping[str, object]] = {
+    name: field.default_json for name, field in TRANSPORT_FIELDS.items()
+}
 
 
-OF_SOME_KINDS: Final[Mapping[str, frozenset[str]]] = {
+RESTRICTED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     name: field.kinds for name, field in TRANSPORT_FIELDS.items() if field.kinds < set(TRANSPORT_KINDS)
 }
 """Settings that only some kinds of transports have, and those kinds."""
@@ -97,7 +99,7 @@ class TransportSettings:
     max_body: int | None = None
 
     @property
-    def has_same_listener(self) -> tuple[object, ...]:
+    def listener_key(self) -> tuple[object, ...]:
         """Settings that cannot change while the listener is open. Equal tuples mean the same listener."""
         return self.kind, self.host, self.port, self.tls
 
@@ -115,8 +117,8 @@ class TransportSettings:
 
 def transports_to_close(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
     """Return the names of open transports that must close: removed, disabled, or with a changed listener."""
-    wanted = {one.name: one.has_same_listener for one in after if one.enabled}
-    return {one.name for one in before if one.enabled and wanted.get(one.name) != one.has_same_listener}
+    wanted = {one.name: one.listener_key for one in after if one.enabled}
+    return {one.name for one in before if one.enabled and wanted.get(one.name) != one.listener_key}
 
 
 def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> TransportSettings:
@@ -156,8 +158,8 @@ def read_stomp(
     A value other than the default on another kind of transport is a problem.
     """
     resume = reader.read_enum(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
-    max_body = reader.read_int(source, "max_body", where, LEAST_BODY, MAX_BODY)
+    max_body = reader.read_int(source, "max_body", where, MIN_BODY, MAX_BODY)
     for key, value in (("resume", resume), ("max_body", max_body)):
-        if value != SILENT[key] and source.get("kind") not in TRANSPORT_FIELDS[key].kinds:
+        if value != TRANSPORT_DEFAULTS[key] and source.get("kind") not in TRANSPORT_FIELDS[key].kinds:
             reader.problems.append(f"{where}: {key} is a setting of transports of kind stomp and stomp-ws")
     return resume, max_body

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import structlog
 
-from broker_core.access import EVERYTHING
+from broker_core.access import ALL_RIGHTS
 from broker_core.activity import LAST
 from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
@@ -60,7 +60,7 @@ class Connection:
         self.name = ""
         self.user = ""
         self.identity: ClientIdentity | None = None
-        self.rights = EVERYTHING
+        self.rights = ALL_RIGHTS
         self._untaken = InputBufferUsage(services.roster.anteroom)
         self.inbox = Inbox(sink, self._take, self._clock, services.facilities.turns, self._untaken)
         self.connected_at = self._clock.now_ns()

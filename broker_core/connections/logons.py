@@ -221,8 +221,8 @@ class LogonAuthenticator:
     def _user(self, connection: ConnectionView, command: commands.Logon, proof: str) -> str | None:
         """Return the user of a token or of a certificate; None if there is none."""
         if proof == "token":
-            return self._access.user_of_token(command.token) if command.token else None
-        return self._access.user_of_certificate(connection.sink.peer_names)
+            return self._access.find_user_by_token(command.token) if command.token else None
+        return self._access.find_user_by_certificate(connection.sink.peer_names)
 
     def _known(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
         """Return the identity of an authenticated user, and reset the failure count."""

@@ -194,7 +194,7 @@ class Quotas:
         if limit is not None and (used := self._pinned_by(client)) > limit:
             raise _over("client_pinned_bytes", used, limit, "over_quota")
         limit, user = limits["user_pinned_bytes"], self._owners.user_of(client)
-        if limit is not None and (used := self._journal.bytes_held_by(user)) > limit:
+        if limit is not None and (used := self._journal.bytes_pinned_by(user)) > limit:
             raise _over("user_pinned_bytes", used, limit, "over_quota")
 
     def _pinned_by(self, client: str) -> int:
@@ -208,7 +208,7 @@ class Quotas:
             for target in member.subscriptions.values()
         ]
         firsts = [first for first in held if first is not None]
-        return self._journal.bytes_held_from(min(firsts)) if firsts else 0
+        return self._journal.bytes_pinned_from(min(firsts)) if firsts else 0
 
     def charge_publish(self, connection: ConnectionView, topics: Sequence[str], count: int) -> float:
         """Count published messages and topics.

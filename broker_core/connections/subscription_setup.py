@@ -91,7 +91,7 @@ def reject_message(
     sequences = _sequences(connection, target, number, number)
     connection.backlog.reject(target.stream, number)
     if target.shared is not None:
-        target.shared.on_returned(target, sequences, for_good=for_good)
+        target.shared.on_returned(target, sequences, is_permanent=for_good)
     connection.backlog.resume_sending()
     services.judging.on_acknowledged(connection, target)
 

@@ -108,7 +108,7 @@ class ClientDiagnostics:
             taken_rate=rates.taken,
             arrival_rate=rates.arriving,
             loop_late_ms=settle.late_ms,
-            disk_ms=self._engine.reader.took_ms,
+            disk_ms=self._engine.reader.last_read_ms,
             network_limited=connection.sink.is_network_limited,
             sure_rate=max(rates.taken - lump * 1_000 // rates.over_ms, 0) if rates.over_ms else 0,
             lump_bytes=lump,

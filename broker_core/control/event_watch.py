@@ -172,7 +172,7 @@ class EventWatch:
 class _MessageListener:
     """Receiver inside the broker. Deliveries are processed immediately, not queued."""
 
-    takes_both: Final = False
+    gets_unjournaled: Final = False
     """Whether journaled and unjournaled records of a batch must arrive in order.
 
     Events are independent, and matching once for each run of a batch costs more than the order is worth.

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from broker_core.access.tls import bad_certificate_error, server_context
+from broker_core.access.tls import bad_certificate_error, make_server_context
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 
@@ -91,7 +91,7 @@ class LinkCertificate:
 
 def _read(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
     """Return a TLS context, and when its certificate expires, seconds UTC. Raises OperatorError."""
-    context = server_context(settings)
+    context = make_server_context(settings)
     try:
         certificate = x509.load_pem_x509_certificate(Path(settings.certificate).read_bytes())
     except (OSError, ValueError) as problem:  # replaced meanwhile, or in a form that only OpenSSL accepts

@@ -118,7 +118,7 @@ class ControlServer:
         """Return the reply to one request line. Never raises."""
         try:
             request = self._read(line)
-            LAST.latest, LAST.chore = "chore", f"control request {request_name(request)}"
+            LAST.latest, LAST.periodic_task = "periodic_task", f"control request {request_name(request)}"
             return _result(await self._handlers[type(request)](request))
         except SluiceError as error:
             return _failure(error)

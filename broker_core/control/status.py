@@ -484,7 +484,7 @@ class StatusCollector:
             rate=target.rate.text if target.rate is not None else None,
             ack=window.mode.value if window is not None else None,
             prefetch=window.prefetch if window is not None else None,
-            durable=target.shared.kept.name if target.shared is not None else target.durable or None,
+            durable=target.shared.record.name if target.shared is not None else target.durable or None,
             lease_ms=target.lease_ms or None,
             paused=figures.paused,
             unrecorded=target.unrecorded,

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import structlog
 
-from broker_core.access.credential_hashes import MAX_SECRET, hash_token, token_hash_problem
+from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_token, token_hash_problem
 from broker_core.config import TlsSettings
 from broker_core.control.line_stream import LineStream
 from broker_core.control.link_certificate import LinkCertificate
@@ -52,7 +52,7 @@ class ControlTokenFile:
         Raises:
             OperatorError: bad_control_link, when the file cannot be read.
         """
-        presented, found = hash_token(token[:MAX_SECRET]), False
+        presented, found = hash_token(token[:MAX_SECRET_CHARACTERS]), False
         for known in self.read():  # compare with all, so that the time reveals nothing
             found |= hmac.compare_digest(presented, known)
         return found

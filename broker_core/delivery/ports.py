@@ -109,7 +109,7 @@ class MatchReceiver(Protocol):
     """Receiver of matched batches: a client's subscription, or a listener inside the broker."""
 
     @property
-    def takes_both(self) -> bool:
+    def gets_unjournaled(self) -> bool:
         """Whether the receiver takes journaled and unjournaled records, in the order of their publishers."""
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:

@@ -399,7 +399,7 @@ class Dispatcher:
             before: Earlier batches in flight to the disk. Subscriptions that have just switched to early
                 delivery need them.
         """
-        shown, newest = self._frontier.shown, group[-1].batch.last_sequence
+        shown, newest = self._frontier.newest_shown, group[-1].batch.last_sequence
         if newest < shown:
             return
         first_new = next((at for at, one in enumerate(group) if one.batch.first_sequence > shown), len(group))
@@ -407,7 +407,7 @@ class Dispatcher:
         if new is not None:
             for pending in chain(before, group[:first_new]):
                 self._deliver(pending.batch, None, new)
-        self._frontier.shown = newest
+        self._frontier.newest_shown = newest
         early = self._subscribed.early
         if len(early):
             for pending in group[first_new:]:
@@ -592,7 +592,9 @@ class Dispatcher:
         order = Interleaving(parts.is_kept, kept.count)
         for subscription in of_kept | of_passed:
             wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
-            for part, rows in order.runs(*wanted) if subscription.client.takes_both else enumerate(wanted):
+            for part, rows in (
+                order.runs(*wanted) if subscription.client.gets_unjournaled else enumerate(wanted)
+            ):
                 if rows is None or len(rows):
                     self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
@@ -601,10 +603,10 @@ class Dispatcher:
 
         No record of the group is stored.
         """
-        if self.following is None and self._frontier.shown > self._frontier.durable:
+        if self.following is None and self._frontier.newest_shown > self._frontier.durable:
             # In a group the log service has these records, with these sequences, and they are applied again.
-            self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.shown)
-            self._frontier.shown = self._frontier.durable
+            self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.newest_shown)
+            self._frontier.newest_shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
         for pending in group:

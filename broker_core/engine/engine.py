@@ -42,7 +42,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
-from broker_core.names import BROKER_NAME, KEPT_TOPIC
+from broker_core.names import BROKER_NAME, POSITIONS_TOPIC
 from broker_core.replay.control import ReplayControl
 from broker_core.replay.cursor import DurableFrontier, LogEnd
 from broker_core.replay.durable_subscriptions import DurableSubscriptions
@@ -149,7 +149,7 @@ class Engine:
             host_memory,
             ulimit,
             str(spool_directory),
-            lambda name: journal.bytes_held_by(self.owners.user_of(name)),
+            lambda name: journal.bytes_pinned_by(self.owners.user_of(name)),
         )
         self.settle = PolicyLoop(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
@@ -203,12 +203,12 @@ class Engine:
             self.clock.seconds,
             following.run_id,
         )
-        pattern = TopicPattern.parse(KEPT_TOPIC)
+        pattern = TopicPattern.parse(POSITIONS_TOPIC)
         hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
         self.kept.on_secured = lambda: made.publish_and_wait(self.dispatch.barrier)
-        self.kept.on_left = made.schedule_publish
-        self.kept.upto = lambda: self.frontier.durable
+        self.kept.on_disconnect = made.schedule_publish
+        self.kept.newest_applied = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
         """Stop serving a durable subscription or managed replay whose stored position was deleted."""

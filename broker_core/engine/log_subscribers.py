@@ -45,7 +45,7 @@ def log_subscribers(
             if (target.is_bookmark_subscription or target.is_shared) and not target.topic.startswith(OWN):
                 pattern = target.subscription.pattern
                 yield LogSubscriber(name, target.id, _kind_of(target), pattern, target)
-    for durable in durables.all():
+    for durable in durables.list_records():
         if not durables.is_connected(durable):
             shared = durable.sharing is not None
             kind = _shared_kind(durable.topic) if shared else "durable"

@@ -53,15 +53,15 @@ class JournalMaintenance:
             await self.save_owners()
             await asyncio.to_thread(self._journal.finish_sealed)
         except JournalError as error:
-            self._broken(self._journal.failed or error)
+            self._broken(self._journal.failure or error)
 
     async def _preallocate(self) -> None:
         """Create spare segments, which takes time."""
         try:
             await asyncio.to_thread(self._journal.preallocate)
         except JournalError as error:
-            if self._journal.failed is not None:
-                self._broken(self._journal.failed)
+            if self._journal.failure is not None:
+                self._broken(self._journal.failure)
                 return
             # The journal works without spares, and a write reports a full disk itself. Logged once, not each
             # second: a full, unread pipe of the process's output would block it.

@@ -370,7 +370,7 @@ class PolicyLoop:
 
     def tick_slice(self) -> None:
         """Update the progress of the next slice of clients, and decide about those whose slice is due."""
-        LAST.latest, LAST.chore = "chore", "judging clients"
+        LAST.latest, LAST.periodic_task = "periodic_task", "judging clients"
         if not self._part:
             self._part = list(self._uses)
             self._part_size = -(-len(self._part) // PARTS)

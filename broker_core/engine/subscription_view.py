@@ -131,4 +131,4 @@ class LiveSubscriptionView:
     @property
     def pinned_bytes(self) -> int:
         held_from = self.target.pinned_from
-        return self._journal.bytes_held_from(held_from) if held_from is not None else 0
+        return self._journal.bytes_pinned_from(held_from) if held_from is not None else 0

@@ -336,7 +336,7 @@ class SubscriptionManager:
     def _start(self, target: ClientSubscription, span: ReplaySpan, paused: bool) -> None:
         """Start delivery: paused, live, or by reading the log."""
         durable, control = self.services.frontier.durable, self.services.control
-        target.caught_up_at, target.told_upto = durable, span.first - 1
+        target.caught_up_at, target.reported_upto = durable, span.first - 1
         if paused:
             control.pause_at(target)
         elif self.services.frontier.end is None and self._starts_live(target, span, durable):
@@ -351,7 +351,7 @@ class SubscriptionManager:
 
         False for an offlined client, whose subscriptions wait for their slot among replays.
         """
-        asks = span.is_bounded or target.rate or target.managed or not target.cursor.begun
+        asks = span.is_bounded or target.rate or target.managed or not target.cursor.has_begun
         asks = asks or target.durability == "fully_durable"
         return span.first > durable and not asks and target.peer.backlog.offline is None
 
@@ -364,7 +364,7 @@ class SubscriptionManager:
         lost.
         """
         target.cursor.apply_event(CursorEvent.CAUGHT_UP)
-        target.serving = None
+        target.serving_replay = None
         self._settle_account(target)
         self.registry.add(target.subscription)
         if target.conflating is not None:
@@ -418,12 +418,12 @@ class SubscriptionManager:
         if not self.early.remove(target.subscription):
             return self.services.frontier.durable
         self.registry.add(target.subscription)
-        return max(self.services.frontier.durable, self.services.frontier.shown)
+        return max(self.services.frontier.durable, self.services.frontier.newest_shown)
 
     def remove(self, target: ClientSubscription) -> None:
         """Stop serving a subscription, live or from the log, because it has ended."""
         self._bookmarked.discard(target)
-        serving, target.serving = target.serving, None
+        serving, target.serving_replay = target.serving_replay, None
         if serving is not None:
             serving.remove_subscription(target)
         self.remove_from_live(target)
@@ -434,7 +434,7 @@ class SubscriptionManager:
 
     def on_replay_ended(self, target: ClientSubscription) -> None:
         """End a subscription whose replay has reached its end point."""
-        target.serving = None  # the replay removes the subscription itself
+        target.serving_replay = None  # the replay removes the subscription itself
         self.services.managed.on_completed(target)
         connection = self.services.roster.clients[target.peer.name]
         connection.end(target, None)
@@ -447,8 +447,8 @@ class SubscriptionManager:
         Called once a second, to keep the cost low.
         """
         for target, sequence in resume_points(self._bookmarked, self.services.frontier.durable):
-            if sequence > target.told_upto:
-                target.told_upto = sequence
+            if sequence > target.reported_upto:
+                target.reported_upto = sequence
                 target.peer.reply(
                     replies.Ack(
                         ack="persisted",

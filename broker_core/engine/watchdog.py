@@ -125,7 +125,11 @@ def _stands_by_itself(target: ClientSubscription) -> bool:
     cursor = target.cursor
     if cursor.is_live:
         return target.conflating is not None and target.conflating.is_stranded
-    return cursor.is_behind and not cursor.is_paused and (target.serving is None or target.serving.is_due)
+    return (
+        cursor.is_behind
+        and not cursor.is_paused
+        and (target.serving_replay is None or target.serving_replay.is_due)
+    )
 
 
 def _stands(connection: ConnectionView) -> tuple[int, ...]:
@@ -169,7 +173,7 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
             target.id: {
                 "cursor": target.cursor.state.value,
                 "next_sequence": target.cursor.next_sequence,
-                "served": target.serving is not None,
+                "served": target.serving_replay is not None,
                 "held_bytes": target.conflating.nbytes if target.conflating is not None else 0,
                 "matched": target.account.matched,
                 **dict(account_parts(target.account)),

@@ -18,13 +18,13 @@ from broker_core.filters.message_types import UNREADABLE, Decoder, DecoderOf, de
 from broker_core.filters.selectors.parser import HeaderTest
 from broker_core.headers import decode as decode_headers
 
-_UNREAD: Final = object()
+_UNDECODED: Final = object()
 
 
 class BatchEvaluator:
     """Evaluator that caches the decoded records of one batch for several filters."""
 
-    __slots__ = ("_batch", "_decoders", "_found", "_headers", "_messages", "_unread")
+    __slots__ = ("_batch", "_decoders", "_headers", "_is_undecoded", "_messages", "_rows_by_filter")
 
     def __init__(self, batch: Batch, decoder_of: DecoderOf | None) -> None:
         """Create an evaluator.
@@ -37,8 +37,8 @@ class BatchEvaluator:
         self._decoders = None if decoder_of is None else _decoders(batch, decoder_of)
         self._messages: list[Any] = []
         self._headers: list[dict[str, str]] = []
-        self._unread = True
-        self._found: dict[tuple[Filter, int], tuple[Rows | None, Rows]] = {}
+        self._is_undecoded = True
+        self._rows_by_filter: dict[tuple[Filter, int], tuple[Rows | None, Rows]] = {}
 
     @property
     def count(self) -> int:
@@ -61,38 +61,38 @@ class BatchEvaluator:
         # The cache entry holds the candidates, so that no other array can get their id while the entry
         # exists.
         key = (chosen, id(candidates))
-        known = self._found.get(key)
+        known = self._rows_by_filter.get(key)
         if known is None:
             asked = candidates if among is None else np.asarray(among, dtype=np.int64)
-            known = self._found[key] = (candidates, self._run(chosen, asked))
+            known = self._rows_by_filter[key] = (candidates, self._find_rows(chosen, asked))
         return known[1]
 
     def messages(self, candidates: Rows | None = None) -> Iterable[tuple[int, Any]]:
         """Return the decoded records with their row numbers, of the candidates or of all rows."""
         if candidates is None:
-            return enumerate(self._all())
+            return enumerate(self._decode_all())
         wanted = candidates.tolist()
-        return zip(wanted, self._some(wanted), strict=True)
+        return zip(wanted, self._decode_rows(wanted), strict=True)
 
-    def _run(self, chosen: Filter, candidates: Rows | None) -> Rows:
+    def _find_rows(self, chosen: Filter, candidates: Rows | None) -> Rows:
         """Evaluate a filter: first its test of headers, then its test of bodies."""
         if chosen.header_test is not None:
-            candidates = self._of_headers(chosen.header_test, candidates)
+            candidates = self._filter_by_headers(chosen.header_test, candidates)
         test = chosen.test
         if test is None:
             return np.arange(self._batch.count) if candidates is None else candidates
         if candidates is None:
             wanted: Any = range(self._batch.count)
-            messages = self._all()
+            messages = self._decode_all()
         else:
             wanted = candidates.tolist()
-            messages = self._some(wanted)
+            messages = self._decode_rows(wanted)
         passed = [message is not UNREADABLE and test(message) is True for message in messages]
         if candidates is not None and all(passed):
             return candidates
         return np.array(list(compress(wanted, passed)), dtype=np.int64)
 
-    def _of_headers(self, test: HeaderTest, candidates: Rows | None) -> Rows:
+    def _filter_by_headers(self, test: HeaderTest, candidates: Rows | None) -> Rows:
         """Return the rows whose headers match.
 
         As in deliveries, the time of acceptance is one of the headers.
@@ -104,13 +104,13 @@ class BatchEvaluator:
         wanted = range(len(headers)) if candidates is None else candidates.tolist()
         return np.array([row for row in wanted if test(headers[row]) is True], dtype=np.int64)
 
-    def _all(self) -> list[Any]:
+    def _decode_all(self) -> list[Any]:
         """Return all decoded records, decoding those that are missing."""
-        if self._unread:
-            self._unread = False
+        if self._is_undecoded:
+            self._is_undecoded = False
             bodies = self._batch.bodies()
             if self._messages or self._decoders is not None:
-                self._some(range(len(bodies)))
+                self._decode_rows(range(len(bodies)))
             else:
                 try:
                     self._messages = list(map(orjson.loads, bodies))
@@ -118,13 +118,13 @@ class BatchEvaluator:
                     self._messages = list(map(decode_json, bodies))
         return self._messages
 
-    def _some(self, wanted: Any) -> list[Any]:
+    def _decode_rows(self, wanted: Any) -> list[Any]:
         """Return the decoded records of some rows, decoding those that are missing."""
         messages, bodies = self._messages, self._batch.bodies()
         if not messages:
-            messages = self._messages = [_UNREAD] * len(bodies)
+            messages = self._messages = [_UNDECODED] * len(bodies)
         for row in wanted:
-            if messages[row] is _UNREAD:
+            if messages[row] is _UNDECODED:
                 messages[row] = self._decode(row, bodies[row])
         return [messages[row] for row in wanted]
 

@@ -94,7 +94,7 @@ class Filter:
         return f"Filter({self.text!r})"
 
 
-_live: WeakValueDictionary[str | nodes.Node, Filter] = WeakValueDictionary()
+_live_filters: WeakValueDictionary[str | nodes.Node, Filter] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=512)
@@ -107,34 +107,34 @@ def compile_filter(text: str) -> Filter:
     if not text.isascii():
         _refuse_surrogates(text)
     if text.startswith(MARK):
-        return _selector(*split_filter_text(text))
+        return _compile_selector_filter(*split_filter_text(text))
     tree = parse(text)
-    return _shared(
+    return _shared_filter(
         tree, lambda: Filter(tree, lambda: compile_condition(tree), make_guard=lambda: required_key(tree))
     )
 
 
-def _selector(selector: str, body_filter: str) -> Filter:
+def _compile_selector_filter(selector: str, body_filter: str) -> Filter:
     header_test = compile_selector(selector)
     body = compile_filter(body_filter) if body_filter else None
     text = f"{MARK}{selector}" + (f"\n{body.text}" if body is not None else "")
     if body is None:
-        return _shared(text, lambda: Filter(text, None, header_test))
-    return _shared(text, lambda: Filter(text, lambda: body.test, header_test, lambda: body.guard))
+        return _shared_filter(text, lambda: Filter(text, None, header_test))
+    return _shared_filter(text, lambda: Filter(text, lambda: body.test, header_test, lambda: body.guard))
 
 
 def all_filters(*filters: Filter | None) -> Filter | None:
     """Return the filter that matches messages that all of these match. None matches everything."""
-    return _filter_of([part for part in filters if part is not None], "AND", False)
+    return _combine_filters([part for part in filters if part is not None], "AND", False)
 
 
 def any_filter(*filters: Filter | None) -> Filter | None:
     """Return the filter that matches messages that any of these matches. None matches everything."""
     parts = [part for part in filters if part is not None]
-    return _filter_of(parts, "OR", True) if len(parts) == len(filters) else None
+    return _combine_filters(parts, "OR", True) if len(parts) == len(filters) else None
 
 
-def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | None:
+def _combine_filters(filters: list[Filter], word: str, decisive: bool) -> Filter | None:
     """Combine filters by joining their compiled tests.
 
     The texts are not joined and parsed again: the text of one filter could then change the meaning of
@@ -147,7 +147,7 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
 
     def test() -> Test | None:
         tests = [part.test for part in parts if part.test is not None]
-        return _joined(tests, decisive) if tests else None
+        return _join_conditions(tests, decisive) if tests else None
 
     # Only filters of entitlements are joined by OR. They test bodies only; selectors belong to subscribers.
     of_headers = [part.header_test for part in parts if part.header_test is not None]
@@ -155,21 +155,21 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
     def guard() -> Guard | None:
         return next((part.guard for part in parts if part.guard is not None), None)
 
-    return _shared(
+    return _shared_filter(
         text,
         lambda: Filter(
             text,
             test,
-            _joined(of_headers, decisive) if of_headers else None,
+            _join_conditions(of_headers, decisive) if of_headers else None,
             None if decisive else guard,
         ),
     )
 
 
-def _shared(normal: str | nodes.Node, make: Callable[[], Filter]) -> Filter:
+def _shared_filter(normal: str | nodes.Node, make: Callable[[], Filter]) -> Filter:
     """Return the live filter with this normal form, or create it."""
-    known = _live.get(normal)
-    return _live.setdefault(normal, make()) if known is None else known
+    known = _live_filters.get(normal)
+    return _live_filters.setdefault(normal, make()) if known is None else known
 
 
 def _refuse_surrogates(text: str) -> None:
@@ -189,19 +189,19 @@ def compile_value(node: nodes.Node) -> Getter:
         case nodes.FieldPath(steps):
             return compile_path(steps)
         case nodes.Constant() | nodes.UnaryMinus(nodes.Constant()):
-            value = _constant(node)
+            value = _constant_value(node)
             return lambda message: value
         case nodes.UnaryMinus(part):
-            return _arithmetic(nodes.Constant(0), (("-", part),))
+            return _compile_arithmetic(nodes.Constant(0), (("-", part),))
         case nodes.Arithmetic(first, rest):
-            return _arithmetic(first, rest)
+            return _compile_arithmetic(first, rest)
         case _:
             return compile_condition(node)
 
 
-def _constant(node: nodes.Node) -> nodes.Literal:
+def _constant_value(node: nodes.Node) -> nodes.Literal:
     if isinstance(node, nodes.UnaryMinus):
-        return values.calculate("-", 0, values.to_number(_constant(node.part)))
+        return values.calculate("-", 0, values.to_number(_constant_value(node.part)))
     assert isinstance(node, nodes.Constant)
     return node.value
 
@@ -212,7 +212,7 @@ def _is_constant(node: nodes.Node) -> bool:
     )
 
 
-def _arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> Getter:
+def _compile_arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> Getter:
     start = compile_value(first)
     steps = [(sign, compile_value(part)) for sign, part in rest]
     to_number, calculate = values.to_number, values.calculate
@@ -234,19 +234,21 @@ def compile_condition(node: nodes.Node) -> Test:
     """Compile a condition to a function from a decoded message to TRUE, FALSE or unknown (None)."""
     match node:
         case nodes.And(parts):
-            return _joined([compile_condition(part) for part in parts], False)
+            return _join_conditions([compile_condition(part) for part in parts], False)
         case nodes.Or(parts):
-            return _joined([compile_condition(part) for part in parts], True)
+            return _join_conditions([compile_condition(part) for part in parts], True)
         case nodes.Not(part):
-            return _not(compile_condition(part))
+            return _negate(compile_condition(part))
         case nodes.Comparison(sign, left, right):
-            return _comparison(sign, left, right)
+            return _compile_comparison(sign, left, right)
         case nodes.InList(value, items):
-            return _among(compile_value(value), items)
+            return _compile_in(compile_value(value), items)
         case nodes.Between(value, low, high):
-            return _joined([_comparison(">=", value, low), _comparison("<=", value, high)], False)
+            return _join_conditions(
+                [_compile_comparison(">=", value, low), _compile_comparison("<=", value, high)], False
+            )
         case nodes.LikeCondition(value, pattern):
-            return _like(compile_value(value), _finder(pattern))
+            return _compile_like(compile_value(value), _compile_pattern(pattern))
         case nodes.IsNull(value):
             get = compile_value(value)
             return lambda message: values.to_scalar(get(message)) is None
@@ -255,7 +257,7 @@ def compile_condition(node: nodes.Node) -> Test:
             return lambda message: values.to_condition(get(message))
 
 
-def _joined(parts: list[Test], decisive: bool) -> Test:
+def _join_conditions(parts: list[Test], decisive: bool) -> Test:
     """Return the test that combines parts by AND (`decisive` False) or OR (`decisive` True).
 
     The result is `decisive` if any part returns it, its opposite if all parts return that, and unknown
@@ -275,7 +277,7 @@ def _joined(parts: list[Test], decisive: bool) -> Test:
     return test
 
 
-def _not(part: Test) -> Test:
+def _negate(part: Test) -> Test:
     def test(message: Any) -> Verdict:
         found = part(message)
         return None if found is None else not found
@@ -283,7 +285,7 @@ def _not(part: Test) -> Test:
     return test
 
 
-def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
+def _compile_comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
     """Return the test of a comparison, with fast paths for a field against a literal."""
     if _is_constant(left) and not _is_constant(right):
         sign, left, right = nodes.MIRRORED[sign], right, left
@@ -291,7 +293,7 @@ def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
     if not _is_constant(right):
         other = compile_value(right)
         return lambda message: compare(get(message), other(message))
-    literal, direct = _constant(right), values.OPERATORS[sign]
+    literal, direct = _constant_value(right), values.OPERATORS[sign]
     if isinstance(literal, str) and literal:
 
         def text_test(message: Any) -> Verdict:
@@ -314,11 +316,11 @@ def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
     return number_test
 
 
-def _among(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
+def _compile_in(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
     """Return the test of an IN list, with a fast path for a list of texts."""
     if not all(map(_is_constant, items)):
-        return _among_values(get, [compile_value(item) for item in items])
-    literals = [_constant(item) for item in items]
+        return _compile_in_values(get, [compile_value(item) for item in items])
+    literals = [_constant_value(item) for item in items]
     texts = frozenset(literal for literal in literals if isinstance(literal, str) and literal)
     if len(texts) != len(set(literals)):
         texts = frozenset()
@@ -334,7 +336,7 @@ def _among(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
     return test
 
 
-def _among_values(get: Getter, items: list[Getter]) -> Test:
+def _compile_in_values(get: Getter, items: list[Getter]) -> Test:
     def test(message: Any) -> Verdict:
         value = get(message)
         found: list[Any] = []
@@ -351,7 +353,7 @@ def _among_values(get: Getter, items: list[Getter]) -> Test:
     return test
 
 
-def _like(get: Getter, find: Callable[[str], bool]) -> Test:
+def _compile_like(get: Getter, find: Callable[[str], bool]) -> Test:
     def one(value: Any) -> Verdict:
         text = values.to_text(value)
         return None if text is None else find(text)
@@ -367,7 +369,7 @@ def _like(get: Getter, find: Callable[[str], bool]) -> Test:
     return test
 
 
-def _finder(pattern: str) -> Callable[[str], bool]:
+def _compile_pattern(pattern: str) -> Callable[[str], bool]:
     """Return the search function of a LIKE pattern.
 
     A pattern without special characters, except ^ and $, is searched by str. That costs a tenth of a call to

@@ -16,7 +16,7 @@ from broker_core.filters.values import Number
 
 MAX_KEYS = 64
 """Maximum number of values of a guard. A filter with more has no guard."""
-_ABOVE: Final = {">": True, ">=": True, "<": False, "<=": False}
+_BOUND_SIGNS: Final = {">": True, ">=": True, "<": False, "<=": False}
 
 
 class RequiredKeys(NamedTuple):
@@ -51,33 +51,33 @@ def required_key(node: nodes.Node) -> Guard | None:
     """
     match node:
         case nodes.Comparison(sign, nodes.FieldPath(steps), nodes.Constant(value)):
-            return _guard(sign, steps, value)
+            return _make_guard(sign, steps, value)
         case nodes.Comparison(sign, nodes.Constant(value), nodes.FieldPath(steps)):
-            return _guard(nodes.MIRRORED[sign], steps, value)
+            return _make_guard(nodes.MIRRORED[sign], steps, value)
         case nodes.InList(nodes.FieldPath(steps), items) if len(items) <= MAX_KEYS:
             literals = [item.value for item in items if isinstance(item, nodes.Constant)]
-            return RequiredKeys(steps, _keys(literals)) if len(literals) == len(items) else None
+            return RequiredKeys(steps, _make_keys(literals)) if len(literals) == len(items) else None
         case nodes.Between(nodes.FieldPath(steps), nodes.Constant(low), _):
-            return _guard(">=", steps, low)
+            return _make_guard(">=", steps, low)
         case nodes.And(parts):
             found = [guard for guard in map(required_key, parts) if guard is not None]
-            return min(found, key=_leaves_how_many) if found else None
+            return min(found, key=_selectivity) if found else None
         case _:
             return None
 
 
-def _guard(sign: str, steps: tuple[Step, ...], literal: nodes.Literal) -> Guard | None:
+def _make_guard(sign: str, steps: tuple[Step, ...], literal: nodes.Literal) -> Guard | None:
     if sign == "=":
-        return RequiredKeys(steps, _keys([literal]))
-    if sign in _ABOVE and isinstance(literal, int | float):
+        return RequiredKeys(steps, _make_keys([literal]))
+    if sign in _BOUND_SIGNS and isinstance(literal, int | float):
         try:
-            return RequiredBound(steps, _ABOVE[sign], float(literal))
+            return RequiredBound(steps, _BOUND_SIGNS[sign], float(literal))
         except OverflowError:
             return None
     return None
 
 
-def _keys(literals: list[nodes.Literal]) -> tuple[str | Number, ...]:
+def _make_keys(literals: list[nodes.Literal]) -> tuple[str | Number, ...]:
     """Return the keys without duplicates, NULL and the empty text, which equals NULL.
 
     No value equals NULL.
@@ -85,5 +85,5 @@ def _keys(literals: list[nodes.Literal]) -> tuple[str | Number, ...]:
     return tuple(dict.fromkeys(literal for literal in literals if literal is not None and literal != ""))
 
 
-def _leaves_how_many(guard: Guard) -> float:
+def _selectivity(guard: Guard) -> float:
     return len(guard.keys) if isinstance(guard, RequiredKeys) else float("inf")

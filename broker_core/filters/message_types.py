@@ -56,11 +56,11 @@ def decoder_for(message_type: str, separator: str = SOH) -> Decoder | None:
         separator: Character between the fields of fix and nvfix.
     """
     if message_type in ("fix", "nvfix"):
-        return _pairs(separator)
+        return _make_pairs_decoder(separator)
     return {"json": None, "msgpack": _decode_msgpack, "binary": _decode_binary}[message_type]
 
 
-def _pairs(separator: str) -> Decoder:
+def _make_pairs_decoder(separator: str) -> Decoder:
     def decode(body: bytes) -> Any:
         try:
             text = body.decode()

@@ -133,74 +133,72 @@ _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
 
 def format_node(node: Node) -> str:
     """Return the normal form of a filter: upper-case keywords, single blanks, few parentheses."""
-    return _print(node)[0]
+    return _format_bare(node)[0]
 
 
-def _wrapped(node: Node, least: int) -> str:
+def _wrap(node: Node, least: int) -> str:
     """Return the text of a node, in parentheses if it binds more loosely than `least`."""
-    text, level = _print(node)
+    text, level = _format_bare(node)
     return text if level >= least else f"({text})"
 
 
-def _print(node: Node) -> tuple[str, int]:
+def _format_bare(node: Node) -> tuple[str, int]:
     """Return the text of a node, and the binding strength of its outermost operator."""
     match node:
         case FieldPath(steps):
-            return "".join(_step(step) for step in steps), _ATOM
+            return "".join(_format_step(step) for step in steps), _ATOM
         case Constant(value):
-            return _constant(value), _ATOM
+            return _format_constant(value), _ATOM
         case UnaryMinus(part):
-            return f"-{_wrapped(part, _UNARY)}", _UNARY
+            return f"-{_wrap(part, _UNARY)}", _UNARY
         case Arithmetic(first, rest):
             level = _SUM if rest[0][0] in "+-" else _PRODUCT
-            tail = "".join(f" {operator} {_wrapped(part, level + 1)}" for operator, part in rest)
-            return _wrapped(first, level + 1) + tail, level
+            tail = "".join(f" {operator} {_wrap(part, level + 1)}" for operator, part in rest)
+            return _wrap(first, level + 1) + tail, level
         case Not(part):
-            return _print_not(part)
+            return _format_not(part)
         case And(parts):
-            return " AND ".join(_wrapped(part, _NOT) for part in parts), _AND
+            return " AND ".join(_wrap(part, _NOT) for part in parts), _AND
         case Or(parts):
-            return " OR ".join(_wrapped(part, _AND) for part in parts), _OR
+            return " OR ".join(_wrap(part, _AND) for part in parts), _OR
         case _:
-            return _print_test(node, ""), _TEST
+            return _format_test(node, ""), _TEST
 
 
-def _print_not(part: Node) -> tuple[str, int]:
+def _format_not(part: Node) -> tuple[str, int]:
     if isinstance(part, InList | Between | LikeCondition | IsNull):
-        return _print_test(part, "NOT "), _TEST
-    return f"NOT {_wrapped(part, _NOT)}", _NOT
+        return _format_test(part, "NOT "), _TEST
+    return f"NOT {_wrap(part, _NOT)}", _NOT
 
 
-def _print_test(node: Comparison | InList | Between | LikeCondition | IsNull, negation: str) -> str:
+def _format_test(node: Comparison | InList | Between | LikeCondition | IsNull, negation: str) -> str:
     match node:
         case Comparison(operator, left, right):
-            return f"{_wrapped(left, _SUM)} {operator} {_wrapped(right, _SUM)}"
+            return f"{_wrap(left, _SUM)} {operator} {_wrap(right, _SUM)}"
         case InList(value, items):
-            return (
-                f"{_wrapped(value, _SUM)} {negation}IN ({', '.join(_wrapped(item, _SUM) for item in items)})"
-            )
+            return f"{_wrap(value, _SUM)} {negation}IN ({', '.join(_wrap(item, _SUM) for item in items)})"
         case Between(value, low, high):
-            limits = f"{_wrapped(low, _SUM)} AND {_wrapped(high, _SUM)}"
-            return f"{_wrapped(value, _SUM)} {negation}BETWEEN {limits}"
+            limits = f"{_wrap(low, _SUM)} AND {_wrap(high, _SUM)}"
+            return f"{_wrap(value, _SUM)} {negation}BETWEEN {limits}"
         case LikeCondition(value, pattern):
-            return f"{_wrapped(value, _SUM)} {negation}LIKE {_quoted(pattern)}"
+            return f"{_wrap(value, _SUM)} {negation}LIKE {_quote(pattern)}"
         case IsNull(value):
-            return f"{_wrapped(value, _SUM)} IS {negation}NULL"
+            return f"{_wrap(value, _SUM)} IS {negation}NULL"
 
 
-def _step(step: Step) -> str:
+def _format_step(step: Step) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f"/{step}" if all(map(is_name_character, step)) else f"[/{step}]"
 
 
-def _constant(value: Literal) -> str:
+def _format_constant(value: Literal) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
-    return _quoted(value) if isinstance(value, str) else repr(value)
+    return _quote(value) if isinstance(value, str) else repr(value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

@@ -57,7 +57,7 @@ def parse(text: str) -> nodes.Node:
     Raises:
         ClientError: `bad_filter`, with the column.
     """
-    return _FilterParser(tokenize(text)).whole()
+    return _FilterParser(tokenize(text)).parse()
 
 
 class _FilterParser:
@@ -69,11 +69,11 @@ class _FilterParser:
         self._nesting = 0
         self._patterns = 0
 
-    def whole(self) -> nodes.Node:
+    def parse(self) -> nodes.Node:
         """Parse the whole filter. Raises ClientError `bad_filter` if anything follows it."""
         if self._peek().kind == "end":
             raise filter_error("The filter is empty", 1, "Leave the filter out to get every message.")
-        node = self._or()
+        node = self._parse_or()
         token = self._peek()
         if token.kind == "path":
             raise filter_error(
@@ -98,52 +98,52 @@ class _FilterParser:
     def _accept(self, *kinds: str) -> FilterToken | None:
         return self._take() if self._tokens[self._at].kind in kinds else None
 
-    def _expect(self, kind: str, wanted: str) -> FilterToken:
+    def _expect(self, kind: str, expected: str) -> FilterToken:
         if self._peek().kind != kind:
-            raise self._unexpected(wanted)
+            raise self._unexpected(expected)
         return self._take()
 
-    def _unexpected(self, wanted: str) -> Exception:
+    def _unexpected(self, expected: str) -> Exception:
         token = self._peek()
         return filter_error(
-            f"Here should be {wanted}, not {_WORDS.get(token.kind, token.kind)}", token.column
+            f"Here should be {expected}, not {_WORDS.get(token.kind, token.kind)}", token.column
         )
 
-    def _deeper(self, token: FilterToken) -> None:
+    def _enter_nesting(self, token: FilterToken) -> None:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise filter_error(f"Parentheses, NOT and minus nest {MAX_NESTING} deep at most", token.column)
 
     # Grammar rules.
 
-    def _or(self) -> nodes.Node:
-        parts = self._listed(self._and, "OR")
+    def _parse_or(self) -> nodes.Node:
+        parts = self._parse_list(self._parse_and, "OR")
         return parts[0] if len(parts) == 1 else nodes.Or(parts)
 
-    def _and(self) -> nodes.Node:
-        parts = self._listed(self._not, "AND")
+    def _parse_and(self) -> nodes.Node:
+        parts = self._parse_list(self._parse_not, "AND")
         return parts[0] if len(parts) == 1 else nodes.And(parts)
 
-    def _listed(self, part: Callable[[], nodes.Node], between: str) -> tuple[nodes.Node, ...]:
+    def _parse_list(self, part: Callable[[], nodes.Node], between: str) -> tuple[nodes.Node, ...]:
         parts = [part()]
         while self._accept(between):
             parts.append(part())
         return tuple(parts)
 
-    def _not(self) -> nodes.Node:
+    def _parse_not(self) -> nodes.Node:
         token = self._accept("NOT")
         if token is None:
-            return self._test()
-        self._deeper(token)
-        node = nodes.Not(self._not())
+            return self._parse_test()
+        self._enter_nesting(token)
+        node = nodes.Not(self._parse_not())
         self._nesting -= 1
         return node
 
-    def _test(self) -> nodes.Node:
-        left = self._sum()
+    def _parse_test(self) -> nodes.Node:
+        left = self._parse_sum()
         token = self._accept(*_COMPARISONS)
         if token is not None:
-            node: nodes.Node = nodes.Comparison(_COMPARISONS[token.kind], left, self._sum())
+            node: nodes.Node = nodes.Comparison(_COMPARISONS[token.kind], left, self._parse_sum())
             if self._peek().kind in _COMPARISONS:
                 raise filter_error(
                     "Comparisons can't be chained", self._peek().column, "Use AND, BETWEEN or parentheses."
@@ -156,24 +156,24 @@ class _FilterParser:
         if self._accept("NOT"):
             if self._peek().kind not in ("IN", "BETWEEN", "LIKE"):
                 raise self._unexpected("IN, BETWEEN or LIKE")
-            return nodes.Not(self._set_test(left))
-        return self._set_test(left)
+            return nodes.Not(self._parse_set_test(left))
+        return self._parse_set_test(left)
 
-    def _set_test(self, left: nodes.Node) -> nodes.Node:
+    def _parse_set_test(self, left: nodes.Node) -> nodes.Node:
         if self._accept("IN"):
             self._expect("(", "a list in parentheses")
-            items = self._listed(self._sum, ",")
+            items = self._parse_list(self._parse_sum, ",")
             self._expect(")", "a comma or )")
             return nodes.InList(left, items)
         if self._accept("BETWEEN"):
-            low = self._sum()
+            low = self._parse_sum()
             self._expect("AND", "AND and the upper limit")
-            return nodes.Between(left, low, self._sum())
+            return nodes.Between(left, low, self._parse_sum())
         if self._accept("LIKE"):
-            return nodes.LikeCondition(left, self._pattern())
+            return nodes.LikeCondition(left, self._parse_pattern())
         return left
 
-    def _pattern(self) -> str:
+    def _parse_pattern(self) -> str:
         token = self._expect("text", "a pattern in quotes")
         self._patterns += 1
         if self._patterns > MAX_PATTERNS:
@@ -194,15 +194,15 @@ class _FilterParser:
             ) from None
         return pattern
 
-    def _sum(self) -> nodes.Node:
+    def _parse_sum(self) -> nodes.Node:
         if self._tokens[self._at].kind in _PLAIN and self._tokens[self._at + 1].kind not in _ARITHMETIC:
-            return self._unary()  # fast path of almost all filters: a single field or value
-        return self._chain(self._product, "+", "-")
+            return self._parse_unary()  # fast path of almost all filters: a single field or value
+        return self._parse_chain(self._parse_product, "+", "-")
 
-    def _product(self) -> nodes.Node:
-        return self._chain(self._unary, "*", "/", "%", "MOD")
+    def _parse_product(self) -> nodes.Node:
+        return self._parse_chain(self._parse_unary, "*", "/", "%", "MOD")
 
-    def _chain(self, part: Callable[[], nodes.Node], *operators: str) -> nodes.Node:
+    def _parse_chain(self, part: Callable[[], nodes.Node], *operators: str) -> nodes.Node:
         first = part()
         if self._tokens[self._at].kind not in operators:
             return first
@@ -211,7 +211,7 @@ class _FilterParser:
             rest.append(("%" if token.kind == "MOD" else token.kind, part()))
         return nodes.Arithmetic(first, tuple(rest))
 
-    def _unary(self) -> nodes.Node:
+    def _parse_unary(self) -> nodes.Node:
         token = self._take()
         kind, value = token.kind, token.value
         if kind == "path":
@@ -221,16 +221,16 @@ class _FilterParser:
         if kind in _CONSTANTS:
             return nodes.Constant(_CONSTANTS[kind])
         if kind in ("-", "("):
-            return self._nested(token)
+            return self._parse_nested(token)
         self._at -= 1
         raise self._unexpected("a field, a value or (")
 
-    def _nested(self, token: FilterToken) -> nodes.Node:
-        self._deeper(token)
+    def _parse_nested(self, token: FilterToken) -> nodes.Node:
+        self._enter_nesting(token)
         if token.kind == "-":
-            node: nodes.Node = nodes.UnaryMinus(self._unary())
+            node: nodes.Node = nodes.UnaryMinus(self._parse_unary())
         else:
-            node = self._or()
+            node = self._parse_or()
             self._expect(")", "an operator or )")
         self._nesting -= 1
         return node

@@ -113,29 +113,29 @@ def _next_token(text: str, at: int) -> tuple[FilterToken, int]:
     """Scan one token that `_COMMON` does not match. Returns it and the position after it."""
     character, following = text[at], text[at + 1 : at + 2]
     if (character == "/" and following and is_name_character(following)) or text.startswith("[/", at):
-        return _path(text, at)
+        return _read_path(text, at)
     if character in "'\"":
-        return _text(text, at)
+        return _read_text(text, at)
     if character in _DIGITS or (character == "." and following and following in _DIGITS):
-        return _number(text, at)
+        return _read_number(text, at)
     if character.isalpha() or character == "_":
-        return _keyword(text, at)
+        return _read_keyword(text, at)
     for symbol in _SYMBOLS:
         if text.startswith(symbol, at):
             return FilterToken(symbol, symbol, at + 1), at + len(symbol)
     raise filter_error(f"{character!r} has no meaning here", at + 1)
 
 
-def _path(text: str, start: int) -> tuple[FilterToken, int]:
+def _read_path(text: str, start: int) -> tuple[FilterToken, int]:
     steps: list[Step] = []
     at = start
     while at < len(text):
         following = text[at + 1 : at + 2]
         if text.startswith("[/", at):
-            names, at = _bracketed(text, at)
+            names, at = _read_bracketed(text, at)
             steps += names
         elif text[at] == "[":
-            position, at = _position(text, at)
+            position, at = _read_position(text, at)
             steps.append(position)
         elif text[at] == "/" and following and is_name_character(following):
             end = at + 1
@@ -150,7 +150,7 @@ def _path(text: str, start: int) -> tuple[FilterToken, int]:
     return FilterToken("path", tuple(steps), start + 1), at
 
 
-def _bracketed(text: str, start: int) -> tuple[list[str], int]:
+def _read_bracketed(text: str, start: int) -> tuple[list[str], int]:
     end = text.find("]", start)
     if end < 0:
         raise filter_error("The bracket of this name isn't closed", start + 1, "Write it like [/unit price].")
@@ -160,7 +160,7 @@ def _bracketed(text: str, start: int) -> tuple[list[str], int]:
     return names, end + 1
 
 
-def _position(text: str, start: int) -> tuple[int, int]:
+def _read_position(text: str, start: int) -> tuple[int, int]:
     end = text.find("]", start)
     digits = text[start + 1 : end] if end > 0 else ""
     if not 0 < len(digits) <= MAX_POSITION_DIGITS or any(digit not in _DIGITS for digit in digits):
@@ -170,7 +170,7 @@ def _position(text: str, start: int) -> tuple[int, int]:
     return int(digits), end + 1
 
 
-def _text(text: str, start: int) -> tuple[FilterToken, int]:
+def _read_text(text: str, start: int) -> tuple[FilterToken, int]:
     quote, parts, at = text[start], [], start + 1
     while True:
         end = text.find(quote, at)
@@ -182,7 +182,7 @@ def _text(text: str, start: int) -> tuple[FilterToken, int]:
         at = end + 2
 
 
-def _number(text: str, start: int) -> tuple[FilterToken, int]:
+def _read_number(text: str, start: int) -> tuple[FilterToken, int]:
     found = _NUMBER.match(text, start)
     assert found is not None, "it may be empty"
     fraction, mark, exponent = found.group("fraction", "mark", "exponent")
@@ -191,13 +191,13 @@ def _number(text: str, start: int) -> tuple[FilterToken, int]:
         raise filter_error("The exponent of this number is missing", found.start("mark") + 1)
     if end < len(text) and text[end] != "-" and is_name_character(text[end]):
         raise filter_error(f"{text[start : end + 1]!r} isn't a number", start + 1)
-    value = _number_value(found.group(), fraction is None and mark is None, start)
+    value = _to_number(found.group(), fraction is None and mark is None, start)
     return FilterToken("number", value, start + 1), end
 
 
-def _number_value(digits: str, whole: bool, start: int) -> int | float:
+def _to_number(digits: str, is_integer: bool, start: int) -> int | float:
     # 64-bit integers stay exact, as in orjson. Both read longer ones as floating point.
-    if whole and len(digits.lstrip("0")) <= 20 and int(digits) < 2**64:
+    if is_integer and len(digits.lstrip("0")) <= 20 and int(digits) < 2**64:
         return int(digits)
     value = float(digits)
     if value == float("inf"):
@@ -205,7 +205,7 @@ def _number_value(digits: str, whole: bool, start: int) -> int | float:
     return value
 
 
-def _keyword(text: str, start: int) -> tuple[FilterToken, int]:
+def _read_keyword(text: str, start: int) -> tuple[FilterToken, int]:
     end = start
     while end < len(text) and (text[end].isalnum() or text[end] == "_"):
         end += 1

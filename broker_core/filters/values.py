@@ -35,19 +35,19 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
 }
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
-_LONGEST_NUMBER = 64
+_MAX_NUMBER_CHARACTERS = 64
 """Maximum length of a text that is converted to a number. Conversion takes more than linear time."""
 _INTEGERS: Final = 2**64
 
 
 def parse_decimal(text: str) -> Number | None:
     """Return the number that a text represents in decimal notation, or None."""
-    if len(text) > _LONGEST_NUMBER or _DECIMAL.fullmatch(text) is None:
+    if len(text) > _MAX_NUMBER_CHARACTERS or _DECIMAL.fullmatch(text) is None:
         return None
     try:
-        return _limited(int(text))
+        return _limit_number(int(text))
     except ValueError:
-        return _finite(float(text))
+        return _to_finite(float(text))
 
 
 def flatten_array(array: list[Any]) -> list[Any]:
@@ -161,20 +161,20 @@ class _ArrayOperand:
 def compare_arrays(sign: str, left: Sequence[Any], right: Sequence[Any]) -> Verdict:
     """Return whether `sign` holds for any pair of elements of two flat arrays."""
     one, other = _ArrayOperand(left), _ArrayOperand(right)
-    if _any_pair(sign, one.numbers, other.numbers) or _any_pair(sign, one.texts, other.texts):
+    if _compare_pairs(sign, one.numbers, other.numbers) or _compare_pairs(sign, one.texts, other.texts):
         return True
     if one.numbers and other.texts:
         other.convert()
-        if _any_pair(sign, one.numbers, other.converted) or (other.words and OPERATORS[sign](0, 1)):
+        if _compare_pairs(sign, one.numbers, other.converted) or (other.words and OPERATORS[sign](0, 1)):
             return True
     if other.numbers and one.texts:
         one.convert()
-        if _any_pair(sign, one.converted, other.numbers) or (one.words and OPERATORS[sign](1, 0)):
+        if _compare_pairs(sign, one.converted, other.numbers) or (one.words and OPERATORS[sign](1, 0)):
             return True
     return None if one.unknown or other.unknown else False
 
 
-def _any_pair(sign: str, left: list[Any], right: list[Any]) -> bool:
+def _compare_pairs(sign: str, left: list[Any], right: list[Any]) -> bool:
     """Return whether `sign` holds for any pair of elements of two lists of one ordered type."""
     if not left or not right:
         return False
@@ -198,44 +198,44 @@ def calculate(sign: str, left: Number | None, right: Number | None) -> Number | 
     if left is None or right is None:
         return None
     if type(left) is float and type(right) is float and sign in "+-":
-        return _finite(left + right if sign == "+" else left - right)
+        return _to_finite(left + right if sign == "+" else left - right)
     if sign == "+":
-        return _limited(left + right)
+        return _limit_number(left + right)
     if sign == "-":
-        return _limited(left - right)
+        return _limit_number(left - right)
     if sign == "*":
-        return _limited(left * right)
+        return _limit_number(left * right)
     if right == 0:
         return None
-    return _limited(left / right) if sign == "/" else _remainder(left, right)
+    return _limit_number(left / right) if sign == "/" else _remainder(left, right)
 
 
 def _remainder(left: Number, right: Number) -> Number | None:
     # The result has the sign of the first operand, as in AMPS and C. Python's % takes that of the second.
     if isinstance(left, int) and isinstance(right, int):
-        rest = abs(left) % abs(right)
-        return rest if left >= 0 else -rest
+        remainder = abs(left) % abs(right)
+        return remainder if left >= 0 else -remainder
     return math.fmod(left, right)
 
 
-def _limited(value: Number) -> Number | None:
+def _limit_number(value: Number) -> Number | None:
     """Return the value, with integers beyond 64 bits as floating point.
 
     Otherwise a filter could calculate with thousands of digits.
     """
     if isinstance(value, int):
         return value if -_INTEGERS < value < _INTEGERS else float(value)
-    return _finite(value)
+    return _to_finite(value)
 
 
-def _finite(value: float) -> float | None:
+def _to_finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 def compile_path(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
     """Compile the path of a field to a function from a decoded message to the field's value."""
     if len(steps) == 1 and isinstance(steps[0], str):
-        return _one_name(steps[0])
+        return _compile_name(steps[0])
 
     def get(message: Any) -> Any:
         value = message
@@ -245,7 +245,7 @@ def compile_path(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
                 value = value.get(step)
             elif kind is list:
                 if isinstance(step, str):
-                    return _every(value, steps[at:])
+                    return _get_from_array(value, steps[at:])
                 value = value[step] if step < len(value) else None
             else:
                 return None
@@ -254,16 +254,16 @@ def compile_path(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
     return get
 
 
-def _one_name(name: str) -> Callable[[Any], Any]:
+def _compile_name(name: str) -> Callable[[Any], Any]:
     def get(message: Any) -> Any:
         if type(message) is dict:
             return message.get(name)
-        return _every(message, (name,)) if type(message) is list else None
+        return _get_from_array(message, (name,)) if type(message) is list else None
 
     return get
 
 
-def _every(array: list[Any], steps: Sequence[Step]) -> list[Any]:
+def _get_from_array(array: list[Any], steps: Sequence[Step]) -> list[Any]:
     """Return the values that the steps select from each element. Elements without them add nothing."""
     values = flatten_array(array)
     for step in steps:

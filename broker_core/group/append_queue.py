@@ -1,12 +1,13 @@
-"""Tasks that are ended together, and work that is not to be cut off.
+"""Batches on their way through the group's log, and the appender that sends them as entries.
 
-What waits here on its way through the group's log: gathered, then in an entry, until that has been applied here or was given up.
+A batch waits in `PendingEntries` until the entry that carries it was applied here, or was abandoned.
+`EntryAppender` appends under this member's name, one entry at a time, each behind the one before it.
 
-What a member appends: under its own name, one entry at a time, each behind the one before it.
+Every append states which entry must be this member's newest. The log service refuses it otherwise. So an
+entry whose answer was lost is found in the log instead of being sent twice. If two processes use one name,
+only the later process can append: the earlier one is fenced.
 
-Each is appended on condition that the newest of this name is the one that this process takes for it. So an entry whose answer was
-lost is found in the log instead of being sent twice, and of two processes with one name only the later one appends: the other is
-fenced.
+The module also has helpers that end asyncio tasks together and protect work that must not be cut off.
 """
 
 from __future__ import annotations
@@ -31,11 +32,16 @@ from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, PendingBat
 
 T = TypeVar("T")
 RETRY_DELAY_S: Final = 0.1
-"""How soon a task that took a cancellation for something else is cancelled again."""
+"""Seconds before a task that swallowed its cancellation is cancelled again."""
 
 
 async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Whoever is cancelled meanwhile still waits for it: a thread is at the journal."""
+    """Run `work` to its end, even if the caller is cancelled meanwhile.
+
+    Reason: a thread is writing the journal.
+
+    Raises CancelledError afterwards if the caller was cancelled, or the exception of `work`, which wins.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -47,7 +53,10 @@ async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def wait_first_failure(*works: Coroutine[Any, Any, None]) -> None:
-    """Do several things that never end until one raises; that is raised, and the others are over by then."""
+    """Run endless coroutines until one raises, cancel the others, and raise that exception.
+
+    All of them have ended when this returns or raises.
+    """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -60,7 +69,10 @@ async def wait_first_failure(*works: Coroutine[Any, Any, None]) -> None:
 
 
 async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]], again_s: float = RETRY_DELAY_S) -> None:
-    """Cancel, until they are over: a client library, and `wait_for` itself, may take a cancellation for something else."""
+    """Cancel `tasks` and wait for their end; repeat the cancellation every `again_s` seconds.
+
+    Once isn't enough: the NATS client, and `wait_for` itself, may swallow a cancellation.
+    """
     left = set(tasks)
     while left:
         for task in left:
@@ -70,20 +82,29 @@ async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]], again_s: float = 
 
 @dataclass(slots=True)
 class OutgoingEntry(Generic[Owner]):
-    """Batches and confirmed reads of the log's end that one entry carries. With reads alone it is empty."""
+    """Batches, and confirmed reads of the log's end, that one entry carries.
+
+    With reads alone the entry is empty.
+
+    `number` counts the entries of this process; `since` is the time in seconds at which its oldest batch
+    was added; `nbytes` is the size of its batches.
+    """
 
     number: int
     since: float
     nbytes: int = 0
     content: bytes = b""
-    """As it goes to the engine."""
+    """The bytes of the entry as they are sent to the log service, packed if that makes them smaller."""
     batches: list[PendingBatch[Owner]] = field(default_factory=list)
     asking: list[asyncio.Future[int | None]] = field(default_factory=list)
 
 
 def entry_batches(entry: LogEntry, own: OutgoingEntry[Owner] | None) -> list[Batch]:
-    """What an entry holds. What this process sent, and came back as it was, was checked when its publisher sent it. OperatorError
-    engine_damaged."""
+    """Return the batches of an entry.
+
+    If the log service returned the bytes that this process sent, the batches are those of `own`, already
+    checked when their publisher sent them. Raises OperatorError engine_damaged.
+    """
     if own is not None and entry.content == own.content:
         return [pending.batch for pending in own.batches]
     try:
@@ -93,24 +114,27 @@ def entry_batches(entry: LogEntry, own: OutgoingEntry[Owner] | None) -> list[Bat
 
 
 class AbandonedEntry(NamedTuple, Generic[Owner]):
-    """What waited: nothing here hears of it any more."""
+    """Batches that `PendingEntries.abandon_all` removed, and their bytes."""
 
     batches: list[PendingBatch[Owner]]
     nbytes: int
 
 
 class PendingEntries(Generic[Owner]):
-    """Batches and questions in the order in which they came, by the entry that carries them. Moments are seconds."""
+    """Batches and confirmed reads in order of arrival, grouped by the entry that carries them.
+
+    Times are seconds.
+    """
 
     def __init__(self) -> None:
         self.wanted = asyncio.Event()
-        """Something may have gathered."""
+        """Set when a batch or a read may be waiting for an entry."""
         self._number = 0
         self._gathered: list[PendingBatch[Owner]] = []
         self._gathered_since = 0.0
         self._asking: list[asyncio.Future[int | None]] = []
         self._sent: dict[int, OutgoingEntry[Owner]] = {}
-        """Under way or committed, and not applied here."""
+        """Entries that are being appended or are committed, and are not yet applied here."""
         self._bytes = 0
         self._appended = self._settled = 0
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
@@ -123,11 +147,11 @@ class PendingEntries(Generic[Owner]):
         return self._bytes > PENDING_HIGH_BYTES
 
     async def wait_for_room(self) -> None:
-        """Wait until it isn't full."""
+        """Wait until the pending bytes are below the limit."""
         await self._room.wait()
 
     def add(self, batches: Sequence[PendingBatch[Owner]], now: float) -> None:
-        """Behind everything that has gathered."""
+        """Queue batches behind all that wait for an entry."""
         if not self._gathered:
             self._gathered_since = now
         self._gathered += batches
@@ -138,10 +162,10 @@ class PendingEntries(Generic[Owner]):
         self.wanted.set()
 
     def request_catch_up(self) -> asyncio.Future[int | None]:
-        """Begin a confirmed read of the log's end.
+        """Begin a confirmed read of the log's end, and return a future.
 
-        Its result is the newest record here, once everything that is in the log by now has been applied. It is None
-        when the read was given up.
+        The future's result is the newest record here, once everything in the log by now has been applied.
+        The result is None if the read was abandoned.
         """
         reached: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asking.append(reached)
@@ -149,14 +173,17 @@ class PendingEntries(Generic[Owner]):
         return reached
 
     async def barrier(self) -> None:
-        """Wait until all that was added before is settled."""
+        """Wait until every batch that was added before this call is applied or abandoned."""
         if self._settled < self._appended:
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._barriers.append((self._appended, reached))
             await reached
 
     def next_outgoing(self, now: float) -> OutgoingEntry[Owner] | None:
-        """The next entry: what there is, up to the size that is best."""
+        """Make the next entry from the waiting batches and reads; None if there are none.
+
+        An entry takes batches up to ENTRY_BYTES, one at least.
+        """
         if not self._gathered and not self._asking:
             return None
         nbytes = count = 0
@@ -176,25 +203,31 @@ class PendingEntries(Generic[Owner]):
         return made
 
     def outgoing_of(self, number: int) -> OutgoingEntry[Owner] | None:
-        """What went into an entry, if somebody still waits for it."""
+        """Return the pending entry with this number; None if it is applied or abandoned."""
         return self._sent.get(number)
 
     def mark_applying(self, outgoing: OutgoingEntry[Owner]) -> None:
-        """It has come back, and is being applied."""
+        """Remove an entry that was read from the log from the sent ones, because it is being applied."""
         del self._sent[outgoing.number]
 
     def unmark_applying(self, reached: Sequence[OutgoingEntry[Owner]]) -> None:
-        """What was taken couldn't be applied."""
+        """Put entries back among the sent ones, because they couldn't be applied."""
         for own in reached:
             self._sent[own.number] = own
 
     def remove_applied(self, own: OutgoingEntry[Owner], upto: int) -> None:
-        """Settle an entry that is applied. `upto` is the newest record of the journal behind it."""
+        """Finish an entry that is applied.
+
+        `upto`: the newest record of the journal afterwards, which answers its reads.
+        """
         _answer(own.asking, upto)
         self.release(len(own.batches), own.nbytes)
 
     def oldest_since(self) -> float | None:
-        """When the oldest batch that waits began to; None when none does. Forgets questions that nobody waits for any more."""
+        """Return since when the oldest pending batch has waited; None if none waits.
+
+        Drop reads that were cancelled.
+        """
         self._asking = [one for one in self._asking if not one.done()]
         found = [one.since for one in self._sent.values() if one.batches]
         if self._gathered:
@@ -202,7 +235,10 @@ class PendingEntries(Generic[Owner]):
         return min(found, default=None)
 
     def abandon_all(self) -> AbandonedEntry[Owner]:
-        """Take out everything that waits; reads of the end fail. The caller settles it when owners were told."""
+        """Remove and return all pending batches, marked as failed; answer all reads with None.
+
+        The caller must call `release` with the result after it has notified the batches' owners.
+        """
         sent, self._sent = list(self._sent.values()), {}
         gathered, self._gathered = self._gathered, []
         asking, self._asking = self._asking, []
@@ -216,7 +252,10 @@ class PendingEntries(Generic[Owner]):
         return AbandonedEntry(batches, nbytes)
 
     def release(self, number: int, nbytes: int) -> None:
-        """So many batches wait no more."""
+        """Count `number` batches of `nbytes` bytes as finished.
+
+        Wake publishers and barriers that waited for them.
+        """
         self._bytes -= nbytes
         self._settled += number
         if not self.is_full:
@@ -228,33 +267,41 @@ class PendingEntries(Generic[Owner]):
 
 
 def _answer(asking: Sequence[asyncio.Future[int | None]], upto: int | None) -> None:
+    """Complete confirmed reads with `upto`; skip cancelled ones."""
     for one in asking:
         if not one.done():
             one.set_result(upto)
 
 
 OVERTAKEN_RETRY_DELAY_S: Final = 0.1
-"""An entry that was overtaken is tried again so soon."""
+"""Seconds before an append is repeated that lost against another entry of this member."""
 
 
 class EntryAppender(Generic[Owner]):
-    """`run` is this process, among those that may bear the member's name."""
+    """Appender of one process's entries.
+
+    `run` distinguishes this process from others that use the member's name.
+    """
 
     def __init__(self, engine: SharedLog, member: str, run: str) -> None:
         self._engine, self._member, self._run = engine, member, run
         self._newest: int | None = None
-        """The place of this member's newest entry; None before this process has opened."""
+        """The position of this member's newest entry; None before this process has called `open`."""
         self.underway: OutgoingEntry[Owner] | None = None
 
     async def open(self) -> None:
-        """Append under this member's name from now on; an earlier process of that name can't any more. OperatorError member_fenced."""
+        """Claim the member's name for this process, which fences any earlier process of that name.
+
+        After a reconnect it only looks up the newest entry: if the append under way is in the log, its
+        answer alone was lost. Raises OperatorError member_fenced.
+        """
         while True:
             newest = await self._engine.newest_entry()
             if self._newest is not None:
                 self._newest = self._own(newest)
                 underway = self.underway
                 if underway is not None and newest is not None and newest[1].number >= underway.number:
-                    self.underway = None  # it is in the log: only its answer was lost
+                    self.underway = None  # its answer alone was lost
                 return
             at = newest[0] if newest is not None else 0
             try:
@@ -264,7 +311,10 @@ class EntryAppender(Generic[Owner]):
                 continue
 
     async def append(self, outgoing: OutgoingEntry[Owner]) -> None:
-        """Until it is in the log. LogServiceUnavailableError; OperatorError member_fenced."""
+        """Append an entry; return when it is in the log.
+
+        Raises LogServiceUnavailableError; OperatorError member_fenced.
+        """
         self.underway = outgoing
         while True:
             assert self._newest is not None
@@ -274,7 +324,8 @@ class EntryAppender(Generic[Owner]):
                 )
                 break
             except AppendConflictError:
-                # Its own answer was lost, or one that was given up came late: the newest entry says which.
+                # Either the answer to this append was lost, or an abandoned append arrived late. The newest
+                # entry tells which.
                 newest = await self._engine.newest_entry()
                 self._newest = self._own(newest)
                 if newest is not None and newest[1].number >= outgoing.number:
@@ -282,24 +333,31 @@ class EntryAppender(Generic[Owner]):
                 await asyncio.sleep(OVERTAKEN_RETRY_DELAY_S)
 
     def on_appended(self, outgoing: OutgoingEntry[Owner]) -> None:
-        """It is in the log. It may have been given up meanwhile, and another be under way."""
+        """Clear the append under way, unless it was abandoned meanwhile and another one is under way."""
         if self.underway is outgoing:
             self.underway = None
 
     def entry_number(self, entry: LogEntry) -> int | None:
-        """Which of this process's entries this is; None for another's. OperatorError member_fenced when a later process of this name
-        appended it."""
+        """Return the number that this process gave to an entry.
+
+        None for an entry of another process or member.
+
+        Raises OperatorError member_fenced if a later process of this name appended it.
+        """
         sender = entry.sender
         if sender.member != self._member:
             return None
         if sender.run != self._run:
-            # Of an earlier process, unless it came after this one had opened.
+            # Normally an entry of an earlier process; behind this process's newest entry, a later process
+            # has the name.
             if self._newest is not None and entry.number > self._newest:
                 self._own((entry.number, sender))
             return None
         return sender.number
 
     def _own(self, newest: tuple[int, EntrySender] | None) -> int:
+        """Return the position of the member's newest entry. Raises OperatorError member_fenced for another
+        process's."""
         if newest is None:
             return 0
         if newest[1].run != self._run:

@@ -1,13 +1,16 @@
-"""What a member needs of an engine: an ordered log of a few hundred entries a second, which a quorum has before anybody reads them.
+"""Interface of a log service, and the packed form of large entries.
 
-An entry's bytes as they travel: batches as they are, or packed, where that makes them much smaller.
+A log service orders and replicates the log of a group. The log has at most a few hundred entries a second.
+A quorum of servers has stored an entry before any member reads it.
 
-Three engines copy, store and sync each byte of an entry: some 10 ms of processor a MB at each, where deflating
-takes two, once, and inflating between one and two at each member. A packed entry says so itself:
+Three servers copy, store and sync each byte of an entry, which costs about 10 ms of processor time per MB
+on each. Deflating costs 2 ms per MB once, and inflating 1 to 2 ms at each member. So a large entry is
+packed if that makes it much smaller:
 
-    | 0 magic "SLZ1" | 4 length u32 of what is packed | 8 deflated, without a checksum: batches have their own |
+    | 0 magic "SLZ1" | 4 unpacked length u32 | 8 deflated, without a checksum: batches have their own |
 
-What isn't packed begins with a batch, "SLB1", or is empty. How it travelled changes nothing of what an entry becomes.
+An entry that isn't packed begins with a batch, "SLB1", or is empty. Packing never changes how an entry is
+applied.
 """
 
 from __future__ import annotations
@@ -25,22 +28,25 @@ from broker_core.batch import MAX_BATCH_BYTES
 from broker_core.errors import ClientError
 
 MAX_ENTRY_BYTES = MAX_BATCH_BYTES
-"""One entry: a batch of the largest size has to fit."""
+"""Maximum bytes of an entry. A batch of the largest size must fit."""
 ENTRY_BYTES = 2 * 1024 * 1024
-"""What an entry is filled up to, before it is packed. Each costs engines and members some milliseconds whatever its size, and only what waits
-for the one before it gathers: where little comes, entries are small."""
+"""Target size of an entry before packing, in bytes.
+
+An entry costs servers and members some milliseconds whatever its size. Only batches that wait for the entry
+before gather, so entries stay small under low load.
+"""
 
 
 class LogServiceUnavailableError(Exception):
-    """No server answers, or no quorum of them. The caller tries again."""
+    """No server of the log service answers, or no quorum of them. The caller tries again."""
 
 
 class AppendConflictError(Exception):
-    """Somebody has appended under this member's name since the entry that was expected to be its newest."""
+    """The member's newest entry isn't the one that the append expected: another append came first."""
 
 
 class EntrySender(NamedTuple):
-    """Who appended an entry: a member, the run of its process, and the number of the entry in that run."""
+    """Sender of an entry: a member, the run of its process, and the number of the entry in that run."""
 
     member: str
     run: str
@@ -48,8 +54,11 @@ class EntrySender(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One entry of the log. `number` is its place there, from 1 without holes; `at` the engine's time, the same for all readers;
-    `behind` how many entries there are behind it."""
+    """An entry of the log.
+
+    `number` is its position in the log, from 1 without holes. `at` is the log service's time in ns, equal
+    for all readers. `behind` is the number of entries after it.
+    """
 
     number: int
     at: int
@@ -59,9 +68,12 @@ class LogEntry(NamedTuple):
 
 
 class StreamInfo(NamedTuple):
-    """The log as the engine has it. `servers` are how many keep it, `current` how many of those are up to date: have
-    all that the log had when it was looked at the time before. `heard`: how many the leader
-    has heard recently, itself included."""
+    """State of the log at the log service.
+
+    `first` and `last` are its oldest and newest entries. `servers` counts the servers that store it.
+    `current` counts those that are up to date: they have everything that the log had at the check before.
+    `heard` counts the servers with recent contact to the leader, itself included.
+    """
 
     log: UUID
     generation: int
@@ -71,16 +83,22 @@ class StreamInfo(NamedTuple):
     servers: int
     current: int
     base: int = 0
-    """The record that its first entry comes behind: what is up to there members have, and no entry."""
+    """Record of the journals behind which the first entry comes.
+
+    Members have records up to it; no entry has them.
+    """
     base_chain: bytes = b""
-    """The hash at that record."""
+    """Hash chain value at that record."""
     key: bytes = b""
-    """Secret of the log, by which members know each other's resume tokens."""
+    """Secret of the log. Members use it to verify each other's resume tokens."""
     heard: int = 1
 
 
 class StreamOrigin(NamedTuple):
-    """A log that is to be: it goes on behind the record `base` of a journal, where that one's hash is `chain`."""
+    """A log to be created.
+
+    It continues behind the record `base` of a journal, whose hash chain there is `chain`.
+    """
 
     log: UUID
     generation: int = 1
@@ -90,70 +108,89 @@ class StreamOrigin(NamedTuple):
 
 @dataclass
 class NoticeExchange:
-    """Messages that members send each other beside the log, and that may get lost: see
-    `connections.name_notices`."""
+    """Messages that members send each other outside the log, and that may be lost.
+
+    See `connections.name_notices`.
+    """
 
     wanted: asyncio.Event
     """Set while there is something to send."""
     send_all: Callable[[], None]
-    """Queue everything that still holds again: the log has just been found."""
+    """Queue all valid messages again, because the log was just found."""
     next_message: Callable[[], bytes | None]
     """Return the next message, a JSON array; None when everything was sent."""
     receive: Callable[[bytes], None]
-    """Process a message of any member, this one among them."""
+    """Process a message of any member, this one included."""
 
 
 class SharedLog(Protocol):
-    """One log at an engine. Whatever needs an answer raises LogServiceUnavailableError without one."""
+    """The log of a group at its log service.
+
+    Methods that need an answer raise LogServiceUnavailableError without one.
+    """
 
     async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> StreamInfo:
-        """Connect and find the log; make it, with the identity that is offered, where there is none.
+        """Connect and find the log; if there is none, create it with the identity `offered`.
 
-        `elsewhere`: connect to another server than the last time, where one is named, and take the answer of
-        a leader only if a majority answers it (else LogServiceUnavailableError).
+        `elsewhere`: connect to another server than the last time, if the settings name one, and accept the
+        answer of a leader only if it is in contact with a majority (else LogServiceUnavailableError).
 
-        OperatorError engine_lost when there is none and none is offered, wrong_stream when it can't be the group's.
+        Raises OperatorError engine_lost if there is no log and none is offered, wrong_stream if the stream
+        can't be the group's.
         """
 
     async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
-        """Connect, and make the log. OperatorError log_exists when there is one of that name, wrong_stream."""
+        """Connect and create the log.
+
+        Raises OperatorError log_exists if there is one of that name, wrong_stream.
+        """
 
     async def retire_stream(self) -> str:
-        """Connect, and let nobody append to the log any more; it stays, and isn't found. What the engine calls it."""
+        """Connect and close the log to appends; return the name of its stream.
+
+        The stream keeps its entries, but `attach` doesn't find it any longer.
+        """
 
     async def stream_info(self) -> StreamInfo:
-        """How the log is now."""
+        """Return the current state of the log."""
 
     async def append(self, sender: EntrySender, content: bytes, expected: int) -> int:
-        """The place of the entry. AppendConflictError when the newest of this member isn't the one at `expected` (0: none)."""
+        """Append an entry and return its position.
+
+        `expected`: position of this member's newest entry, 0 if it has none. Raises AppendConflictError if
+        the newest is another one.
+        """
 
     async def newest_entry(self) -> tuple[int, EntrySender] | None:
-        """This member's newest entry and its place."""
+        """Return the position and sender of this member's newest entry; None if it has none."""
 
     async def read_from(self, number: int) -> None:
-        """Read from that place on."""
+        """Start reading at entry `number`."""
 
     async def next_entry(self, max_bytes: int) -> list[LogEntry]:
-        """What there is, one entry at least and `max_bytes` unpacked about, in order and without holes."""
+        """Return the next entries in order, without holes: at least one, and about `max_bytes` unpacked.
+
+        Waits until there is one.
+        """
 
     async def publish_status(self, content: bytes) -> None:
-        """Tell the other members; may get lost."""
+        """Send a message to the other members. It may be lost."""
 
     def read_statuses(self, heard: Callable[[bytes], None]) -> None:
-        """Call this with what members tell, from the next `attach` on."""
+        """Register the callback for messages of members. It takes effect with the next `attach`."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server is connected; it may lack a quorum."""
+        """Whether a server is connected. It may lack a quorum."""
 
     async def close(self) -> None:
-        """Let go of the engine."""
+        """Close the connection."""
 
 
 WORTH_BYTES: Final = 4 * 1024
-"""Smaller entries are a matter of disks' syncs, not of bytes."""
+"""Minimum bytes of an entry that is packed. The disks' syncs dominate the cost of smaller ones."""
 _WORTH: Final = 0.8
-"""Of its length at most, or an entry stays as it is."""
+"""Maximum ratio of packed to unpacked length; above it the entry is sent unpacked."""
 _LEVEL: Final = 1
 _MAGIC: Final = b"SLZ1"
 _HEAD = struct.Struct("<4sI")
@@ -161,7 +198,7 @@ _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), ValueError)
 
 
 def pack_entry(content: bytes) -> bytes:
-    """The shorter form of an entry's bytes."""
+    """Return the bytes of an entry, packed if that makes them much shorter."""
     if not WORTH_BYTES <= len(content) <= MAX_ENTRY_BYTES:
         return content
     packer = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, -15)
@@ -170,14 +207,17 @@ def pack_entry(content: bytes) -> bytes:
 
 
 def unpacked_size(content: bytes) -> int:
-    """How long an entry is unpacked, as it says."""
+    """Return the unpacked length that an entry states."""
     if not content.startswith(_MAGIC) or len(content) < _HEAD.size:
         return len(content)
     return int(_HEAD.unpack_from(content)[1])
 
 
 def unpack_entry(content: bytes) -> bytes:
-    """Its batches. ClientError bad_batch when that isn't what was packed; never more than MAX_ENTRY_BYTES are made of it."""
+    """Return the unpacked bytes of an entry, at most MAX_ENTRY_BYTES.
+
+    Raises ClientError bad_batch if the packed bytes are damaged.
+    """
     if not content.startswith(_MAGIC):
         return content
     length = unpacked_size(content)

@@ -1,4 +1,4 @@
-"""How one member sees its group, for whoever asks: the page, the command, `/metrics`."""
+"""The group as one member sees it, for the console, the command `replication status` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from broker_core.group.settings import GroupSettings
 from broker_core.names import LINK_PREFIX
 
 SILENT_S: Final = 5.0
-"""A member that hasn't said anything for so long isn't `there`."""
+"""Seconds without a status message after which a member isn't reported as `there`."""
 
 
 def group_status(made: ReplicatedLog[Any], settings: GroupSettings, now: float, now_ms: int) -> GroupStatus:
-    """Return the whole group. `now`: seconds of the clock that never jumps; `now_ms`: the same moment, ms
-    UTC."""
+    """Return the status of the whole group.
+
+    `now`: monotonic seconds; `now_ms`: the same moment, ms UTC.
+    """
     attached, trouble, problem = made.attached, made.trouble, made.problem
     return GroupStatus(
         instance=settings.instance,
@@ -46,7 +48,7 @@ def group_status(made: ReplicatedLog[Any], settings: GroupSettings, now: float, 
 
 
 def _members(made: ReplicatedLog[Any], own: str, now: float, now_ms: int) -> list[MemberEntry]:
-    """This one, those that were heard of, and those that the policy lists and nobody has heard of."""
+    """List this member, those that sent a status, and those that the policy lists and that sent none."""
     others = made.members.others
     most = max([made.chain.sequence, *(one.told.sequence for one in others.values())])
     newest = max([made.applied_at, *(one.told.at for one in others.values())])
@@ -63,7 +65,7 @@ def _members(made: ReplicatedLog[Any], own: str, now: float, now_ms: int) -> lis
 
 def _own(made: ReplicatedLog[Any], name: str, most: int, newest: int) -> MemberEntry:
     value, knows = made.chain.value, made.attached is not None
-    # Without another member's word, how many records and how much time the missing entries are is unknown.
+    # Before another member sends a status, the number and the age of the missing records are unknown.
     behind = made.behind if knows else None
     records = most - made.chain.sequence if behind is not None else 0
     lag_ms = _lag_ms(made.applied_at, newest) if behind is not None else 0
@@ -91,13 +93,14 @@ def _heard(
     newest: int,
     end: int,
 ) -> MemberEntry:
+    """Describe another member from its last status."""
     since = other.unlike_since
     there = now - other.heard_at < SILENT_S
     return MemberEntry(
         name=name,
         there=there,
         applied=other.told.entry,
-        # Who is away said so of a log that ended sooner.
+        # The last status of a silent member counts from an older end of the log.
         behind=other.told.behind if there else end - other.told.entry,
         sequence=other.told.sequence,
         chain=other.told.chain,
@@ -115,7 +118,7 @@ def _heard(
 
 
 def _never_heard(name: str, made: ReplicatedLog[Any], now: float, now_ms: int) -> MemberEntry:
-    """A member that the policy lists, and that hasn't said a word since this process has started."""
+    """Describe a member that the policy lists and that has sent no status since this process started."""
     return MemberEntry(
         lag_records=None,
         lag_ms=None,
@@ -146,11 +149,13 @@ def _as_sentence(text: str) -> str:
 
 
 def _moment(at: float | None, now: float, now_ms: int) -> int | None:
-    """Return the ms UTC of a moment in seconds of the clock that never jumps."""
+    """Convert monotonic seconds to ms UTC; None stays None."""
     return None if at is None else now_ms - round(1_000 * (now - at))
 
 
 def _lag_ms(at: int, newest: int) -> int | None:
-    """Return the ms between two entries, by the engine's clock alone; None for a member that has read none
-    since it started."""
+    """Return the ms between two entries, by the log service's clock alone.
+
+    None if the member has read no entry since it started.
+    """
     return (newest - at) // 1_000_000 if at else None

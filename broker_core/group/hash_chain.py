@@ -1,11 +1,14 @@
-"""The chain: a hash over everything that was applied, in order. Members whose logs differ have different ones from there on.
+"""Hash chain over all that was applied, in order.
 
-Each batch adds its header as it is stamped: sequence, moment, publisher and place, and the checksum of its payload, which was
-proved when the batch arrived. It begins with the log's identity.
+Members whose journals differ have different hashes from there on.
 
-`<instance>.chain` has one that was true once, so that a member which starts needn't read its whole journal:
+It begins with the log's identity. Each batch adds its header as stamped: sequence, time, publisher and
+position, and the checksum of its payload, which was verified when the batch arrived.
 
-    | 0 magic "SLUICEH1" | 8 crc u32 (CRC32C of what follows) | 12 zero u32 | 16 sequence u64 | 24 hash, 16 bytes |
+The file `<instance>.chain` stores an earlier value, so that a member doesn't read its whole journal at
+start:
+
+    | 0 magic "SLUICEH1" | 8 crc u32 (CRC32C of the rest) | 12 zero u32 | 16 sequence u64 | 24 hash, 16 B |
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.journal.journal import Journal
 
 REMEMBERED = 8_192
-"""Entries of which the hash is still known, to compare with members that are behind: some 40 s at full speed."""
+"""Number of newest entries whose hash is retained, to compare with members that are behind.
+
+Some 40 s at full speed.
+"""
 DIGEST = 16
 _HEAD = struct.Struct("<8sII")
 _REST = struct.Struct("<Q16s")
@@ -30,7 +36,11 @@ _STEP = 8 * 1024 * 1024
 
 
 class HashChain:
-    """The hash behind `sequence`. `value` is None when it can't be known: the log's beginning is gone, and so is the file."""
+    """Hash over all batches up to record `sequence`.
+
+    `value` is None if the hash can't be known: the log's beginning was removed, and no file has a later
+    value.
+    """
 
     def __init__(self, sequence: int, value: bytes | None) -> None:
         self.sequence = sequence
@@ -38,52 +48,52 @@ class HashChain:
         self._recent: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
 
     def add(self, batch: Batch) -> None:
-        """A batch was applied."""
+        """Add a batch that was applied."""
         self.sequence = batch.last_sequence
         if self.value is not None:
             self.value = blake2b(self.value + bytes(batch.buf[:HEADER_SIZE]), digest_size=DIGEST).digest()
 
     def mark_entry_applied(self, entry: int) -> None:
-        """An entry of the log was applied whole."""
+        """Remember the hash behind an entry of which all batches were added."""
         if self.value is not None:
             self._recent[entry] = self.sequence, self.value
             if len(self._recent) > REMEMBERED:
                 self._recent.popitem(last=False)
 
     def state_after(self, entry: int) -> tuple[int, bytes] | None:
-        """Sequence and hash behind an entry, while they are remembered."""
+        """Return sequence and hash behind an entry; None if they aren't remembered."""
         return self._recent.get(entry)
 
     @property
     def newest_entry(self) -> int:
-        """The newest entry of which the hash is known; 0: none."""
+        """The newest entry whose hash is known; 0: none."""
         return next(reversed(self._recent), 0)
 
     @property
     def checkpoint(self) -> tuple[int, bytes | None]:
-        """Where it is, for `back_to`."""
+        """Sequence and hash, to be passed to `rollback`."""
         return self.sequence, self.value
 
     def rollback(self, mark: tuple[int, bytes | None]) -> None:
-        """What was added since isn't in the journal."""
+        """Return to a checkpoint, because batches added since weren't written to the journal."""
         self.sequence, self.value = mark
         while self._recent and next(reversed(self._recent.values()))[0] > self.sequence:
             self._recent.popitem()
 
 
 def chain_path(directory: Path, instance: str) -> Path:
-    """Where an instance's file is."""
+    """Return the path of an instance's chain file."""
     return directory / f"{instance}.chain"
 
 
 def write_chain(files: FileSystem, path: Path, sequence: int, value: bytes) -> None:
-    """Put the file in place durably. OSError."""
+    """Write the chain file durably. Raises OSError."""
     rest = _REST.pack(sequence, value)
     replace_durably(files, path, _HEAD.pack(_MAGIC, crc32c(rest), 0) + rest)
 
 
 def read_chain(path: Path) -> HashChain | None:
-    """What the file says; None when there is none, or it is damaged."""
+    """Read the chain file; None if there is none, or it is damaged."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -97,7 +107,11 @@ def read_chain(path: Path) -> HashChain | None:
 
 
 def load_chain(journal: Journal) -> HashChain:
-    """The chain at a journal's end: from its file, or from the log's beginning if that is still there. Reads what lies between."""
+    """Return the chain at a journal's end.
+
+    It starts from the chain file, or from the log's beginning if that still exists, and reads all batches
+    behind it. The value is None if neither exists or records are missing.
+    """
     last = journal.next_sequence - 1
     chain = read_chain(chain_path(journal.directory, journal.instance))
     if chain is None or chain.sequence > last or chain.sequence + 1 < journal.first_sequence:

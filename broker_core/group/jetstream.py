@@ -1,14 +1,17 @@
-"""NATS JetStream as the engine: one stream a log, R3 and in files where there are three servers.
+"""NATS JetStream as the log service.
 
-Imported by members alone.
+One file-backed stream for a log, with three replicas if there are three servers.
 
-Each member appends under a subject of its own, and says with each entry which of its entries it takes for the newest
-(`Nats-Expected-Last-Subject-Sequence`): an entry whose answer was lost is in the log once however often it is sent again,
-one that was delayed can't come behind what was sent after it, and of two processes with one member's name only the later
-appends. The server's window for `Nats-Msg-Id` isn't needed.
+Only members of a group import this module.
 
-A consumer reads what the quorum has committed, and nothing else. It lives in the memory of one server; when that is gone, another
-is made from where reading was. All waiting has a limit. A connection that fails isn't mended: `attach` makes a new one.
+Each member appends under its own subject. Each append states which of the member's entries must be the
+newest (`Nats-Expected-Last-Subject-Sequence`). So an entry whose answer was lost is in the log once,
+however often it is sent. A delayed entry can't come behind a later one. Of two processes with one member's
+name only the later one appends. The server's deduplication window for `Nats-Msg-Id` isn't needed.
+
+A consumer reads only what the quorum has committed. It lives in the memory of one server. If that server
+fails, another consumer is made where reading stopped. Every wait has a limit. A failed connection isn't
+repaired: `attach` makes a new one.
 """
 
 from __future__ import annotations
@@ -45,51 +48,74 @@ from broker_core.group.settings import GroupSettings
 T = TypeVar("T")
 log = structlog.get_logger("sluice.group")
 ANSWER_S: Final = 4.0
-"""How long one request waits; a member's retries and its hold are around it."""
+"""Seconds that one request waits. The member's retries and its hold limit are longer."""
 SILENCE_S: Final = 4.0
-"""Without a word of the consumer, which says something each second, it is taken for gone."""
+"""Seconds without a message of the consumer after which it counts as failed.
+
+It sends a heartbeat each second.
+"""
 PULL: Final = 64
 PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
-"""What is asked for at once; as much again may be on its way."""
+"""Bytes of one pull request. As many again may be in flight."""
 ASKED_FOR_S: Final = 3.0
-"""A request for entries ends after so long, and the next is made: of an engine that can speak and hears nothing, silence follows then."""
+"""Seconds after which a pull request expires and the next is made.
+
+A server that can send but receives nothing becomes silent then, which SILENCE_S detects.
+"""
 LACKING: Final = 3
-"""So many words of the consumer in a row, one each second, without the entry that the log has: then its engine hasn't got it, and another
-is asked. Consumers are put on any engine: also on one that is catching up, for minutes if it has lost its disk, and heartbeats are all
-that it says meanwhile; or on one that hears nothing of the others. Which of them are up to date the one that leads can't tell."""
+"""Heartbeats in a row without an entry that the log has, after which reading moves to another server.
+
+JetStream may place a consumer on any server: also on one that is catching up, for minutes if it lost its
+disk, or one that receives nothing from the others. Such a server sends only heartbeats, one each second.
+The leader can't tell which servers are up to date.
+"""
 PLACED_ANEW: Final = 8
-"""Consumers that are made, at most, to have one at another engine: where it is put is chance."""
+"""Maximum consumers made to get one on another server. JetStream places them at random."""
 RETENTION_S: Final = 72 * 3_600.0
-"""How long the engine keeps an entry: so long may a member be away."""
+"""Seconds that the log service retains an entry: the longest time that a member may be away."""
 HEARD_NS: Final = 5 * 1_000_000_000
-"""A leader that has heard fewer than a majority within this time may be deposed. Servers send something each
-second."""
+"""Time within which a leader must have had contact with a majority, else it may be deposed.
+
+Servers send each second.
+"""
 SEEN_NS: Final = 10 * 1_000_000_000
-"""An engine that the leader hasn't heard of for so long isn't up to date, however little there was to be had."""
+"""Time in ns without contact to the leader after which a server doesn't count as up to date.
+
+This also holds if there was nothing to replicate.
+"""
 _HEADROOM: Final = 64 * 1024
 _STILL_UNDER_WAY: Final = 10164
-"""Refused because an earlier entry of the subject is being stored. Seen four times in some 7,000 entries of 1 MB, though the one before had been
-answered: the engine seems to answer a moment before it has noted that it did."""
+"""Error code of JetStream: an earlier entry of the subject is still being stored.
+
+Seen four times in some 7,000 entries of 1 MB, although the entry before had been answered: the server seems
+to answer a moment before it has noted that it did.
+"""
 STORED_AGAIN: Final = 20
-"""So often it is tried anew then, every 10 ms; what was refused isn't in the log, and the comparison goes with each."""
+"""Attempts after _STILL_UNDER_WAY, every 10 ms.
+
+A refused entry isn't in the log, and each attempt is compared again.
+"""
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
 _ENDINGS = ("batch completed", "message size exceeds maxbytes")
-"""Of a request that has all its entries, or all of its bytes that whole entries fill."""
+"""Descriptions of a status that ends a pull request normally.
+
+The request has delivered all its entries, or all the whole entries that fit its bytes.
+"""
 _KEPT = "kept"
-"""In the subjects of a log that was set aside: nobody appends there."""
+"""Part of the subjects of a log that was set aside. No member appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
 _KEY, _KEY_BYTES = "sluice_key", 32
 _NS = 1_000_000_000
 
 
 class StreamReplacedError(LogServiceUnavailableError):
-    """The stream that was appended to is nobody's log any more: there is another, or will be."""
+    """The stream was set aside: it is no group's log any longer, and another one replaces it."""
 
 
 class JetStreamLog:
-    """The log of one group, for one member. Satisfies `engine_log.SharedLog`."""
+    """The log of a group, for one member. Implements `engine_log.SharedLog`, which documents the methods."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
@@ -100,19 +126,19 @@ class JetStreamLog:
         self._pulled: Subscription | None = None
         self._consumer = ""
         self._reads_at = ""
-        """The engine that has the consumer; "" of one by itself."""
+        """The server that has the consumer; "" for a single server."""
         self._lacking = 0
-        """How often in a row it has said that it has nothing, and there was something."""
+        """Heartbeats in a row that came although the log has an entry that the consumer didn't deliver."""
         self._asked = 0
-        """Messages that are still to come of what was asked for."""
+        """Messages of the current pull requests that are still to come."""
         self._following = 0
-        """The entry that comes next."""
+        """The number of the next entry."""
         self._heard: Callable[[bytes], None] | None = None
         self._why = ""
         self._server = ""
         """The server of the newest connection."""
         self._end: int | None = None
-        """The log's newest entry at the look before."""
+        """The log's newest entry at the check before."""
 
     # The connection and the stream.
 
@@ -128,7 +154,7 @@ class JetStreamLog:
                 raise self._lost() from None
         except StreamReplacedError:
             raise self._lost() from None
-        # Another member may make it in this moment: its word counts.
+        # Another member may create the stream at this moment; then its metadata count.
         await self._make(StreamOrigin(offered))
         return await self.stream_info()
 
@@ -136,7 +162,8 @@ class JetStreamLog:
         return OperatorError(
             "engine_lost",
             f"The engine has no log of {self._settings.instance}.",
-            "A member that has applied one acknowledges nothing until it is back. See `engine_lost` in docs/group.md.",
+            "A member that has applied one acknowledges nothing until it is back. See "
+            "`engine_lost` in docs/group.md.",
         )
 
     async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
@@ -182,7 +209,12 @@ class JetStreamLog:
         self._stream = await self._named()
 
     async def _named(self) -> str:
-        """The stream that takes entries: subjects are one stream's alone. The first generation's name where none does."""
+        """Return the name of the stream that receives the group's entries.
+
+        The first generation's if there is none.
+
+        A subject belongs to one stream at most.
+        """
         wanted = f"sluice.{self._settings.instance}.log.*"
         try:
             return await _answered(self._open.jetstream().find_stream_name_by_subject(wanted))
@@ -192,7 +224,10 @@ class JetStreamLog:
             raise _away(problem) from None
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Whom this member believes; read each time, so that what was renewed counts."""
+        """Return the TLS context of the settings; None without `tls://` addresses.
+
+        The CA file is read for each connection, so that a renewed one takes effect.
+        """
         if not any(one.startswith("tls://") for one in self._settings.engines):
             return None
         ca = self._settings.ca
@@ -225,7 +260,7 @@ class JetStreamLog:
         self._why = _said(problem)
 
     async def _make(self, beginning: StreamOrigin) -> bool:
-        """Whether it was made; else there is one."""
+        """Create the stream; return False if it exists already."""
         config = api.StreamConfig(
             name=self._stream,
             subjects=[f"sluice.{self._settings.instance}.log.*"],
@@ -255,11 +290,14 @@ class JetStreamLog:
         try:
             return await self._look()
         except NotFoundError as problem:
-            # Engines that start anew may not know it for a moment. Whether it is lost, who attaches finds out.
+            # Restarted servers may not know the stream for a moment. `attach` decides whether it is lost.
             raise _away(problem) from None
 
     async def _look(self) -> StreamInfo:
-        """NotFoundError when there is no log."""
+        """Return the state of the stream.
+
+        Raises NotFoundError if there is none, StreamReplacedError, OperatorError wrong_stream.
+        """
         try:
             info = await _answered(self._open.jetstream().stream_info(self._stream))
         except NotFoundError as problem:
@@ -285,6 +323,7 @@ class JetStreamLog:
         if not (config.deny_delete and config.deny_purge):
             raise self._wrong("entries of it can be deleted")
         replicas = (cluster.replicas or []) if cluster is not None else []
+        # `before` is None in a new connection: then no earlier end can excuse a server that lags.
         last, before, self._end = info.state.last_seq, self._end, info.state.last_seq
         return StreamInfo(
             log,
@@ -349,7 +388,10 @@ class JetStreamLog:
         await self._read(elsewhere_than="")
 
     async def _read(self, elsewhere_than: str) -> None:
-        """Read what follows by a new consumer, at another engine than that, as far as chance will have it."""
+        """Make a consumer at the next entry, and pull from it.
+
+        `elsewhere_than`: a server to avoid, if chance permits; "" for none.
+        """
         client, self._lacking, self._asked = self._open, 0, 0
         config = api.ConsumerConfig(
             deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
@@ -368,14 +410,14 @@ class JetStreamLog:
             self._consumer = made.name
             self._reads_at = (made.cluster.leader or "") if made.cluster is not None else ""
             if not elsewhere_than or self._reads_at != elsewhere_than:
-                break  # those that were left end by themselves
+                break  # abandoned consumers expire (`inactive_threshold`)
         self._pulled = await _answered(
             client.subscribe(client.new_inbox(), pending_msgs_limit=8 * PULL, pending_bytes_limit=0)
         )
         await self._pull()
 
     async def _pull(self) -> None:
-        """Ask for more, so that it comes before what is there has been applied."""
+        """Request PULL more entries, so that they arrive before the present ones have been applied."""
         assert self._pulled is not None
         asked = {
             "batch": PULL,
@@ -413,9 +455,14 @@ class JetStreamLog:
             raise LogServiceUnavailableError(f"the log can't be read: {self._why or problem}") from None
 
     async def _on_status(self, headers: dict[str, str]) -> None:
+        """Process a status message of the consumer: a heartbeat, or the end of a pull request.
+
+        Moves the reading to another server if this one lacks entries. Raises LogServiceUnavailableError for
+        any other status.
+        """
         status = headers["Status"]
         assert self._pulled is not None
-        if not self._pulled.pending_msgs:  # else it is an old word, of before what comes behind it
+        if not self._pulled.pending_msgs:  # else it is older than the queued messages
             self._lacking = self._lacking + 1 if self._following <= (self._end or 0) else 0
         if self._lacking >= LACKING:
             await self._read_elsewhere()
@@ -424,8 +471,9 @@ class JetStreamLog:
             return  # a heartbeat
         why = headers.get("Description", "").lower()
         if status in ("404", "408") or (status == "409" and any(ending in why for ending in _ENDINGS)):
-            # The request has ended, short of so many entries. Of a whole one the last entry has asked for more already: asking once more for
-            # each would have ever more under way, and in the end more than the subscription holds.
+            # The pull request ended before it delivered all its entries. After a complete one, its last
+            # entry has already caused the next request. Another request for each ending would leave ever
+            # more in flight, in the end more than the subscription holds.
             self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
             if self._asked <= 0:
                 await self._pull()
@@ -433,14 +481,20 @@ class JetStreamLog:
         raise LogServiceUnavailableError(f"the log can't be read: {status} {headers.get('Description', '')}")
 
     async def _read_elsewhere(self) -> None:
+        """Continue reading on another server."""
         log.warning("engine_lacks_entries", engine=self._reads_at, wanted=self._following, last=self._end)
         assert self._pulled is not None
         await _answered(self._pulled.unsubscribe())
         await self._read(elsewhere_than=self._reads_at)
 
     def _entry(self, message: Msg) -> LogEntry | None:
+        """Return a message as the next entry; None for an entry that was read before.
+
+        Raises LogServiceUnavailableError if an entry is missing before it.
+        """
         words = message.reply.split(".")
-        # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind, or with a domain and an account before the stream.
+        # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind; a domain and an account may precede
+        # the stream.
         number, at, behind = (
             (int(words[5]), int(words[7]), int(words[8]))
             if len(words) == 9
@@ -454,7 +508,7 @@ class JetStreamLog:
         member = message.subject.rpartition(".")[2]
         return LogEntry(number, at, _sender(member, message.headers), message.data, behind)
 
-    # What members tell each other.
+    # Messages between members.
 
     async def publish_status(self, content: bytes) -> None:
         await _answered(self._open.publish(self._told, content))
@@ -478,14 +532,18 @@ class JetStreamLog:
 
     @property
     def _open(self) -> Client:
+        """The open connection. Raises LogServiceUnavailableError without one."""
         if self._client is None or not self._client.is_connected:
             raise LogServiceUnavailableError(self._why or "the connection is closed")
         return self._client
 
 
 async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
-    """What the client answers. Refusals of JetStream's mean different things at different places; whatever else
-    goes wrong in it, the connection is of no more use."""
+    """Await an answer of the NATS client for at most `seconds`.
+
+    JetStream's refusals (APIError) pass, because their meaning differs between calls. Any other failure
+    makes the connection unusable and raises LogServiceUnavailableError.
+    """
     try:
         return await asyncio.wait_for(work, seconds)
     except APIError:
@@ -494,18 +552,18 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # The client's own way of saying that its connection was closed.
+        # The client cancels the awaiting task when its connection closes.
         raise LogServiceUnavailableError("the connection was closed") from None
     except Exception as problem:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # Its way of taking our own cancellation.
+            # The client turned this task's own cancellation into another exception.
             raise asyncio.CancelledError from None
         raise LogServiceUnavailableError(_said(problem)) from None
 
 
 def _is_heard(engine: api.PeerInfo) -> bool:
-    """Return whether the leader has heard this server within HEARD_NS."""
+    """Return whether the leader has had contact with this server within HEARD_NS."""
     return not engine.offline and engine.active is not None and engine.active < HEARD_NS
 
 
@@ -517,8 +575,11 @@ def _unconfirmed(attached: StreamInfo) -> LogServiceUnavailableError:
 
 
 def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:
-    """Whether an engine has everything, or what it lacks has come since the look before, when the log ended with entry `before` (None:
-    there was none). Under load each is an entry or two behind at any moment; one that doesn't keep up is behind at two looks."""
+    """Return whether a server has all entries, or lacks only entries newer than the previous check.
+
+    `before`: the log's last entry at that check; None if there was none. Under load each server is an entry
+    or two behind at any moment; a server that doesn't keep up is behind at two checks.
+    """
     if engine.current:
         return True
     if engine.offline or engine.active is None or engine.active >= SEEN_NS or before is None:
@@ -527,21 +588,24 @@ def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:
 
 
 def _name_of(settings: GroupSettings, generation: int) -> str:
-    """A stream's name. No instance has a = in its own."""
+    """Return the name of a generation's stream. No instance name contains a "="."""
     return settings.stream if generation == 1 else f"{settings.stream}={generation}"
 
 
 def _sender(member: str, headers: dict[str, Any] | None) -> EntrySender:
+    """Return the sender of an entry from its headers."""
     said = headers or {}
     number = str(said.get(_NUMBER, ""))
     return EntrySender(member, str(said.get(_RUN, "")), int(number) if number.isdigit() else 0)
 
 
 def _away(problem: APIError) -> LogServiceUnavailableError:
+    """Convert a refusal of JetStream to LogServiceUnavailableError."""
     return LogServiceUnavailableError(f"{problem.description or problem} ({problem.err_code})")
 
 
 def _said(problem: BaseException) -> str:
+    """Return the text of an exception of the client."""
     if isinstance(problem, TimeoutError):  # NATS's says "timeout", Python's nothing
         return "no engine answers in time"
     return str(problem).removeprefix("nats: ") or type(problem).__name__

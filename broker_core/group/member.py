@@ -1,4 +1,4 @@
-"""One member of a group, for whoever runs a broker: how its log is made, and what it says of itself."""
+"""A member of a group, as the broker uses it: creates the member's log and reports its status."""
 
 from __future__ import annotations
 
@@ -25,22 +25,29 @@ from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.group")
 RETRY_S: Final = 1.0
+"""Seconds between attempts to reach the log service at start."""
 
 
 class KnownGroup(NamedTuple):
-    """Knowledge of a group's past: every log that a member reported, and the newest record of any of them."""
+    """Past of a group as the control plane knows it.
+
+    All logs that members reported, and the newest record of any.
+    """
 
     logs: frozenset[UUID] = frozenset()
     sequence: int = 0
 
     @classmethod
     def of(cls, known: KnownLog) -> KnownGroup:
-        """Return what one log is known of as a group's."""
+        """Return the group's past as known from one log."""
         return cls(frozenset() if known.log is None else frozenset((known.log,)), known.sequence)
 
 
 class GroupMember:
-    """Makes the log of a broker that belongs to a group."""
+    """A member of a group. It creates the log of its broker.
+
+    Call `set_sync_replication` and `log` before any other method except `identity`.
+    """
 
     def __init__(self, settings: GroupSettings, engine: SharedLog) -> None:
         self.settings = settings
@@ -51,17 +58,16 @@ class GroupMember:
         self._confirmations: SyncReplication | None = None
 
     def set_sync_replication(self, confirmations: SyncReplication) -> None:
-        """Where the others' words go: the broker's one waiting."""
+        """Set the broker's sync replication, which receives the confirmations of other members."""
         self._confirmations = confirmations
 
     async def identity(
         self, directory: Path, archive: Path | None, known: KnownGroup | None = None
     ) -> KnownLog | None:
-        """Return the group's log, with which a member without a journal begins; None where there is one.
+        """Return the group's log, with which a member without a journal begins; None if there is a journal.
 
-        `known`: what the control plane knows of the group; a group that has had records isn't begun again.
-        Waits for the log service as long as it takes. Raises OperatorError wrong_stream, group_log_lost and
-        group_log_other.
+        `known`: the past of the group; a group that has had records is never begun again. Waits for the log
+        service without limit. Raises OperatorError wrong_stream, group_log_lost and group_log_other.
         """
         instance, self._known = self.settings.instance, known or KnownGroup()
         if read_mark(directory, instance) is not None or find_segment_files(directory, instance, archive):
@@ -88,11 +94,11 @@ class GroupMember:
 
     @property
     def _may_begin(self) -> bool:
-        """Whether the group is new, for all that is known: only then may this member make its log."""
+        """Whether the group is new as far as is known. Only then may this member create the log."""
         return self._known.sequence == 0
 
     def log(self, journal: Journal, outlet: CommitListener[Owner], clock: Clock) -> CommitLog[Owner]:
-        """The log, to be started. `confirms_with` comes first."""
+        """Create the member's log. `set_sync_replication` must have been called; `start` comes later."""
         assert self._confirmations is not None
         self._log = made = ReplicatedLog(
             journal, outlet, clock, self._engine, self.settings, self._confirmations, self._may_begin
@@ -101,48 +107,50 @@ class GroupMember:
         return made
 
     def start(self) -> None:
-        """Begin to take part."""
+        """Connect to the log service and begin to apply the log."""
         self._made.start()
 
     @property
     def is_current(self) -> bool:
-        """Whether it is attached, and the end of the log was read with confirmation since."""
+        """Whether the member is attached, and has read the end of the log with confirmation since."""
         return self._made.is_current
 
     async def wait_caught_up(self) -> int | None:
-        """Read the end of the log with confirmation: the newest record, None when it can't be told. Waits
-        `hold_ms` at most."""
+        """Read the end of the log with confirmation; return the newest record, None if nothing was confirmed.
+
+        Waits `hold_ms` at most.
+        """
         return await self._made.wait_caught_up()
 
     def addresses(self, transport: str) -> list[str]:
-        """Return where clients of a transport find the other members, as far as those have said."""
+        """Return the addresses of the other members for a transport, as they reported them."""
         return self._made.members.addresses(transport)
 
     def on_current(self, told: Callable[[], None]) -> None:
-        """Call this each time the member has caught up after it attached."""
+        """Register a callback for each time the member has caught up after it attached."""
         self._made.on_current = told
 
     def reached_at(self, addresses: Callable[[], dict[str, str]]) -> None:
-        """Have the other members told where clients find this one, by transport."""
+        """Set the function that returns this member's addresses by transport. Other members receive them."""
         self._made.addresses = addresses
 
     @property
     def run_id(self) -> str:
-        """This process, among all that append."""
+        """Identifier of this process among all that append."""
         return self._made.run_id
 
     def on_shared_secret(self, told: Callable[[bytes], None]) -> None:
-        """Call this with the secret that all members have, when the engine has told it."""
+        """Register a callback for the secret that all members share. It is called after each attach."""
         self._made.on_attached = lambda attached: told(attached.key)
 
     def now_ns(self) -> int:
-        """Return this machine's time, corrected by the log service's where it is off by more than SKEW_TOLD_MS."""
+        """Return this machine's time, or the log service's if they differ by more than SKEW_TOLD_MS."""
         assert self._clock is not None
         skew_ms = self._made.skew_ms
         return self._clock.now_ns() - (skew_ms * 1_000_000 if abs(skew_ms) > SKEW_TOLD_MS else 0)
 
     def exchange(self, notices: NoticeExchange) -> None:
-        """Exchange these with the other members."""
+        """Set the notices to exchange with the other members."""
         self._made.notices = notices
 
     def forget(self, name: str) -> None:
@@ -160,7 +168,7 @@ class GroupMember:
         self._made.members.forget(name, self._clock.seconds() - SILENT_S)
 
     def status(self) -> GroupStatus:
-        """How this member sees its group."""
+        """Return the group's status as this member sees it."""
         assert self._clock is not None
         return group_status(
             self._made, self.settings, self._clock.seconds(), self._clock.now_ns() // 1_000_000
@@ -173,7 +181,7 @@ class GroupMember:
 
 
 def log_lost(instance: str, directory: str, known: KnownGroup) -> OperatorError:
-    """Return the error for a group that has had records, and has neither a log nor this member's journal."""
+    """Return the error for a group that lost its log, at a member without a journal."""
     return OperatorError(
         "group_log_lost",
         f"The log service has no log of {instance}, there is no journal in {directory},"
@@ -187,7 +195,7 @@ def log_lost(instance: str, directory: str, known: KnownGroup) -> OperatorError:
 
 
 def log_other(instance: str, found: UUID, known: KnownGroup) -> OperatorError:
-    """Return the error for a member without a journal at a log service whose log the group never had."""
+    """Return the error for a member without a journal whose log service has a foreign log."""
     return OperatorError(
         "group_log_other",
         f"The log service's log of {instance} is {found},"
@@ -205,7 +213,7 @@ def _named(known: KnownGroup) -> str:
 
 
 def connect_log_service(settings: GroupSettings) -> SharedLog:
-    """The engine as the settings name it. OperatorError group_not_installed."""
+    """Return the log service of the settings. Raises OperatorError group_not_installed."""
     try:
         from broker_core.group.jetstream import JetStreamLog
     except ImportError:
@@ -218,5 +226,8 @@ def connect_log_service(settings: GroupSettings) -> SharedLog:
 
 
 def create_member(settings: GroupSettings | None) -> GroupMember | None:
-    """A member as the settings say; None for a broker by itself. OperatorError group_not_installed."""
+    """Create a member from settings; None for a broker without a group.
+
+    Raises OperatorError group_not_installed.
+    """
     return None if settings is None else GroupMember(settings, connect_log_service(settings))

@@ -1,8 +1,9 @@
-"""The members of a group as they say of themselves, and whether their journals are alike.
+"""Status messages of a group's members, and the comparison of their journals.
 
-Each tells the others, some times a second, how far it has applied the log and its chain there. Whoever still knows its own
-chain behind that entry compares. Who differs from as many as it agrees with, itself counted, stops: with three members that
-is the odd one, with two it is both. What is told may get lost or come late, which only makes the next comparison the one that counts.
+Several times a second each member sends how far it has applied the log, with its hash chain there. A member
+that still knows its own chain behind that entry compares the two. A member stops if at least as many
+members differ from it as agree with it, itself included: of three members that is the odd one, of two it is
+both. Status messages may be lost or late; the next comparison corrects that.
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from broker_core.group.settings import GroupSettings
 
 MAX_MEMBERS: Final = 64
 REMEMBERED: Final = 1_024
-"""Announcements of one member that wait until this one has come as far: the first ones, so that it comes to
-them."""
+"""Maximum status messages of one member that wait until this member has applied their entry.
+
+The oldest are retained, so that the comparison reaches them.
+"""
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
-    """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
-    when the engine had taken that entry (ns by its clock).
-    `addresses`: where clients find it, by transport."""
+    """Status message of a member.
+
+    `generation`: of the log; `entry`: newest entry that it has applied; `sequence` and `chain`: its newest
+    record and hash (hex, "" if unknown) there; `behind`: entries that it lacks; `at`: when the log service
+    accepted that entry, ns by its clock; `addresses`: where clients connect to it, by transport.
+    """
 
     member: str
     run: str
+    generation: int
     entry: int
     sequence: int
     chain: str
@@ -40,38 +47,48 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class PeerMember:
-    """Another member: what it last said, when (s), and whether its journal is like this one's (None: not
-    compared yet)."""
+    """Another member, as known from its status messages.
+
+    `told`: the last one; `heard_at`: its time (s); `alike`: whether its journal equals this one's, None
+    while unknown.
+    """
 
     told: MemberStatus
     heard_at: float
     alike: bool | None = None
     forked_at: int = 0
-    """The entry behind which it was seen to differ."""
+    """The entry at which a difference was first seen; 0 while the journals agree."""
     unlike_since: float | None = None
-    """When it said what first differed (s); None while it is like this one's."""
+    """When the first differing status arrived (s); None while the journals agree."""
     proved: int = 0
-    """The newest record up to which its journal was seen to be like this one's."""
+    """The newest record up to which its journal is known to equal this one's."""
     recent: deque[MemberStatus] = field(default_factory=deque)
 
 
 class PeerTable:
-    """What one member knows of the others."""
+    """The other members of a group, as known from their status messages."""
 
     def __init__(self, settings: GroupSettings, run: str) -> None:
         self._settings, self._run = settings, run
         self.others: dict[str, PeerMember] = {}
 
     def encode_status(
-        self, entry: int, behind: int, chain: HashChain, taken_at: int, addresses: dict[str, str]
+        self,
+        generation: int,
+        entry: int,
+        behind: int,
+        chain: HashChain,
+        taken_at: int,
+        addresses: dict[str, str],
     ) -> bytes:
-        """Encode an announcement of this member."""
+        """Encode the status message of this member."""
         at = chain.state_after(entry)
         sequence, value = at if at is not None else (chain.sequence, b"")
         return msgspec.json.encode(
             MemberStatus(
                 self._settings.member,
                 self._run,
+                generation,
                 entry,
                 sequence,
                 value.hex(),
@@ -81,17 +98,25 @@ class PeerTable:
             )
         )
 
+    def newest_applied(self) -> dict[int, tuple[int, str]]:
+        """Return the newest entry that another member has applied, and that member, by generation."""
+        found: dict[int, tuple[int, str]] = {}
+        for name, other in self.others.items():
+            told = other.told
+            found[told.generation] = max(found.get(told.generation, (0, "")), (told.entry, name))
+        return found
+
     def addresses(self, transport: str) -> list[str]:
-        """Return where clients of a transport find the other members, as those have said."""
+        """Return the addresses of the other members for a transport, as they reported them."""
         found = (one.told.addresses.get(transport) for _, one in sorted(self.others.items()))
         return [one for one in found if one]
 
     def on_status(self, content: bytes, at: float) -> None:
-        """Another member has told something."""
+        """Process the status message of another member, received at `at` (s). Ignore undecodable ones."""
         try:
             told = msgspec.json.decode(content, type=MemberStatus)
         except msgspec.DecodeError:
-            return  # somebody else's words under our subject: what counts is in the log
+            return  # a foreign message under this subject: only the log counts
         if told.member == self._settings.member:
             return
         other = self.others.get(told.member)
@@ -128,7 +153,7 @@ class PeerTable:
         del self.others[name]
 
     def compare_journals(self, chain: HashChain) -> None:
-        """Hold what was told against this member's own chain."""
+        """Compare the waiting status messages of others with this member's own hash chain."""
         newest = chain.newest_entry
         for other in self.others.values():
             while other.recent and other.recent[0].entry <= newest:
@@ -141,7 +166,7 @@ class PeerTable:
                     other.proved = told.sequence if other.alike else 0
 
     def problems(self) -> OperatorError | None:
-        """Why this member may apply and acknowledge nothing more; None while it agrees with most."""
+        """Return why this member must stop applying entries; None while most members agree with it."""
         unlike = [name for name, other in self.others.items() if other.alike is False]
         alike = 1 + sum(other.alike is True for other in self.others.values())
         if len(unlike) < alike:
@@ -149,9 +174,11 @@ class PeerTable:
         entry = min(self.others[name].forked_at for name in unlike)
         return OperatorError(
             "replica_diverged",
-            f"The journal of {self._settings.member} isn't that of {', '.join(sorted(unlike))}: they differ at entry {entry} or"
+            f"The journal of {self._settings.member} isn't that of {', '.join(sorted(unlike))}: "
+            f"they differ at entry {entry} or"
             " before it.",
-            "Nothing is applied or acknowledged here; its files are kept: `manage.py replication reseed --from DIRECTORY` moves them"
+            "Nothing is applied or acknowledged here; its files are kept: `manage.py replication "
+            "reseed --from DIRECTORY` moves them"
             " aside and takes those of a member that agrees with the others.",
             members=sorted(unlike),
             entry=entry,
@@ -159,7 +186,7 @@ class PeerTable:
 
 
 def _unhex(text: str) -> bytes:
-    """What no member says is like nothing."""
+    """Decode hex text; return b"", which equals no hash, if it is malformed."""
     try:
         return bytes.fromhex(text)
     except ValueError:

@@ -9,8 +9,7 @@ from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replication import GroupStatus, MemberEntry
 
 SETTLING_MS: Final = 2_000
-"""States that usually end within this time are not reported before: an attempt to connect, a change of the
-leader."""
+"""Milliseconds for which states that usually end soon aren't reported: connecting, a change of the leader."""
 _PASSING: Final = ("engine_away", "no_quorum", "engine_behind")
 _DOCUMENT: Final = "See docs/group.md."
 

@@ -1,24 +1,29 @@
-"""The log of a group's member: a `CommitLog` whose order is made by an engine, and whose disk is the member's own journal.
+"""The log of a group's member: ordered by the log service, stored in the member's journal.
 
-    append ─▶ gathered ─▶ one entry of the engine's log at a time ─▶ committed by its quorum
+    append ─▶ waiting ─▶ one entry of the log service's log at a time ─▶ committed by its quorum
                                                                             │
-    applied ◀── own journal, synced ◀── Order: repeats out, stamped ◀── read by every member, in the one order
+    applied ◀── own journal, synced ◀── LogStateMachine: repeats dropped, stamped ◀── read by every member
 
-Batches come out at the outlet when they are in this member's journal and synced; whoever waits for one here was the one to
-append it. What is read of the engine has been committed by its quorum: so coming out means both, and `persisted` can be said.
+`ReplicatedLog` is a `CommitLog`. Its listener receives batches once they are in this member's journal and
+synced. Entries that are read from the log service are committed by its quorum. So a batch that comes out
+has both, and may be acknowledged as `persisted`. Only the member that appended a batch acknowledges it.
 
-One entry is under way at a time: what comes meanwhile gathers, and the next entry carries it all. With several, one that fails
-could be overtaken by a later one of the same publisher, whose records would then shut its own out.
+One entry is in flight at a time; batches that arrive meanwhile gather for the next one. With several in
+flight, a failed entry could be overtaken by a later one of the same publisher, whose higher sequences would
+then exclude its records.
 
-What happens when something is away:
+Failures:
 
-* No entry is taken for `hold_ms`: everything that waits fails with `no_quorum`. An entry that was sent may still get into
-  the log; its records then come out for nobody, and what their publisher sends again is known by its numbers.
-* The connection, the reader or the quorum fails: attached anew from where the journal is, again and again.
-* What can't get better by itself (another log, another process with this member's name, a journal that differs from the others')
-  is `trouble`: nothing is taken or applied, and it is looked at again every few seconds. Reading what is there goes on.
-* The own disk is full: those who wait here fail, and the same entries are applied again when there is room. Any other failure of
-  the disk ends the process, as it does for a broker by itself.
+* No entry is accepted for `hold_ms`: all waiting batches fail with `no_quorum`. An entry that was sent may
+  still get into the log. Its records are then stored without an acknowledgement. If their publisher sends
+  them again, its sequences show that they are repeats.
+* The connection, the consumer or the quorum fails: the member attaches again at its journal's end, until it
+  succeeds.
+* A condition that needs an operator is `trouble`: another log, another process with this member's name, a
+  journal that differs from the others'. The member then appends and applies nothing, and checks every few
+  seconds. Reading the journal still works.
+* The member's disk is full: waiting batches fail, and the same entries are applied again when there is
+  space. Any other failure of the disk ends the process, as it does for a broker without a group.
 """
 
 from __future__ import annotations
@@ -56,11 +61,14 @@ from broker_core.group.hash_chain import HashChain, chain_path, load_chain, writ
 from broker_core.group.member_status import PeerTable
 from broker_core.group.settings import GroupSettings
 from broker_core.group.state_machine import (
+    START,
     JournalEnd,
     LogPosition,
     LogStateMachine,
     applied_position,
+    is_batch_of_entry,
     journal_end,
+    newest_batch,
     not_group_journal_error,
 )
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
@@ -73,30 +81,38 @@ P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger("sluice.group")
 CHECK_INTERVAL_S: Final = 0.1
-"""How often it is looked whether what waits has waited too long."""
+"""Seconds between checks whether pending batches have waited too long."""
 RETRY_S: Final = 0.25
+"""Seconds between attempts to attach."""
 TELL_S: Final = 0.25
+"""Maximum seconds between status messages."""
 NOTICES_GATHER_S: Final = 0.02
-"""Logons of so long go into one message."""
+"""Seconds for which notices gather, so that several logons go into one message."""
 TELL_AT_MOST_S: Final = 0.005
-"""Where others wait for what this member has synced, it is told at once, but not more often."""
+"""Minimum seconds between status messages if other members wait for what this one has synced."""
 SAMPLES: Final = 8
-"""Of so many times that it is told, the engine is looked at once."""
+"""Status messages (TELL_S each) between two checks of the log service's state."""
 TROUBLE_RETRY_S: Final = 5.0
+"""Maximum seconds between attempts while the member is in `trouble`."""
 CONFIRM_S: Final = 2.0
-"""Time between two answers that say that the log was lost. A deposed leader knows of its successor by then."""
+"""Seconds between two answers that the log was lost. A deposed leader knows its successor by then."""
 SEEKING: Final = ("engine_away", "no_quorum")
-"""Codes of a member that looks for its log service, or for a majority of it."""
+"""Error codes of a member that looks for its log service, or for a majority of its servers."""
 NOT_ASKED: Final = OperatorError(
     "engine_away", "the engine hasn't been asked yet", "Wait; if this lasts, see the broker's log."
 )
+"""Initial reason for not being attached."""
 SKEW_TOLD_MS: Final = 10_000
+"""Clock difference to the log service, in ms, above which it is logged and corrected."""
 CHAIN_RETENTION_S: Final = 10.0
-"""How often the chain is stored: what the journal has behind it is read again at a start."""
+"""Seconds between writes of the chain file. At start, journal records behind its value are read again."""
 
 
 class ReplicatedLog(Generic[Owner]):
-    """See the module. Satisfies `CommitLog`. `start` it on the loop; before, what is appended waits."""
+    """`CommitLog` of a group's member: see the module.
+
+    Call `start` on the event loop. Batches that are appended earlier wait until then.
+    """
 
     def __init__(
         self,
@@ -108,49 +124,55 @@ class ReplicatedLog(Generic[Owner]):
         confirmations: SyncReplication,
         may_begin: bool = True,
     ) -> None:
-        """`may_begin`: whether a journal without records may make the log where the log service has none."""
+        """Create the log; it connects in `start`.
+
+        `may_begin`: whether a member with an empty journal may create the log if the log service has none.
+        """
         self._may_begin = may_begin
         self._journal, self._outlet, self._clock = journal, outlet, clock
         self._engine, self._settings = engine, settings
         self._thread = ThreadPoolExecutor(1, "journal")
         self.run_id = uuid4().hex
-        """This process, among those that may bear the member's name."""
+        """Identifier of this process among those that use the member's name."""
         self.trouble: OperatorError | None = None
-        """Why this member takes no part, where that doesn't mend itself."""
+        """Why this member takes no part, if only an operator can correct it."""
         self.away: OperatorError | JournalError | None = NOT_ASKED
-        """Why it isn't attached; None while it is."""
+        """Why the member isn't attached; None while it is."""
         self.state_since = clock.now_ns()
         """When this member began to take part, or stopped for the reason of `problem`, ns UTC."""
         self._sought_since: int | None = None
-        """Since when the log service was sought before this attachment, ns UTC; None: another reason ended."""
+        """Start of the search for the log service that led to this attachment, ns UTC.
+
+        None if another problem preceded.
+        """
         self.engines_since: int | None = None
-        """Since when not every server of the engine is up to date, ns UTC; None while all are."""
+        """Since when some server of the log service isn't up to date, ns UTC; None while all are."""
         self._end = 0
-        """The log's newest entry, as far as was read or answered."""
+        """The log's newest entry as far as known from reads and answers."""
         self.started_at = self._away_since = clock.seconds()
         self.attached: StreamInfo | None = None
         self.skew_ms = 0
-        """How far this machine's clock is ahead of the engine's, as its last own entry shows."""
+        """How far this machine's clock is ahead of the log service's, by this member's last own entry."""
         self.chain = HashChain(0, None)
         self.applied = 0
         """The newest entry that is applied here whole."""
         self.applied_at = 0
-        """When the engine had taken it, ns by its clock; 0 before one was read."""
+        """When the log service accepted that entry, ns by its clock; 0 before the first read."""
         self.members = PeerTable(settings, self.run_id)
         self.confirmations = confirmations
         confirmations.unheard = self._unheard
         self.on_attached: Callable[[StreamInfo], None] = lambda _: None
-        """The engine's log was found; set by whoever runs the broker."""
+        """Called when the log was found; set by the broker."""
         self._is_confirmed = False
         """Whether the end of the log was read with confirmation in this attachment, or the last one."""
         self.on_current: Callable[[], None] = lambda: None
-        """The member has caught up after it attached; set by whoever runs the broker."""
+        """Called when the member has caught up after it attached; set by the broker."""
         self.addresses: Callable[[], dict[str, str]] = dict
-        """Where clients find this member, by transport; set by whoever runs the broker."""
+        """Returns where clients connect to this member, by transport; set by the broker."""
         self.notices: NoticeExchange | None = None
-        """What members send each other of their clients; set by whoever runs the broker."""
+        """Notices about clients that members send each other; set by the broker."""
         self._synced = asyncio.Event()
-        """Something was, and hasn't been told."""
+        """Set when entries were synced that no status message has reported."""
         self._appending: EntryAppender[Owner] = EntryAppender(engine, settings.member, self.run_id)
         self._waiting: PendingEntries[Owner] = PendingEntries()
         self._applying = False
@@ -166,10 +188,10 @@ class ReplicatedLog(Generic[Owner]):
 
     @property
     def behind(self) -> int:
-        """Entries of the log that this member hasn't applied, as far as it was read or answered."""
+        """Number of entries known to be in the log and not applied here."""
         return max(self._end - self.applied, 0)
 
-    # In: what `CommitLog` offers.
+    # Interface of `CommitLog`.
 
     @property
     def is_full(self) -> bool:
@@ -184,7 +206,8 @@ class ReplicatedLog(Generic[Owner]):
             if pending.claims:
                 assert isinstance(pending.batch.buf, bytearray)
                 write_flags(pending.batch.buf, CLAIM)
-            # The moment goes with the batch; the rest of the stamp is made where it is applied.
+            # The accept time travels with the batch. Each member makes the rest of the stamp when it
+            # applies the batch.
             pending.batch.stamp(origin=self._journal.origin, epoch=0, first_sequence=0, accepted_at=at)
         self._waiting.add(batches, self._clock.seconds())
 
@@ -192,11 +215,11 @@ class ReplicatedLog(Generic[Owner]):
         await self._waiting.barrier()
 
     async def wait_caught_up(self) -> int | None:
-        """Read the end of the log with the engine's confirmation.
+        """Read the end of the log with the log service's confirmation.
 
-        Waits until everything that any member has acknowledged before is applied here: `hold_ms` at most, and
-        not at all when the engine has been away for longer. Returns the newest record then, or None when
-        nothing could be confirmed.
+        Waits, at most `hold_ms`, until everything that any member acknowledged before is applied here. It
+        doesn't wait if the log service has been away for longer than that. Returns the newest record at
+        that time, or None if nothing was confirmed.
         """
         if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
             return None
@@ -210,13 +233,17 @@ class ReplicatedLog(Generic[Owner]):
         """Whether the end of the log was read with confirmation since this member attached."""
         return self._is_confirmed and self.attached is not None
 
-    # Who is waited for.
+    # Sync replication.
 
     def _unheard(self) -> list[str]:
-        """Without the engine nothing is heard of any member; nothing is held against them then."""
+        """Return the members that can't be reached.
+
+        While the log service is away, these are all members, so none is downgraded for it.
+        """
         return self.confirmations.members if self.attached is None else []
 
     def _hear_confirmed(self) -> None:
+        """Report the journals of other members that are proved equal to sync replication."""
         for name, other in self.members.others.items():
             if (
                 other.proved > self.confirmations.confirming.confirmed_sequence_of(name)
@@ -225,26 +252,27 @@ class ReplicatedLog(Generic[Owner]):
                 self.confirmations.on_peer_confirmed(name, other.proved)
 
     def start(self) -> None:
-        """Begin to take part."""
+        """Start the tasks that attach, append, apply and check time limits."""
         for work in (self._take_part(), self._look()):
             task = asyncio.get_running_loop().create_task(self._unforeseen(work), name="group")
             self._tasks.append(task)
 
     async def close(self) -> None:
-        """What waits for the engine is waited for as long as publishes are held. The journal isn't closed here."""
+        """Stop. Pending batches get `hold_ms` to be stored; then they fail. The caller closes the journal."""
         if self._tasks and not any(task.done() for task in self._tasks):
             await self.barrier()
         await cancel_and_wait(
             self._tasks, 2.0
-        )  # what they have to finish, a write of the journal, isn't to be cut off by the second time
+        )  # 2 s: a second cancellation must not cut off a write to the journal
         self._fail([], _no_quorum("the broker is being stopped"))
         await self._engine.close()
-        if self._journal.failed is None:
+        if self._journal.failure is None:
             with suppress(OSError):
                 self._keep_chain()
         self._thread.shutdown(wait=True)
 
     async def _unforeseen(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task; treat an unexpected exception as a broken log."""
         try:
             await work
         except Exception as problem:
@@ -253,6 +281,7 @@ class ReplicatedLog(Generic[Owner]):
     # Taking part.
 
     async def _take_part(self) -> None:
+        """Attach again and again, with a pause after each failure."""
         self.chain = await self._in_thread(load_chain, self._journal)
         self._engine.read_statuses(self._heard)
         while True:
@@ -265,44 +294,47 @@ class ReplicatedLog(Generic[Owner]):
                 self._is_troubled(problem)
                 await asyncio.sleep(min(TROUBLE_RETRY_S, self._settings.hold_s))
             except JournalError as problem:
-                if self._journal.failed is not None:
+                if self._journal.failure is not None:
                     raise
-                # No room: those who wait here have been told, and the same is applied again.
+                # No space: the waiting batches have failed, and the same entries are applied again.
                 log.warning("group_waits_for_room", why=problem.sentence)
                 self._detach(problem)
                 await asyncio.sleep(1.0)
 
     async def _attend(self) -> None:
+        """Attach once, and work until a part of the attachment fails."""
         attached, place = await self._find(journal_end(self._journal))
         await self._appending.open()
         order = LogStateMachine(self._journal, attached.generation, place, self.chain)
         self.applied, self._end = order.applied_entry, attached.last
         await self._engine.read_from(order.applied_entry + 1)
-        await self._engine.publish_status(self._said())
+        first = await self._check_newest_entry(attached, place)
+        await self._engine.publish_status(self._said(attached.generation))
         if (trouble := self.members.problems()) is not None:
             raise trouble
         self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied_entry, last=attached.last, leader=attached.leader)
         await wait_first_failure(
-            self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
+            self._tell(), self._send(), self._read(order, first), self._confirm(), self._send_notices()
         )
 
     async def _confirm(self) -> None:
-        """Read the end of the log once in each attachment, and tell whoever waits for that."""
+        """Read the end of the log once in each attachment, then call `on_current`."""
         while True:
             if await self._waiting.request_catch_up() is not None:
                 break
             await asyncio.sleep(RETRY_S)
         self._is_confirmed = True
         self.on_current()
-        await asyncio.Event().wait()  # works of an attachment end with it
+        await asyncio.Event().wait()  # `wait_first_failure` expects tasks that don't return
 
     async def _find(self, standing: JournalEnd) -> tuple[StreamInfo, LogPosition]:
-        """Return the engine's log, and how far this journal has applied it. OperatorError if it's another.
+        """Return the log service's log, and how far this journal has applied it.
 
-        A loss is believed when a second answer says so: of another server, and of a leader with a majority.
-        One answer may come from a deposed leader, or from a server that doesn't know its log yet.
+        A loss is believed only if a second answer says so, of another server, and of a leader in contact
+        with a majority. One answer may come from a deposed leader, or from a server that doesn't know its
+        log yet. Raises OperatorError if the log is another, or lost.
         """
         try:
             return await self._find_once(standing)
@@ -318,6 +350,8 @@ class ReplicatedLog(Generic[Owner]):
     async def _find_once(
         self, standing: JournalEnd, *, elsewhere: bool = False
     ) -> tuple[StreamInfo, LogPosition]:
+        """Attach, and check the log against the journal."""
+        told = self.members.newest_applied()  # read before the log, so that the log can only be newer
         try:
             begins = self._may_begin and not standing.sequence
             attached = await self._engine.attach(
@@ -329,42 +363,105 @@ class ReplicatedLog(Generic[Owner]):
                 raise not_group_journal_error(standing.sequence) from None
             raise
         place = applied_position(standing, attached, self.chain.value)
-        self._check_reach(attached, place.entry)
+        try:
+            self._check_reach(attached, place.entry, told.get(attached.generation, (0, "")))
+        except OperatorError as problem:
+            if problem.code == "engine_lost" and attached.last < place.entry:
+                await self._tell_loss(attached, place)
+            raise
         return attached, place
 
     def _check_identity(self, attached: StreamInfo) -> None:
+        """Check that the log is the one of this member's journal. Raises OperatorError engine_lost."""
         instance = self._journal.instance
         if attached.log != self._journal.identity:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} is {attached.log}, and this member's journal is of {self._journal.identity}.",
-                "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to join that one: `manage.py replication"
+                f"The engine's log of {instance} is {attached.log}, and this member's journal is "
+                f"of {self._journal.identity}.",
+                "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to "
+                "join that one: `manage.py replication"
                 " reseed`, which moves its files aside.",
                 engine=str(attached.log),
                 journal=str(self._journal.identity),
             )
 
-    def _check_reach(self, attached: StreamInfo, applied: int) -> None:
+    async def _check_newest_entry(self, attached: StreamInfo, place: LogPosition) -> Sequence[LogEntry]:
+        """Read the entry of the journal's newest batch, and return it with the entries after it.
+
+        Raises:
+            OperatorError: engine_lost, if the log has another entry there.
+        """
+        newest = None if place == START else newest_batch(self._journal)
+        if newest is None:
+            return ()
+        entries = await self._engine.next_entry(1)
+        if entries[0].number != place.entry or is_batch_of_entry(newest, entries[0]):
+            return entries
+        await self._tell_loss(attached, place)
+        raise OperatorError(
+            "engine_lost",
+            f"Entry {place.entry} of the engine's log of {self._journal.instance} isn't the one that this"
+            f" member applied as record {newest.last_sequence}.",
+            "The engine lost entries that its quorum had, and took others. Nothing is acknowledged. See"
+            " `engine_lost` in docs/group.md.",
+            engine=attached.last,
+            applied=place.entry,
+        )
+
+    async def _tell_loss(self, attached: StreamInfo, place: LogPosition) -> None:
+        """Send the newest applied entry to the other members, so that they can compare it with the log."""
+        self.chain.mark_entry_applied(place.entry)
+        addresses = self.addresses()
+        status = self.members.encode_status(attached.generation, place.entry, 0, self.chain, 0, addresses)
+        with suppress(LogServiceUnavailableError):
+            await self._engine.publish_status(status)
+
+    def _check_reach(self, attached: StreamInfo, applied: int, told: tuple[int, str]) -> None:
+        """Check that the log has what the members applied, and what this member needs next.
+
+        `told`: the newest entry that another member has applied, and that member.
+
+        Raises:
+            OperatorError: engine_lost or member_behind.
+        """
         instance = self._journal.instance
+        if attached.last < told[0] > applied:
+            raise OperatorError(
+                "engine_lost",
+                f"The engine's log of {instance} ends with entry {attached.last}, and member {told[1]} has"
+                f" applied {told[0]}.",
+                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in"
+                " docs/group.md.",
+                engine=attached.last,
+                applied=told[0],
+            )
         if attached.last < applied:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} ends with entry {attached.last}, and this member has applied {applied}.",
-                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in docs/group.md.",
+                f"The engine's log of {instance} ends with entry {attached.last}, and this "
+                f"member has applied {applied}.",
+                "The engine lost entries that its quorum had. Nothing is acknowledged. See "
+                "`engine_lost` in docs/group.md.",
                 engine=attached.last,
                 applied=applied,
             )
         if attached.first > applied + 1:
             raise OperatorError(
                 "member_behind",
-                f"The engine's log of {instance} begins with entry {attached.first}, and this member needs {applied + 1}.",
-                "Stop it, and give it another member's journal: `manage.py replication reseed --from DIRECTORY`.",
+                f"The engine's log of {instance} begins with entry {attached.first}, and this "
+                f"member needs {applied + 1}.",
+                "Stop it, and give it another member's journal: `manage.py replication reseed "
+                "--from DIRECTORY`.",
                 engine=attached.first,
                 applied=applied,
             )
 
     def _is_away(self, why: str, *, has_server: bool) -> None:
-        """`has_server`: a server is connected, and its answer is missing: there is no quorum."""
+        """Record that the log service can't be used.
+
+        `has_server`: a server is connected and doesn't answer, so the quorum is missing.
+        """
         if self.away is None or self.away.sentence != why:
             log.warning("engine_away", why=why)
         self._detach(
@@ -377,17 +474,20 @@ class ReplicatedLog(Generic[Owner]):
         )
 
     def _is_troubled(self, problem: OperatorError) -> None:
+        """Record a problem that an operator must solve."""
         if self.trouble is None or self.trouble.code != problem.code:
             log.error("group_trouble", code=problem.code, why=problem.sentence, fix=problem.fix)
         self._detach(problem, trouble=problem)
 
     def _is_attached(self, attached: StreamInfo) -> None:
+        """Record that the member is attached."""
         before, self.trouble, self.away = self.problem, None, None
         self._is_confirmed = False
         self._note_change(before)
         self._note_answer(attached)
 
     def _detach(self, away: OperatorError | JournalError, *, trouble: OperatorError | None = None) -> None:
+        """Record that the member isn't attached, and why."""
         if self.attached is not None:
             self._away_since = self._clock.seconds()
         before, self.attached, self.away = self.problem, None, away
@@ -395,10 +495,11 @@ class ReplicatedLog(Generic[Owner]):
         self._note_change(before)
 
     def _note_change(self, before: OperatorError | JournalError | None) -> None:
-        """Date the state. It goes on while a member looks for its log service in vain.
+        """Update `state_since` after the state changed.
 
-        The codes of such a time change with each attempt. An attachment that ends before the end of the log
-        was read with confirmation belongs to that time too.
+        While a member looks for its log service in vain, the state keeps its start, although the codes
+        change with each attempt. An attachment that ends before the end of the log was read with
+        confirmation belongs to the same search.
         """
         now, began_at = self.problem, self.state_since
         was_seeking, is_seeking = _is_seeking(before), _is_seeking(now)
@@ -416,24 +517,27 @@ class ReplicatedLog(Generic[Owner]):
         is_whole = attached.current >= attached.servers
         self.engines_since = None if is_whole else self.engines_since or self._clock.now_ns()
 
-    # Out to the engine.
+    # Appending.
 
     async def _send(self) -> None:
+        """Append entries, one at a time. After a reconnect the append under way comes first."""
         while True:
             await self._waiting.wanted.wait()
             outgoing = self._appending.underway or self._waiting.next_outgoing(self._clock.seconds())
             if outgoing is None:
+                # No await between the look-up and this: a batch added meanwhile would be missed.
                 self._waiting.wanted.clear()
                 continue
             await self._appending.append(outgoing)
             self._progress_at = self._clock.seconds()
             self._appending.on_appended(outgoing)
 
-    # In from the engine.
+    # Reading and applying.
 
-    async def _read(self, order: LogStateMachine) -> None:
+    async def _read(self, order: LogStateMachine, first: Sequence[LogEntry]) -> None:
+        """Apply the entries in `first`, then read and apply all that follow."""
         while True:
-            entries = await self._engine.next_entry(MAX_GROUP_BYTES)
+            entries, first = first or await self._engine.next_entry(MAX_GROUP_BYTES), ()
             trouble = self.members.problems()
             if trouble is not None:
                 raise trouble
@@ -443,7 +547,11 @@ class ReplicatedLog(Generic[Owner]):
             await self._keep_chain_sometimes()
 
     async def _apply(self, order: LogStateMachine, entries: Sequence[LogEntry]) -> None:
-        # Before anything is taken: what is wrong with one leaves the state as it was.
+        """Apply entries: stamp their new batches, write and sync them, then notify their owners.
+
+        The caller shields this from cancellation, because a thread writes the journal meanwhile.
+        """
+        # Decode everything first: a damaged entry must not change the state.
         found = [(entry, own := self._own_of(entry), entry_batches(entry, own)) for entry in entries]
         before = self.chain.checkpoint
         group: list[PendingBatch[Owner]] = []
@@ -465,6 +573,7 @@ class ReplicatedLog(Generic[Owner]):
             order.mark_applied(entry)
             if own is not None:
                 reached.append(own)
+        # Commit before any answer: a repeat may be of a record in this very group.
         if group:
             await self._commit(before, group, reached)
         self.applied, self.applied_at = entries[-1].number, entries[-1].at
@@ -480,14 +589,18 @@ class ReplicatedLog(Generic[Owner]):
             self._waiting.remove_applied(own, self.chain.sequence)
 
     def _compare_clocks(self, ahead_ns: int) -> None:
-        """Of an entry's last batch, which waited least. Waiting makes a clock look as if it were behind."""
+        """Update the clock difference from an own entry.
+
+        `ahead_ns`: accept time of the entry's last batch minus the log service's time. The last batch
+        waited least; waiting makes a clock look as if it were behind.
+        """
         off = abs(self.skew_ms) > SKEW_TOLD_MS
         self.skew_ms = ahead_ns // 1_000_000
         if abs(self.skew_ms) > SKEW_TOLD_MS and not off:
             log.warning("clock_off", ahead_s=round(self.skew_ms / 1_000, 1), fix="Set this machine's clock.")
 
     def _own_of(self, entry: LogEntry) -> OutgoingEntry[Owner] | None:
-        """What this process appended, if somebody still waits for it."""
+        """Return the pending entry of this process that came back as `entry`; None for other entries."""
         number = self._appending.entry_number(entry)
         return None if number is None else self._waiting.outgoing_of(number)
 
@@ -497,11 +610,14 @@ class ReplicatedLog(Generic[Owner]):
         group: list[PendingBatch[Owner]],
         reached: list[OutgoingEntry[Owner]],
     ) -> None:
+        """Write and sync stamped batches, and pass them to the listener.
+
+        On failure restore the state of before.
+        """
         self._applying = True
         self._outlet.on_stamped(group)
-        if (
-            self._outlet.shows_early
-        ):  # the engine's order stands: no crash gives these numbers to other records
+        # Safe before the sync: the log service's order is final, so no crash gives these sequences to others.
+        if self._outlet.shows_early:
             self._outlet.show(group, ())
         try:
             positions = await self._in_thread(self._write, [pending.batch for pending in group])
@@ -512,7 +628,7 @@ class ReplicatedLog(Generic[Owner]):
             raise
         finally:
             self._applying = False
-        # The law of every acknowledgement.
+        # Invariant of every acknowledgement: it follows the sync.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         self._outlet.on_durable(group, positions)
 
@@ -521,24 +637,34 @@ class ReplicatedLog(Generic[Owner]):
         self._journal.sync()
         return positions
 
-    # What members say of themselves.
+    # Status messages and notices.
 
     async def _tell(self) -> None:
+        """Send status messages, and check the log service's state after every SAMPLES of them."""
+        told: dict[int, tuple[int, str]] = {}
         while True:
             if self.attached is not None:
-                self._note_answer(await self._engine.stream_info())
+                found = await self._engine.stream_info()
+                if found.last < told.get(found.generation, (0, ""))[0]:
+                    raise LogServiceUnavailableError("another member has applied more than the log has")
+                self._note_answer(found)
+            # For the next look: a server that leads may have an entry some moments after one that follows.
+            told = self.members.newest_applied()
             again = self._clock.seconds() + SAMPLES * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
-                await self._engine.publish_status(self._said())
+                generation = self.attached.generation if self.attached is not None else 0
+                await self._engine.publish_status(self._said(generation))
                 await self._until_told_again()
 
-    def _said(self) -> bytes:
+    def _said(self, generation: int) -> bytes:
+        """Return the status message of this member."""
         return self.members.encode_status(
-            self.applied, self.behind, self.chain, self.applied_at, self.addresses()
+            generation, self.applied, self.behind, self.chain, self.applied_at, self.addresses()
         )
 
     async def _until_told_again(self) -> None:
+        """Wait until the next status message is due."""
         if not self.confirmations.is_required:
             await asyncio.sleep(TELL_S)
             return
@@ -547,9 +673,10 @@ class ReplicatedLog(Generic[Owner]):
             await asyncio.wait_for(self._synced.wait(), TELL_S)
 
     async def _send_notices(self) -> None:
+        """Send the notices of this member when there are any."""
         notices = self.notices
         if notices is None:
-            await asyncio.Event().wait()  # it must not end before the others
+            await asyncio.Event().wait()  # `wait_first_failure` expects tasks that don't return
             return
         notices.send_all()
         while True:
@@ -559,6 +686,7 @@ class ReplicatedLog(Generic[Owner]):
                 await self._engine.publish_status(message)
 
     def _heard(self, content: bytes) -> None:
+        """Process a status message or notices of a member."""
         if content.startswith(b"["):
             if self.notices is not None:
                 self.notices.receive(content)
@@ -573,16 +701,21 @@ class ReplicatedLog(Generic[Owner]):
             before, self.trouble = self.trouble, None
             self._note_change(before)
 
-    # What has waited too long, and what can't be.
+    # Time limits and failures.
 
     async def _look(self) -> None:
+        """Fail pending batches that have waited too long, without end.
+
+        The limit is `hold_ms` without progress. While the member is in trouble, they fail immediately.
+        """
         now = self._clock.seconds()
         while True:
             before = now
             await asyncio.sleep(CHECK_INTERVAL_S)
             now, hold = self._clock.seconds(), self._settings.hold_s
             if now - before > STOOD_STILL_S:
-                self._progress_at = now  # what the engine took meanwhile waits in the socket
+                # the process stood still: answers of the log service wait in the socket
+                self._progress_at = now
             since = self._waiting.oldest_since()
             if self._applying or since is None:
                 continue
@@ -593,7 +726,10 @@ class ReplicatedLog(Generic[Owner]):
                 self._fail([], _no_quorum(why))
 
     def _fail(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
-        """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""
+        """Fail all pending batches with `error`. As far as is known, none of them is stored.
+
+        `stamped`: batches that were being written; other members' may be among them.
+        """
         waiting, nbytes = self._waiting.abandon_all()
         self._appending.underway = None
         own = {id(one) for one in waiting}
@@ -603,6 +739,7 @@ class ReplicatedLog(Generic[Owner]):
         self._waiting.release(len(waiting), nbytes)
 
     def _break(self, problem: Exception) -> None:
+        """Report an unexpected exception as a broken log, which ends the process."""
         if isinstance(problem, JournalError):
             error = problem
         else:
@@ -610,17 +747,18 @@ class ReplicatedLog(Generic[Owner]):
             error = JournalError(
                 "journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log."
             )
-        self._journal.failed = self._journal.failed or error
+        self._journal.failure = self._journal.failure or error
         self._fail([], error)
         self._outlet.on_log_broken(error)
 
     # The chain on disk.
 
     async def _keep_chain_sometimes(self) -> None:
+        """Store the chain every CHAIN_RETENTION_S."""
         now = self._clock.seconds()
         if now - self._chain_kept_at > CHAIN_RETENTION_S:
             self._chain_kept_at = now
-            with suppress(OSError):  # only costs the next start some time
+            with suppress(OSError):  # a missing file only slows the next start
                 await shield_until_done(self._in_thread(self._keep_chain))
 
     def _keep_chain(self) -> None:
@@ -631,6 +769,7 @@ class ReplicatedLog(Generic[Owner]):
             self._chain_kept = sequence
 
     async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Run a function in the journal's thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, partial(work, *arguments, **named)
         )

@@ -1,11 +1,15 @@
-"""What an operator does to a member that can't take part by itself, while its broker is stopped.
+"""Repairs of a member by an operator, while its broker is stopped.
 
-init     a journal that is here becomes the beginning of a new log: of a broker that was by itself, or when the engines have lost theirs
-join     a member that has nothing yet gets another member's journal, or begins with the engine's first entry
-reseed   the same for one whose journal differs, or is too far behind: its files are moved aside first, never removed
+init     makes a new log that begins with this member's journal: for a broker that had no group, or if the log
+         service lost its log
+join     gives a member without a journal another member's journal, or lets it begin with the log's first
+         entry
+reseed   the same for a member whose journal differs, or is too far behind: its files are moved aside first,
+         and never removed
 
-Each is planned before anything is done (`ReseedPlan`), and says afterwards what it did (`ReseedReceipt`). A source's journal is copied beside the
-member's own; there every batch is checked, and its hash is made from the beginning on. Only then is it put in place.
+Each repair is planned first (`ReseedPlan`), and reports afterwards (`ReseedReceipt`). The source's journal
+is copied to a directory beside the member's own. There every batch is checked, and the hash chain is
+computed from the beginning. Only then is the copy moved into place.
 """
 
 from __future__ import annotations
@@ -24,32 +28,46 @@ from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.group.engine_log import LogServiceUnavailableError, SharedLog, StreamInfo, StreamOrigin
 from broker_core.group.hash_chain import DIGEST, HashChain, chain_path, load_chain, read_chain, write_chain
-from broker_core.group.state_machine import JournalEnd, applied_position, journal_end
+from broker_core.group.state_machine import (
+    JournalEnd,
+    applied_position,
+    is_batch_of_entry,
+    journal_end,
+)
 from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import HEADER_SIZE, find_segment_files
+from broker_core.journal.segment import HEADER_SIZE, SegmentFile, find_segment_files
 from broker_core.journal.segment_reader import iter_batches, open_source, read_header
 from broker_core.journal.tools.inspect import segment_files, verify_segments
 
 Say = Callable[[str], None]
 _STEP = 8 * 1024 * 1024
+"""Bytes of one read of the journal."""
 _COPIED = (".clients.ack", ".owners", ".removed.json", ".chain", ".durable")
-"""Endings of the files that go with the segments. Positions and leases are the own ones of the source; the
-names of users are the group's."""
+"""Endings of the files copied with the segments, the durable mark last.
+
+Positions and leases aren't copied: they belong to the source member. The names of users belong to the
+group.
+"""
 _STAGING = "reseed-"
+"""Prefix of the directory that receives the copy."""
 _TRIES = 3
+"""Attempts to copy a journal whose files change meanwhile."""
 
 
 class SegmentDirectories(NamedTuple):
-    """Where a member's segments are."""
+    """The directories of a member's segments."""
 
     journal: Path
     archive: Path | None = None
 
 
 class JournalExtent(Struct, frozen=True):
-    """What a journal has. `entry` of the group's log, in `generation`; 0 where its newest record is of no group."""
+    """First and last record of a journal, and the newest entry of the group's log that it has applied.
+
+    `entry` is a position in `generation`; both are 0 if a broker without a group wrote the newest record.
+    """
 
     log: str
     first: int
@@ -59,7 +77,7 @@ class JournalExtent(Struct, frozen=True):
 
 
 class ReseedPlan(Struct, frozen=True):
-    """What will be done. `own` is None for a member that has nothing."""
+    """Steps of a repair, to be confirmed by the operator. `own` is None for a member without records."""
 
     act: Literal["init", "join", "reseed"]
     instance: str
@@ -77,7 +95,7 @@ class ReseedPlan(Struct, frozen=True):
 
 
 class ReseedReceipt(Struct, frozen=True):
-    """What was done: the plan, and what the member's journal has now. `chain` is the hash over all of it."""
+    """Result of a repair: the plan, and the contents of the member's journal. `chain`: its hash, hex."""
 
     plan: ReseedPlan
     done_at: str
@@ -88,7 +106,10 @@ class ReseedReceipt(Struct, frozen=True):
 
 
 async def find_stream(engine: SharedLog) -> StreamInfo | None:
-    """The engine's log; None when it has none. OperatorError engine_away, wrong_stream."""
+    """Return the group's log at the log service; None if there is none.
+
+    Closes `engine`. Raises OperatorError engine_away, wrong_stream.
+    """
     try:
         return await engine.attach(None)
     except LogServiceUnavailableError as problem:
@@ -106,23 +127,57 @@ async def find_stream(engine: SharedLog) -> StreamInfo | None:
 
 
 def read_extent(places: SegmentDirectories, instance: str) -> JournalExtent | None:
-    """What a directory has, without its lock; None when there are no records. OperatorError no_journal; JournalError."""
+    """Read the contents of a journal without its lock; None without records.
+
+    Raises OperatorError no_journal; JournalError.
+    """
     files = segment_files(places.journal, instance, places.archive)
+    found = _newest_of(files)
+    if found is None:
+        return None
+    file, newest = found
+    standing = JournalEnd.position_in(newest)
+    log = read_header(open_source(file.path)).log
+    return JournalExtent(
+        str(log), files[0].first_sequence, standing.sequence, standing.place.entry, standing.generation
+    )
+
+
+def _newest_of(files: list[SegmentFile]) -> tuple[SegmentFile, Batch] | None:
+    """Return the newest batch of a journal and its segment; None when there are no records."""
     for file in reversed(files):
         newest: Batch | None = None
         for walked in iter_batches(file.path, HEADER_SIZE):
             newest = walked.batches[-1] if walked.batches else newest
         if newest is not None:
-            standing = JournalEnd.position_in(newest)
-            log = read_header(open_source(file.path)).log
-            return JournalExtent(
-                str(log),
-                files[0].first_sequence,
-                standing.sequence,
-                standing.place.entry,
-                standing.generation,
-            )
+            return file, newest
     return None
+
+
+async def has_other_entries(
+    engine: SharedLog, found: StreamInfo | None, places: SegmentDirectories, instance: str
+) -> bool:
+    """Return whether the log has another entry in the place of the one that a journal's newest batch is of.
+
+    Raises OperatorError engine_away, wrong_stream.
+    """
+    newest = _newest_of(segment_files(places.journal, instance, places.archive))
+    if found is None or newest is None:
+        return False
+    standing = JournalEnd.position_in(newest[1])
+    if standing.generation != found.generation or not found.first <= standing.place.entry <= found.last:
+        return False
+    try:
+        await engine.attach(None)
+        await engine.read_from(standing.place.entry)
+        entries = await engine.next_entry(1)
+    except LogServiceUnavailableError as problem:
+        raise OperatorError(
+            "engine_away", f"The log can't be read: {problem}.", "Nothing was done. Start the engines."
+        ) from None
+    finally:
+        await engine.close()
+    return not is_batch_of_entry(newest[1], entries[0])
 
 
 # init
@@ -131,9 +186,10 @@ def read_extent(places: SegmentDirectories, instance: str) -> JournalExtent | No
 def plan_empty(
     places: SegmentDirectories, instance: str, member: str, found: StreamInfo | None, known: int
 ) -> ReseedPlan:
-    """Plan a log that begins with record 1, of a group whose every journal is lost.
+    """Plan a log that begins with record 1, for a group that lost all its journals.
 
-    `known`: records that the control plane knows of it. Raises OperatorError log_exists, journal_there.
+    `known`: records of the group that the control plane knows. Raises OperatorError log_exists,
+    journal_there.
     """
     places.journal.mkdir(parents=True, exist_ok=True)
     own = read_extent(places, instance)
@@ -152,17 +208,31 @@ def plan_empty(
         )
     log = uuid4()
     return ReseedPlan(
-        "init", instance, member, str(places.journal), None, str(log), 1, 0, 0, "", None, "",
+        "init",
+        instance,
+        member,
+        str(places.journal),
+        None,
+        str(log),
+        1,
+        0,
+        0,
+        "",
+        None,
+        "",
         [
             f"give up {known} records that the control plane knows of {instance}: nobody has them",
             f"make a log {log} at the engine that begins with record 1",
             "let bookmarks of before name other records",
         ],
-    )  # fmt: skip
+    )
 
 
 async def begin_empty(plan: ReseedPlan, engine: SharedLog, now: str, say: Say) -> ReseedReceipt:
-    """Make the log as planned. Raises OperatorError log_exists when there is one by now, and engine_away."""
+    """Create the log as planned. Closes `engine`.
+
+    Raises OperatorError log_exists if another member created it meanwhile, and engine_away.
+    """
     try:
         made = await engine.create_stream(StreamOrigin(UUID(plan.log), plan.generation))
     except LogServiceUnavailableError as problem:
@@ -176,9 +246,19 @@ async def begin_empty(plan: ReseedPlan, engine: SharedLog, now: str, say: Say) -
 
 
 def plan_init(
-    places: SegmentDirectories, instance: str, member: str, found: StreamInfo | None, *, replace: bool = False
+    places: SegmentDirectories,
+    instance: str,
+    member: str,
+    found: StreamInfo | None,
+    *,
+    replace: bool = False,
+    other_entries: bool = False,
 ) -> ReseedPlan:
-    """`replace`: also where the engine has a log, as long as that isn't whole and this journal's own. OperatorError log_exists, no_journal."""
+    """Plan a new log that begins with this member's journal.
+
+    `replace`: also if the log service has a log, unless that log is complete and this journal's own.
+    `other_entries`: as `has_other_entries` returns. Raises OperatorError log_exists, no_journal.
+    """
     own = read_extent(places, instance)
     if own is None:
         raise OperatorError(
@@ -188,36 +268,53 @@ def plan_init(
         )
     steps = []
     if found is not None:
-        _refuse_whole(own, found)
+        if not other_entries:
+            _refuse_whole(own, found)
         said = f"log {found.log}, generation {found.generation}, with {found.last} entries"
         if not replace:
             raise OperatorError(
                 "log_exists",
                 f"The engine has a log of {instance} already: {said}.",
-                "To join it: `replication reseed`. To set it aside, and go on with this journal instead: `replication init --replace`.",
+                "To join it: `replication reseed`. To set it aside, and go on with this journal "
+                "instead: `replication init --replace`.",
                 log=str(found.log),
             )
         steps = [f"set the engine's {said} aside: it stays there, and nobody appends to it any more"]
     return ReseedPlan(
-        "init", instance, member, str(places.journal), own, own.log, own.generation + 1,
-        found.first if found is not None else 0, found.last if found is not None else 0, "", None, "",
+        "init",
+        instance,
+        member,
+        str(places.journal),
+        own,
+        own.log,
+        own.generation + 1,
+        found.first if found is not None else 0,
+        found.last if found is not None else 0,
+        "",
+        None,
+        "",
         [
             f"open the journal in {places.journal}: records {own.first} to {own.last}, log {own.log}",
             "make its hash",
             *steps,
             f"make a log at the engine that goes on behind record {own.last}, in a generation of its own",
         ],
-    )  # fmt: skip
+    )
 
 
 def _refuse_whole(own: JournalExtent, found: StreamInfo) -> None:
-    """A log that has what this journal has applied, or has gone on in a later generation, is right: the journal may be wrong."""
+    """Raise OperatorError log_exists if the log service's log is complete and this journal's own.
+
+    It is complete if it has all that the journal has applied, or has continued in a later generation. Then
+    the journal may be wrong, not the log.
+    """
     if own.log != str(found.log) or not own.generation or own.generation > found.generation:
         return
     if own.generation < found.generation or own.entry <= found.last:
         raise OperatorError(
             "log_exists",
-            f"The engine's log is this journal's own, in generation {found.generation}, with {found.last} entries; the journal has"
+            f"The engine's log is this journal's own, in generation {found.generation}, with "
+            f"{found.last} entries; the journal has"
             f" applied {own.entry} of generation {own.generation}.",
             "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
             log=str(found.log),
@@ -232,19 +329,24 @@ async def init_group(
     now: str,
     say: Say,
 ) -> ReseedReceipt:
-    """As planned. OperatorError log_exists when somebody was faster, engine_away; journal_locked while the broker runs."""
+    """Create the log as planned. Closes `engine`.
+
+    Raises OperatorError log_exists if another member was faster, engine_away; journal_locked while the
+    broker runs.
+    """
     journal = Journal.open(places.journal, plan.instance, places.archive)
     try:
         say(f"opened: records {journal.first_sequence} to {journal.next_sequence - 1}")
         chain, standing = load_chain(journal), journal_end(journal)
         if chain.value is None:
-            # Its beginning is gone, and no hash of it was kept: members are compared from here on.
+            # The journal's beginning was removed, and no hash of it is stored: members are compared from
+            # here on.
             start = blake2b(journal.identity.bytes + b"%d" % chain.sequence, digest_size=DIGEST)
             chain = HashChain(chain.sequence, start.digest())
         assert chain.value is not None
         _kept(journal.files, places.journal, plan.instance, chain)
         say(f"hash at record {chain.sequence}: {chain.value.hex()}")
-        # Openings are counted: no earlier generation of this journal had such a number.
+        # The epoch counts the journal's openings, so no earlier generation of it had this number.
         generation = max(journal.epoch, standing.generation, found.generation if found is not None else 0) + 1
         beginning = StreamOrigin(journal.identity, generation, chain.sequence, chain.value)
         try:
@@ -277,7 +379,11 @@ def plan_reseed(
     found: StreamInfo | None,
     stamp: str,
 ) -> ReseedPlan:
-    """OperatorError engine_lost, journal_there, no_source, journal_other."""
+    """Plan how a member without a usable journal gets one.
+
+    `source`: a journal to copy; None if the member can begin with the log's first entry. Raises
+    OperatorError engine_lost, journal_there, no_source, journal_other.
+    """
     if found is None:
         raise OperatorError(
             "engine_lost",
@@ -290,13 +396,15 @@ def plan_reseed(
         raise OperatorError(
             "journal_there",
             f"This member has records {own.first} to {own.last} of {instance} already.",
-            "Start its broker: what the engine holds it applies by itself. If it can't: `replication reseed`.",
+            "Start its broker: what the engine holds it applies by itself. If it can't: "
+            "`replication reseed`.",
         )
     source_has = None if source is None else _checked(source, instance, found)
     if source is None and (found.first > 1 or found.base):
         raise OperatorError(
             "no_source",
-            f"The engine's log begins with entry {found.first}, behind record {found.base}: what is before it members have alone.",
+            f"The engine's log begins with entry {found.first}, behind record {found.base}: what "
+            "is before it members have alone.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
     aside = f"aside-{stamp}" if own is not None or find_segment_files(places.journal, instance) else ""
@@ -316,15 +424,31 @@ def plan_reseed(
         steps.append("put the copy in place")
     behind = source_has.entry if source_has is not None and source_has.generation == found.generation else 0
     steps.append(
-        f"the broker, when it is started, goes on behind entry {behind} of the engine's log, which ends with {found.last} now"
+        f"the broker, when it is started, goes on behind entry {behind} of the engine's log, "
+        f"which ends with {found.last} now"
     )
     return ReseedPlan(
-        act, instance, member, str(places.journal), own, str(found.log), found.generation, found.first, found.last,
-        str(source.journal) if source is not None else "", source_has, aside, steps,
-    )  # fmt: skip
+        act,
+        instance,
+        member,
+        str(places.journal),
+        own,
+        str(found.log),
+        found.generation,
+        found.first,
+        found.last,
+        str(source.journal) if source is not None else "",
+        source_has,
+        aside,
+        steps,
+    )
 
 
 def _checked(source: SegmentDirectories, instance: str, found: StreamInfo) -> JournalExtent:
+    """Return the contents of a source journal.
+
+    Raises OperatorError no_source, journal_other if it doesn't suit.
+    """
     try:
         has = read_extent(source, instance)
     except (JournalError, OSError) as problem:
@@ -364,9 +488,11 @@ def reseed(
     now: str,
     say: Say,
 ) -> ReseedReceipt:
-    """As planned. OperatorError journal_locked while the broker runs, no_source when the copy doesn't hold; JournalError.
+    """Replace the member's journal as planned.
 
-    What fails before the copy is proved leaves the member as it was."""
+    An error before the copy is verified leaves the member unchanged. Raises OperatorError journal_locked
+    while the broker runs, no_source if the copy isn't valid; JournalError.
+    """
     files = FileSystem()
     try:
         with closing(lock_directory(places.journal / f"{plan.instance}.lock")):
@@ -374,16 +500,15 @@ def reseed(
             receipt = ReseedReceipt(plan, now, found.generation, 0, 0, "")
             if source is not None:
                 for left in places.journal.glob(f"{_STAGING}*"):
-                    shutil.rmtree(
-                        left
-                    )  # a copy that an earlier attempt didn't finish: the new one needs its room
+                    shutil.rmtree(left)  # left by an interrupted attempt: the new copy needs the space
                 _copy(files, source, staging, plan.instance, say)
                 records, entry, chain = _prove(staging, plan.instance, found, source, say)
                 receipt = ReseedReceipt(plan, now, found.generation, records, entry, chain)
             if plan.aside:
                 _move_aside(files, places, plan, receipt, say)
             if source is not None:
-                # Its mark last: without it a broker asks for an operator rather than begin with half of the files.
+                # The durable mark last: without it a broker refuses to start, instead of starting with some
+                # of the files.
                 for path in sorted(staging.iterdir(), key=lambda one: one.name.endswith(".durable")):
                     files.rename(path, places.journal / path.name)
                 staging.rmdir()
@@ -395,7 +520,11 @@ def reseed(
 
 
 def _copy(files: FileSystem, source: SegmentDirectories, staging: Path, instance: str, say: Say) -> None:
-    """The source's files; its broker may run. Its mark first, so that it isn't ahead of what is copied."""
+    """Copy the source's files, while its broker may run.
+
+    The durable mark is copied first, so that it isn't ahead of the copied records. Copying starts again if
+    the source archives, compresses or removes a file meanwhile.
+    """
     for left in range(_TRIES - 1, -1, -1):
         staging.mkdir()
         try:
@@ -413,7 +542,7 @@ def _copy(files: FileSystem, source: SegmentDirectories, staging: Path, instance
             files.sync_directory(staging)
             return
         except FileNotFoundError:
-            # Archived, compressed or removed by the source meanwhile.
+            # The source archived, compressed or removed a file.
             shutil.rmtree(staging)
             if not left:
                 raise _no_source(source, "its files change faster than they are copied") from None
@@ -428,6 +557,11 @@ def _copied(files: FileSystem, path: Path, target: Path) -> None:
 def _prove(
     staging: Path, instance: str, found: StreamInfo, source: SegmentDirectories, say: Say
 ) -> tuple[int, int, str]:
+    """Verify a copy: every batch, its hash chain, and that the log continues behind it.
+
+    Returns its newest record, its newest entry and its hash (hex, "" if unknown). Stores the hash. Raises
+    OperatorError no_source.
+    """
     for report in verify_segments(staging, instance):
         if report.problem and not report.unsynced:
             raise _no_source(source, f"{report.path.name}: {report.problem}")
@@ -455,7 +589,11 @@ def _prove(
 def _chain_from_the_beginning(
     journal: Journal, kept: HashChain | None, source: SegmentDirectories, found: StreamInfo
 ) -> HashChain:
-    """The hash, made of the batches, and held against the one that the source had kept on its way."""
+    """Return the hash chain, computed from the batches.
+
+    Raises OperatorError no_source if it differs from the value that the source had stored, or if the
+    journal can't be read to its end.
+    """
     if journal.first_sequence != 1:
         return load_chain(journal)
     chain = HashChain(0, journal.identity.bytes)
@@ -473,8 +611,11 @@ def _chain_from_the_beginning(
 
 
 def _batches(journal: Journal, base: int) -> Iterator[Batch]:
-    """All of them, up to a hole. One that ends at `base` nobody's journal has less of: a restored journal had lost that, and began the
-    log behind it."""
+    """Yield all batches of a journal, up to the first missing range.
+
+    A missing range that ends at `base` is skipped, because all members lack it: a restored journal had lost
+    it, and the log began behind it.
+    """
     at, last = 1, journal.next_sequence - 1
     while at <= last:
         if journal.next_readable(at) > base >= at:
@@ -488,6 +629,7 @@ def _batches(journal: Journal, base: int) -> Iterator[Batch]:
 
 
 def _kept(files: FileSystem, directory: Path, instance: str, chain: HashChain) -> None:
+    """Write the chain file of a copy or journal."""
     assert chain.value is not None
     write_chain(files, chain_path(directory, instance), chain.sequence, chain.value)
 
@@ -495,7 +637,11 @@ def _kept(files: FileSystem, directory: Path, instance: str, chain: HashChain) -
 def _move_aside(
     files: FileSystem, places: SegmentDirectories, plan: ReseedPlan, receipt: ReseedReceipt, say: Say
 ) -> None:
-    """Everything of the instance but its lock. The mark goes first: what a crash leaves isn't taken for a whole journal."""
+    """Move all files of the instance except its lock into the directory `plan.aside`.
+
+    The receipt is stored there. The durable mark is moved first: a broker doesn't take the files that
+    remain after a crash for a whole journal.
+    """
     for place in (places.journal, places.archive):
         if place is None or not place.is_dir():
             continue

@@ -1,6 +1,7 @@
-"""The configuration of a NATS server that carries a group's log, as `manage.py up` and the tests start them.
+"""Group settings of a broker, and the configuration of the NATS servers that carry a group's log.
 
-What makes a broker a member of a group. From the environment, since it differs from machine to machine.
+Settings come from the environment, since they differ from machine to machine. `manage.py up` and the tests
+start servers with the configuration made here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from broker_core.errors import OperatorError
 from broker_core.group.engine_log import MAX_ENTRY_BYTES
 
 MAX_PAYLOAD = MAX_ENTRY_BYTES + 64 * 1024
-"""One batch of the largest size, with its headers."""
+"""Maximum bytes of a NATS message: one batch of the largest size, with its headers."""
 
 
 class NatsServerAddress(NamedTuple):
-    """Where one server listens: for brokers, and for the other servers."""
+    """Addresses of one NATS server: for brokers, and for the other servers."""
 
     name: str
     host: str
@@ -28,12 +29,16 @@ class NatsServerAddress(NamedTuple):
 
     @property
     def url(self) -> str:
-        """For SLUICE_GROUP_ENGINES."""
+        """URL of the server, for SLUICE_GROUP_ENGINES."""
         return f"nats://{self.host}:{self.port}"
 
 
 def nats_config(own: NatsServerAddress, others: Sequence[NatsServerAddress], store: Path) -> str:
-    """The text of one server's file. It syncs whatever it stores before it says so (`sync_interval`; its default is two minutes)."""
+    """Return the text of one server's configuration file.
+
+    The server syncs everything before it acknowledges it (`sync_interval: always`; NATS's default is two
+    minutes).
+    """
     lines = [
         f"server_name: {json.dumps(own.name)}",
         f"host: {json.dumps(own.host)}",
@@ -45,7 +50,8 @@ def nats_config(own: NatsServerAddress, others: Sequence[NatsServerAddress], sto
     if others:
         routes = ", ".join(json.dumps(f"nats-route://{one.host}:{one.route_port}") for one in others)
         lines.append(
-            f"cluster {{ name: sluice, host: {json.dumps(own.host)}, port: {own.route_port}, routes: [{routes}] }}"
+            f"cluster {{ name: sluice, host: {json.dumps(own.host)}, port: {own.route_port}, "
+            f"routes: [{routes}] }}"
         )
     return "\n".join(lines) + "\n"
 
@@ -57,9 +63,13 @@ _TOKEN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """`engines` are addresses of NATS servers, `nats://` or `tls://`. `copies`: 0 is three where three servers are named,
-    else one. `hold_ms` is how long publishes wait for a quorum. `ca`: file of the authorities that sign the certificates of engines at
-    `tls://`; "" for the machine's."""
+    """Membership of a broker in a group.
+
+    `engines`: addresses of NATS servers, `nats://` or `tls://`. `copies`: number of servers that store the
+    log; 0 means three if three servers are named, else one. `hold_ms`: how long publishes wait for a
+    quorum. `ca`: file of the authorities that sign the certificates of servers at `tls://`; "" for the
+    machine's.
+    """
 
     instance: str
     member: str
@@ -70,12 +80,12 @@ class GroupSettings:
 
     @property
     def stream(self) -> str:
-        """The engine's name for the log's first generation."""
+        """Name of the JetStream stream of the log's first generation."""
         return f"SLUICE_{self.instance}"
 
     @property
     def replicas(self) -> int:
-        """How many engines keep the log."""
+        """Number of servers that store the log."""
         return self.copies or (3 if len(self.engines) >= 3 else 1)
 
     @property
@@ -91,7 +101,10 @@ def read_settings(
     hold_ms: int = HOLD_MS,
     ca: str = "",
 ) -> GroupSettings | None:
-    """The settings; None without engines: the broker is by itself. Raises OperatorError bad_group."""
+    """Check and return the settings; None without `engines`: the broker belongs to no group.
+
+    Raises OperatorError bad_group.
+    """
     if not engines:
         return None
     for what, name in (("An instance", instance), ("A member", member)):

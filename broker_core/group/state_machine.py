@@ -1,19 +1,22 @@
-"""What an entry of the shared log becomes: a pure function of what came before, so that every member makes
-the same of it.
+"""Application of the common log's entries.
 
-Of a numbered publisher's records the first in the log's order win, wherever they were accepted: within a
-session by their numbers, and among sessions of one name by their claims (`journal.publishers`). What is
-left gets the next sequences, the instance's origin, the log's generation as its epoch, and a moment: that
-of the broker that took it, but never before the record in front of it, and never more than SKEW_NS behind
-the engine's own time for the entry, so that one member whose clock is ahead doesn't hold everybody's.
+It is a pure function of all entries before, so that every member gets the same result.
 
-`log_position` in a batch's header is the entry's place and the batch's number in it: with it a journal says
-itself how far it has applied the log, whatever a crash left of it.
+For records with publisher sequences the log's order decides, wherever they were accepted. Within a session
+the sequences count; among sessions of one name their claims count (`journal.publishers`). Repeated records
+are dropped. The rest get the next sequences, the instance's origin, the log's generation as their epoch,
+and a time. The time is that of the broker that accepted them. It is never before the record in front, and
+never more than SKEW_NS after the log service's time for the entry. So one member whose clock is ahead
+doesn't shift the times of all.
+
+`log_position` in a batch's header combines the entry's position and the batch's index in it. So a journal
+shows how far it has applied the log, whatever a crash left of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +34,7 @@ MAX_BATCHES = 1 << _BATCH_BITS
 
 
 class LogPosition(NamedTuple):
-    """A batch's entry, and its number there from 0. (0, 0) is before everything."""
+    """A batch's entry, and its index in the entry from 0. (0, 0) is before everything."""
 
     entry: int
     batch: int
@@ -42,16 +45,19 @@ class LogPosition(NamedTuple):
 
 
 START = LogPosition(0, MAX_BATCHES)
-"""Before the first entry."""
+"""Position before the first entry."""
 
 
 def decode_position(log_position: int) -> LogPosition:
-    """The place that a batch's header says."""
+    """Decode the `log_position` of a batch's header."""
     return LogPosition(log_position >> _BATCH_BITS, log_position & (MAX_BATCHES - 1))
 
 
 class JournalEnd(NamedTuple):
-    """How far a journal goes: its newest record, and the place in the log of which generation that is; START for a record of no log."""
+    """End of a journal: its newest record, and that record's generation and position in the group's log.
+
+    The generation is 0 and the position START for a record that a broker without a group wrote.
+    """
 
     sequence: int
     generation: int
@@ -59,27 +65,56 @@ class JournalEnd(NamedTuple):
 
     @classmethod
     def position_in(cls, newest: Batch) -> JournalEnd:
-        """The standing of a journal that ends with this batch."""
+        """Return the end of a journal whose last batch is `newest`."""
         position = newest.header.log_position
         if not position:
             return cls(newest.last_sequence, 0, START)
         return cls(newest.last_sequence, newest.header.epoch, decode_position(position))
 
 
-def journal_end(journal: Journal) -> JournalEnd:
-    """How far a journal goes."""
+def newest_batch(journal: Journal) -> Batch | None:
+    """Return a journal's newest batch; None where it has none, or none that can be read."""
     last = journal.next_sequence - 1
-    if last == 0:
-        return JournalEnd(0, 0, START)
-    found = journal.read(last, 1, last)
-    if not found or found[-1].last_sequence != last:
-        return JournalEnd(last, 0, START)
-    return JournalEnd.position_in(found[-1])
+    found = journal.read(last, 1, last) if last else []
+    return found[-1] if found and found[-1].last_sequence == last else None
+
+
+def journal_end(journal: Journal) -> JournalEnd:
+    """Return the end of a journal."""
+    newest = newest_batch(journal)
+    if newest is None:
+        return JournalEnd(journal.next_sequence - 1, 0, START)
+    return JournalEnd.position_in(newest)
+
+
+def is_batch_of_entry(newest: Batch, entry: LogEntry) -> bool:
+    """Return whether a journal's newest batch was made of this entry of the log.
+
+    A log that lost its end may have other entries there by now.
+    """
+    try:
+        found = next(
+            islice(decode_batches(entry), decode_position(newest.header.log_position).batch, None), None
+        )
+    except ClientError:
+        return False
+    if found is None or found.publisher_name != newest.publisher_name:
+        return False
+    if found.count > newest.count:  # the other rows were stored already
+        rows = np.nonzero(found.publisher_sequences() >= newest.first_publisher_sequence)[0]
+        if len(rows) != newest.count:
+            return False
+        found = found.select(rows, explicit=False)
+    return found.header.payload_crc == newest.header.payload_crc
 
 
 def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:
-    """How far a journal has applied a log. `chain` is the hash at its end. OperatorError not_the_groups, member_behind, replica_diverged
-    when it is neither of this generation nor what that began with."""
+    """Return how far a journal has applied a log.
+
+    `chain`: hash at the journal's end. Raises OperatorError not_the_groups, member_behind or
+    replica_diverged if the journal belongs neither to this generation nor to the records that the
+    generation began with.
+    """
     if standing.generation and standing.generation == log.generation:
         return standing.place
     last = standing.sequence
@@ -97,26 +132,29 @@ def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None)
         raise not_group_journal_error(last)
     raise OperatorError(
         "replica_diverged",
-        f"This journal ends with record {last} of generation {standing.generation}, and isn't what generation {log.generation}"
+        f"This journal ends with record {last} of generation {standing.generation}, and isn't "
+        f"what generation {log.generation}"
         f" began with, behind record {log.base}.",
-        "Its files are kept. `manage.py replication reseed --from DIRECTORY` moves them aside and takes another member's.",
+        "Its files are kept. `manage.py replication reseed --from DIRECTORY` moves them aside "
+        "and takes another member's.",
         entry=0,
     )
 
 
 def not_group_journal_error(last: int) -> OperatorError:
-    """A journal ends with what a broker by itself has written."""
+    """Return the error for a journal that ends with a record written by a broker without a group."""
     return OperatorError(
         "not_the_groups",
         f"The journal ends with record {last}, which isn't of a group's log.",
-        "To make a new group of it: `manage.py replication init`. To join one that there is: `manage.py replication reseed`, which moves"
+        "To make a new group of it: `manage.py replication init`. To join one that there is: "
+        "`manage.py replication reseed`, which moves"
         " its files aside. Or start the broker without SLUICE_GROUP_ENGINES.",
         last=last,
     )
 
 
 def decode_batches(entry: LogEntry) -> Iterator[Batch]:
-    """The batches in an entry, checked. ClientError bad_batch when its bytes aren't what was sent."""
+    """Yield the batches of an entry, checked. Raises ClientError bad_batch if its bytes are damaged."""
     content, at = memoryview(unpack_entry(entry.content)), 0
     while at < len(content):
         size = read_batch_header(content, at).size
@@ -125,7 +163,10 @@ def decode_batches(entry: LogEntry) -> Iterator[Batch]:
 
 
 class LogStateMachine:
-    """The state: what is known of publishers, the next sequence, the latest moment, the chain, and how far the log is applied."""
+    """State of the log at one member, changed by each entry.
+
+    The state is: publishers, next sequence, latest time, hash chain and applied position.
+    """
 
     def __init__(self, journal: Journal, generation: int, place: LogPosition, chain: HashChain) -> None:
         self._origin, self._generation = journal.origin, generation
@@ -137,12 +178,14 @@ class LogStateMachine:
 
     @property
     def applied_entry(self) -> int:
-        """The newest entry of which everything is applied, as far as is known: reading goes on behind it."""
+        """The newest entry that is surely applied whole. Reading continues behind it."""
         return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
 
     def apply_batch(self, entry: LogEntry, number: int, batch: Batch) -> Batch | Refusal:
-        """Return what is new of a batch, stamped; or why nothing of it is stored. A refusal changes no
-        state: what is decided later follows from the journal alone, also after a restart."""
+        """Return the new records of a batch, stamped; or the reason why none of it is stored.
+
+        A refusal changes no state: later decisions follow from the journal alone, also after a restart.
+        """
         if LogPosition(entry.number, number) <= self._place:
             return self._earlier(batch)
         fresh = self._fresh(batch)
@@ -163,12 +206,12 @@ class LogStateMachine:
         return fresh
 
     def mark_applied(self, entry: LogEntry) -> None:
-        """Everything in an entry was taken."""
+        """Record that all batches of an entry were applied."""
         self._place = max(self._place, LogPosition(entry.number, MAX_BATCHES))
         self.chain.mark_entry_applied(entry.number)
 
     def _earlier(self, batch: Batch) -> Refusal:
-        """Return what became of a batch that was applied before this order began."""
+        """Return the outcome of a batch that was applied before this object was created."""
         last = batch.last_publisher_sequence
         known = number_of(self._publishers.get(batch.publisher_name, ()), batch.session)
         return Refusal.REPEATED if last <= known else Refusal.SUPERSEDED
@@ -189,14 +232,17 @@ class LogStateMachine:
 
 
 def _last_at(journal: Journal) -> int:
-    """The moment of the newest record; of the journal itself only what it had when it was opened is known."""
+    """Return the time of the newest record, ns UTC.
+
+    `journal.last_at` alone isn't enough: it dates from the opening of the journal.
+    """
     last = journal.next_sequence - 1
     found = journal.read(last, 1, last) if last else []
     return max(journal.last_at, found[-1].accepted_at) if found else journal.last_at
 
 
 def damaged_entry_error(entry: LogEntry, problem: ClientError) -> OperatorError:
-    """An entry's bytes aren't what was sent."""
+    """Return the error for an entry whose bytes differ from those that were sent."""
     return OperatorError(
         "engine_damaged",
         f"Entry {entry.number} of the group's log is damaged: {problem.sentence}",

@@ -8,6 +8,7 @@ index_sidecar        FORMAT: the index as a file
 topic_index          FORMAT: the topics of each range of a segment, the second part of that file
 segment_reader       whole, checked batches from an offset, over any form of a segment; scans
 recovery             opening: torn tails, damage, numbering, publishers
+header_repair        restoring of a damaged segment header, proven by a checksum
 commit_log           batches in, durable in one order out: one fdatasync for many batches
 appender             the writing end; seals full segments
 preallocation        segments made in advance

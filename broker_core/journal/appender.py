@@ -97,9 +97,9 @@ class Appender:
         self.tail: WriteTail | None = None
         self.skipped_from = 0
         """First of the skipped sequences before the next segment, which name no record; 0: none."""
-        self.directory_changed = False
+        self.needs_directory_sync = False
         """Whether a segment was created since the last sync, which must then sync the directory too."""
-        self.broken = False
+        self.has_partial_append = False
         """Whether bytes of a failed append could not be cut off; nothing may be written after them."""
 
     def set_options(self, options: JournalOptions) -> None:
@@ -123,27 +123,27 @@ class Appender:
     def append(self, batches: Sequence[Batch]) -> list[SegmentWrite]:
         """Write all batches, rolling as needed, or none: after an OSError the files are as before."""
         parts: list[SegmentWrite] = []
-        opened: list[WriteTail] = []
+        new_tails: list[WriteTail] = []
         tail = self.tail
         try:
             start = 0
             while start < len(batches):
                 if tail is None:
-                    tail = self._open_segment(batches[start], 0 if opened else self.skipped_from)
-                    opened.append(tail)
+                    tail = self._open_segment(batches[start], 0 if new_tails else self.skipped_from)
+                    new_tails.append(tail)
                 stop, offsets = self._fit(tail, batches, start)
                 if stop > start:
-                    some = batches[start:stop]
-                    parts.append(SegmentWrite(tail, some, offsets))
-                    write_all(self.files, tail.file.fd, [batch.buf for batch in some], tail.offset)
+                    fitting_batches = batches[start:stop]
+                    parts.append(SegmentWrite(tail, fitting_batches, offsets))
+                    write_all(self.files, tail.file.fd, [batch.buf for batch in fitting_batches], tail.offset)
                 start = stop
                 if start < len(batches):
                     tail = None
         except OSError:
             try:
-                self._undo(parts, opened)
+                self._undo(parts, new_tails)
             except OSError:
-                self.broken = True
+                self.has_partial_append = True
             raise
         return parts
 
@@ -161,7 +161,7 @@ class Appender:
     def _open_segment(self, first: Batch, skipped_from: int) -> WriteTail:
         """Create the segment that begins with batch `first`, and write its header."""
         path = self.directory / segment_name(self.instance, first.first_sequence)
-        file = self.spares.take(path)
+        file = self.spares.create_file(path)
         header = new_header(
             self.instance,
             self.epoch,
@@ -172,19 +172,19 @@ class Appender:
         )
         encoded = encode_header(header)
         index = SegmentIndex(self.instance, first.first_sequence, self.epoch)
-        index.header_crc, index.skipped_from = header_crc(encoded), header.skipped_from
+        index.set_header(header._replace(crc=header_crc(encoded)))
         tail = WriteTail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
         try:
             write_all(self.files, file.fd, [encoded], 0)
         except OSError:
             self._remove(tail)
             raise
-        self.directory_changed = True
+        self.needs_directory_sync = True
         return tail
 
-    def _undo(self, parts: list[SegmentWrite], opened: list[WriteTail]) -> None:
+    def _undo(self, parts: list[SegmentWrite], new_tails: list[WriteTail]) -> None:
         """Remove the bytes and files of a failed append."""
-        for tail in opened:
+        for tail in new_tails:
             self._remove(tail)
         if self.tail is not None and parts and parts[0].tail is self.tail:
             # Cutting works on a full disk. It also leaves no bytes after the end that recovery could take
@@ -230,7 +230,7 @@ class SegmentSealer:
         self._files = files
         self._acks = publisher_sequences_path(directory, instance)
         self._full: list[FullSegment] = []
-        self._one_at_a_time = Lock()
+        self._seal_lock = Lock()
 
     def __len__(self) -> int:
         return len(self._full)
@@ -241,25 +241,25 @@ class SegmentSealer:
 
     def unsynced_tails(self) -> list[WriteTail]:
         """Return the open files that the next sync must include."""
-        return [one.tail for one in self._full]
+        return [full_segment.tail for full_segment in self._full]
 
     def seal_pending(self) -> None:
         """Seal all full segments.
 
         Raises JournalError when the disk refuses; the next call retries the same one.
         """
-        with self._one_at_a_time:
+        with self._seal_lock:
             while self._full:
                 self._seal(self._full[0])
                 del self._full[0]
 
-    def _seal(self, one: FullSegment) -> None:
+    def _seal(self, full_segment: FullSegment) -> None:
         """Seal one full segment.
 
         The order matters: the sidecar tells recovery that the segment is completely on disk, so it is written
         last. Raises JournalError when the disk refuses.
         """
-        segment, fd = one.tail.segment, one.tail.file.fd
+        segment, fd = full_segment.tail.segment, full_segment.tail.file.fd
         try:
             self._files.fdatasync(fd)
             self._files.truncate(fd, segment.index.end)
@@ -268,7 +268,7 @@ class SegmentSealer:
             raise journal_error(error, f"closing {segment.path.name}", final=True) from error
         with suppress(OSError):
             # Both files can be rebuilt from the segments, so the journal works without them on a full disk.
-            self.write_acks(segment.index.last_sequence, one.publishers)
+            self.write_acks(segment.index.last_sequence, full_segment.publishers)
             replace_durably(
                 self._files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index)
             )

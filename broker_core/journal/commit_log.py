@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("sluice.commit_log")
 MAX_GROUP_BYTES = 8 * 1024 * 1024
 """Maximum bytes of one write; limits how long one fdatasync delays the next batches."""
-TURN_S = 0.02
+DELIVERY_SLICE_S = 0.02
 """Approximate seconds for which handing out durable batches may occupy the event loop per iteration.
 
 With a thousand subscribers, handing out a group that gathered while the loop was late takes longer than the
@@ -222,22 +222,22 @@ class LocalCommitLog(Generic[Owner]):
         self._unshown: deque[PendingBatch[Owner]] = deque()
         """Last of the stamped batches, while a subscriber waits for them early: their numbers aren't reserved
         yet."""
-        self._shown = 0
+        self._newest_shown = 0
         """Newest sequence that was shown early."""
         self._reserving = self._reserved = journal.reserved
         """Sequences up to which a reservation was requested, and is durable."""
         self._next_sequence = journal.next_sequence
         self._last_at = journal.last_at
-        self._appended = self._settled = 0
+        self._appended = self._finished = 0
         """Number of batches since the start: appended, and durable or failed."""
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_space = asyncio.Event()
+        self._has_space.set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start = start
-        self._ended: Callable[[], None] | None = None
+        self._stop_writer: Callable[[], None] | None = None
         self._to_write: SimpleQueue[PendingBatch[Owner] | Reservation | WriterCommand] = SimpleQueue()
-        self._found: PendingBatch[Owner] | Reservation | WriterCommand | None = None
+        self._next_item: PendingBatch[Owner] | Reservation | WriterCommand | None = None
         """Item that the journal's thread has taken from the queue and not used."""
         self._refusing = False
         """Whether a write has failed and the event loop may not have processed it yet."""
@@ -247,38 +247,38 @@ class LocalCommitLog(Generic[Owner]):
         return self._pending_bytes > PENDING_HIGH_BYTES
 
     async def wait_for_room(self) -> None:
-        await self._room.wait()
+        await self._has_space.wait()
 
     def append(self, *batches: PendingBatch[Owner]) -> None:
         if not batches:
             return
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._ended = self._start(self._write_next)
+            self._stop_writer = self._start(self._write_next)
         if not self._gathered:
-            self._loop.call_soon(self._take)
+            self._loop.call_soon(self._queue_gathered)
         self._gathered += batches
         self._appended += len(batches)
         self._pending_bytes += sum(pending.batch.nbytes for pending in batches)
         if self.is_full:
-            self._room.clear()
+            self._has_space.clear()
 
     async def barrier(self) -> None:
-        if self._settled < self._appended:
+        if self._finished < self._appended:
             reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._barriers.append((self._appended, reached))
             await reached
 
     async def close(self) -> None:
-        while self._settled < self._appended:
+        while self._finished < self._appended:
             await self.barrier()
         self._to_write.put(WriterCommand.END)
-        if self._ended is not None:
-            self._ended()
+        if self._stop_writer is not None:
+            self._stop_writer()
 
     # On the event loop.
 
-    def _take(self) -> None:
+    def _queue_gathered(self) -> None:
         """Stamp and queue the batches gathered in this event-loop iteration."""
         group, self._gathered = self._gathered, []
         if not group:
@@ -320,7 +320,7 @@ class LocalCommitLog(Generic[Owner]):
         while self._unshown and self._unshown[0].batch.last_sequence <= upto:
             ready.append(self._unshown.popleft())
         if ready:
-            self._shown = ready[-1].batch.last_sequence
+            self._newest_shown = ready[-1].batch.last_sequence
             self._outlet.show(ready, takewhile(lambda one: one is not ready[0], self._stamped))
 
     def _is_reserved(self, upto: int) -> None:
@@ -354,9 +354,9 @@ class LocalCommitLog(Generic[Owner]):
             return  # a later group has failed, and removed the batches
         began, number = self._clock.seconds(), min(self._portion, len(self._durable))
         self._hand(number)
-        took = self._clock.seconds() - began
-        if took > TURN_S:
-            self._portion = max(int(number * TURN_S / took), 1)
+        duration_s = self._clock.seconds() - began
+        if duration_s > DELIVERY_SLICE_S:
+            self._portion = max(int(number * DELIVERY_SLICE_S / duration_s), 1)
         elif number == self._portion:
             self._portion = min(2 * self._portion, MAX_AT_ONCE)
         if self._durable:
@@ -377,9 +377,9 @@ class LocalCommitLog(Generic[Owner]):
         except Exception as problem:
             self._break(problem)
             return
-        self._settle(number)
+        self._count_finished(number)
 
-    def _failed(self, problem: Exception) -> None:
+    def _fail_all(self, problem: Exception) -> None:
         """Fail all stamped and gathered batches after an error in the journal's thread.
 
         Batches that became durable before the error are handed out first. Breaks the log if the error is
@@ -391,20 +391,20 @@ class LocalCommitLog(Generic[Owner]):
         error = _as_journal_error(problem)
         if group := self._drop():
             self._outlet.on_failed(group, error)
-            self._settle(len(group))
-        if self._journal.failed is None:
-            self._journal.skip_to(self._shown + 1)
+            self._count_finished(len(group))
+        if self._journal.failure is None:
+            self._journal.skip_to(self._newest_shown + 1)
         self._next_sequence = self._journal.next_sequence
         self._to_write.put(WriterCommand.GO_ON)
-        if self._journal.failed is not None or not isinstance(problem, JournalError):
+        if self._journal.failure is not None or not isinstance(problem, JournalError):
             self._break(error)
 
     def _break(self, problem: Exception) -> None:
         """Mark the log as broken, drop all batches and report it to the listener."""
         error = _as_journal_error(problem)
-        self._journal.failed = self._journal.failed or error
+        self._journal.failure = self._journal.failure or error
         self._drop()
-        self._settle(self._appended - self._settled)
+        self._count_finished(self._appended - self._finished)
         self._outlet.on_log_broken(error)
 
     def _drop(self) -> list[PendingBatch[Owner]]:
@@ -423,12 +423,12 @@ class LocalCommitLog(Generic[Owner]):
         """Subtract batches from the pending bytes, and let publishers continue if there is room."""
         self._pending_bytes -= sum(pending.batch.nbytes for pending in group)
         if not self.is_full:
-            self._room.set()
+            self._has_space.set()
 
-    def _settle(self, number: int) -> None:
+    def _count_finished(self, number: int) -> None:
         """Count batches as durable or failed, and wake the barriers that they complete."""
-        self._settled += number
-        while self._barriers and self._barriers[0][0] <= self._settled:
+        self._finished += number
+        while self._barriers and self._barriers[0][0] <= self._finished:
             _, reached = self._barriers.pop(0)
             if not reached.done():
                 reached.set_result(None)
@@ -437,24 +437,24 @@ class LocalCommitLog(Generic[Owner]):
 
     def _write_next(self) -> bool:
         """Wait for a batch, then write and sync all queued batches; return False after END."""
-        found = self._found or self._to_write.get()
-        self._found = None
-        if isinstance(found, WriterCommand):
+        item = self._next_item or self._to_write.get()
+        self._next_item = None
+        if isinstance(item, WriterCommand):
             self._refusing = False
-            return found is WriterCommand.GO_ON
-        if isinstance(found, Reservation):
-            self._reserve_now(found.upto)
+            return item is WriterCommand.GO_ON
+        if isinstance(item, Reservation):
+            self._reserve_now(item.upto)
             return True
         if self._refusing:
             return True  # it fails together with the batches before it
-        group = self._gather(found)
+        group = self._gather(item)
         assert self._loop is not None
         try:
             positions = self._journal.write([pending.batch for pending in group])
             self._journal.sync(partial(self._loop.call_soon_threadsafe, self._applied, group, positions))
         except Exception as problem:
             self._refusing = True
-            self._loop.call_soon_threadsafe(self._failed, problem)
+            self._loop.call_soon_threadsafe(self._fail_all, problem)
         return True
 
     def _reserve_now(self, upto: int) -> None:
@@ -471,15 +471,12 @@ class LocalCommitLog(Generic[Owner]):
         """Return `first` and the queued batches that fit into the same write."""
         group, size = [first], first.batch.nbytes
         with suppress(Empty):
-            while self._found is None:
-                found = self._to_write.get_nowait()
-                if (
-                    not isinstance(found, PendingBatch)
-                    or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES
-                ):
-                    self._found = found
+            while self._next_item is None:
+                item = self._to_write.get_nowait()
+                if not isinstance(item, PendingBatch) or (size := size + item.batch.nbytes) > MAX_GROUP_BYTES:
+                    self._next_item = item
                 else:
-                    group.append(found)
+                    group.append(item)
         return group
 
 

@@ -29,7 +29,7 @@ from isal import isal_zlib
 
 from broker_core.batch import Buffer
 from broker_core.journal.files import OpenFile
-from broker_core.journal.segment import damaged_segment_error
+from broker_core.journal.segment import HEADER_SIZE, damaged_segment_error
 
 MEMBER_SIZE = 1024 * 1024
 """Approximate raw bytes of a member; it ends with the batch that exceeds them."""
@@ -101,6 +101,8 @@ def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> GzipMemb
         return None
     if length < _HEAD.size + _TAIL.size or offset + length > size:
         return None
+    if offset == 0 and (raw_offset, raw_length) != (0, HEADER_SIZE):
+        return None  # the first member has the segment's header alone
     return GzipMember(offset, length, raw_offset, raw_length)
 
 
@@ -113,47 +115,56 @@ def read_first_member(file: OpenFile) -> bytes:
     return inflate(file, found) if found is not None else b""
 
 
+def salvage_first_member(file: OpenFile, length: int) -> bytes:
+    """Return up to `length` bytes of the first member's content, without its checks; b"" if none inflate."""
+    stored = os.pread(file.fd, _HEAD.size + 2 * length, 0)
+    try:
+        return bytes(isal_zlib.decompressobj(-15).decompress(stored[_HEAD.size :], length))
+    except _INFLATE_ERRORS:
+        return b""
+
+
 def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:
     """Return the file offset of the next complete member at or after `offset`, or None."""
     while offset < size:
-        stretch = os.pread(file.fd, MEMBER_SIZE, offset)
-        found = stretch.find(_PREFIX)
+        chunk = os.pread(file.fd, MEMBER_SIZE, offset)
+        found = chunk.find(_PREFIX)
         while found >= 0:
             if _member_at(file, offset + found, size, raw_end) is not None:
                 return offset + found
-            found = stretch.find(_PREFIX, found + 1)
+            found = chunk.find(_PREFIX, found + 1)
         # The chunks overlap, so that a prefix across their border is found.
-        offset += max(len(stretch) - len(_PREFIX) + 1, 1)
+        offset += max(len(chunk) - len(_PREFIX) + 1, 1)
     return None
 
 
 class GzipMemberCache:
     """Cache of the most recently read inflated members, by source and member number. Thread-safe."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._members: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._lock = Lock()
         self.nbytes = 0
 
     def __contains__(self, key: tuple[int, int]) -> bool:
-        return key in self._kept
+        return key in self._members
 
     def get(self, key: tuple[int, int]) -> bytes | None:
         """Return a cached member and make it the most recent; None if it isn't cached."""
         with self._lock:
-            raw = self._kept.get(key)
+            raw = self._members.get(key)
             if raw is not None:
-                self._kept.move_to_end(key)
+                self._members.move_to_end(key)
             return raw
 
     def put(self, key: tuple[int, int], raw: bytes) -> None:
         """Add a member, and drop the least recently used ones beyond the limit."""
         with self._lock:
-            self.nbytes += len(raw) - len(self._kept.pop(key, b""))
-            self._kept[key] = raw
-            while self.nbytes > self._most_bytes and len(self._kept) > 1:
-                self.nbytes -= len(self._kept.popitem(last=False)[1])
+            self.nbytes += len(raw) - len(self._members.pop(key, b""))
+            self._members[key] = raw
+            while self.nbytes > self._max_bytes and len(self._members) > 1:
+                self.nbytes -= len(self._members.popitem(last=False)[1])
 
 
 _CACHE = GzipMemberCache(CACHE_BYTES)
@@ -164,15 +175,15 @@ _SERIALS = count(1)
 class CompressedSegmentSource:
     """Reader of a compressed segment by raw offset; recently inflated members are cached."""
 
-    def __init__(self, file: OpenFile, kept: GzipMemberCache | None = None) -> None:
-        """Read the chain of members. `kept` replaces the process's cache of inflated members."""
+    def __init__(self, file: OpenFile, cache: GzipMemberCache | None = None) -> None:
+        """Read the chain of members. `cache` replaces the process's cache of inflated members."""
         self.file = file
-        self._kept = _CACHE if kept is None else kept
+        self._cache = _CACHE if cache is None else cache
         self.members = read_members(file)
         self.length = self.members[-1].raw_offset + self.members[-1].raw_length if self.members else 0
         self._starts = [member.raw_offset for member in self.members]
         self._serial = next(_SERIALS)
-        self._stored: tuple[int, bytes] | None = None
+        self._next_stored: tuple[int, bytes] | None = None
         """Number and compressed bytes of the next member, read in advance for a sequential reader."""
 
     def read(self, offset: int, length: int) -> memoryview:
@@ -197,12 +208,14 @@ class CompressedSegmentSource:
 
     def _inflate(self, number: int) -> bytes:
         """Return the content of a member, from the cache if it is there."""
-        kept = self._kept.get((self._serial, number))
-        if kept is not None:
-            return kept
-        ready, goes_on = self._stored, (self._serial, number - 1) in self._kept
+        cached = self._cache.get((self._serial, number))
+        if cached is not None:
+            return cached
+        ready, goes_on = self._next_stored, (self._serial, number - 1) in self._cache
         stored = (
-            ready[1] if ready is not None and ready[0] == number else _stored(self.file, self.members[number])
+            ready[1]
+            if ready is not None and ready[0] == number
+            else _read_stored(self.file, self.members[number])
         )
         raw = _inflated(self.file, self.members[number], stored)
         # Read the next member in advance, so that the next call starts by inflating. Inflating releases the
@@ -210,21 +223,21 @@ class CompressedSegmentSource:
         # it too, but would then wait to get it back.
         following = number + 1
         ready = (
-            (following, _stored(self.file, self.members[following]))
+            (following, _read_stored(self.file, self.members[following]))
             if (goes_on and following < len(self.members))
             else None
         )
-        self._stored = ready
-        self._kept.put((self._serial, number), raw)
+        self._next_stored = ready
+        self._cache.put((self._serial, number), raw)
         return raw
 
 
 def inflate(file: OpenFile, member: GzipMember) -> bytes:
     """Return a member's content. Raises JournalError journal_damaged if its length or CRC is wrong."""
-    return _inflated(file, member, _stored(file, member))
+    return _inflated(file, member, _read_stored(file, member))
 
 
-def _stored(file: OpenFile, member: GzipMember) -> bytes:
+def _read_stored(file: OpenFile, member: GzipMember) -> bytes:
     return os.pread(file.fd, member.length, member.offset)
 
 

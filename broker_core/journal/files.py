@@ -22,7 +22,7 @@ from broker_core.errors import JournalError, OperatorError
 
 MAX_BUFFERS = 1_024
 """Maximum number of buffers in one pwritev (IOV_MAX on Linux)."""
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk or an exceeded limit."""
 _TOKEN_BYTES: Final = 4
 _TEMPORARY: Final = re.compile(r"(?P<name>.+?)\.[0-9a-f]{8}\.tmp")
@@ -136,14 +136,14 @@ def write_all(files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int
     """
     for start in range(0, len(buffers), MAX_BUFFERS):
         part = buffers[start : start + MAX_BUFFERS]
-        wanted = sum(map(len, part))
+        requested = sum(map(len, part))
         written = files.pwritev(fd, part, offset)
-        if written < wanted:
+        if written < requested:
             # A full disk or a limit causes a short write first; writing the rest then raises the error.
             rest = memoryview(b"".join(part))
-            while written < wanted:
+            while written < requested:
                 written += files.pwritev(fd, [rest[written:]], offset + written)
-        offset += wanted
+        offset += requested
     return offset
 
 
@@ -188,22 +188,22 @@ def remove_temporaries(files: FileSystem, path: Path) -> None:
             files.unlink(beside)
 
 
-def journal_error(error: OSError, what: str, *, final: bool = False) -> JournalError:
+def journal_error(error: OSError, subject: str, *, final: bool = False) -> JournalError:
     """Return the named error for a failed system call.
 
     `final`: a full disk is no excuse either, because the state of the written bytes is unknown.
     """
-    if error.errno in NO_ROOM and not final:
+    if error.errno in DISK_FULL_ERRNOS and not final:
         return JournalError(
             "disk_full",
-            f"There is no room for {what}: {error.strerror}.",
+            f"There is no room for {subject}: {error.strerror}.",
             "Free disk space, or archive or remove journals; publishing goes on by itself when there is"
             " room.",
             errno=error.errno,
         )
     return JournalError(
         "journal_failed",
-        f"The disk refused {what}: {error.strerror}.",
+        f"The disk refused {subject}: {error.strerror}.",
         "Check the disk and the system's log. The broker exits, and reopens its log when it is restarted.",
         errno=error.errno,
     )

@@ -37,10 +37,10 @@ MAGIC = b"SLUICED1"
 COPY_AT = 512
 """Offset of the second copy; no sector has parts of both."""
 _HEAD = struct.Struct("<8sI")
-_REST = struct.Struct("<IQQ16s")
+_FIELDS = struct.Struct("<IQQ16s")
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 16
-SIZE = _HEAD.size + _REST.size
+SIZE = _HEAD.size + _FIELDS.size
 RESERVATION_AT = 2 * COPY_AT
 _RESERVATION = struct.Struct("<8sIQ")
 _RESERVATION_MAGIC = b"SLUICER1"
@@ -75,8 +75,8 @@ def frontier_path(directory: Path, instance: str) -> Path:
 def encode_mark(mark: FrontierMark) -> bytes:
     """Return the file's content."""
     assert mark.log is not None, "a mark that is written names its log"
-    rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, mark.log.bytes)
-    copy = _HEAD.pack(MAGIC, crc32c(rest)) + rest
+    fields = _FIELDS.pack(mark.epoch, mark.sequence, mark.given_up, mark.log.bytes)
+    copy = _HEAD.pack(MAGIC, crc32c(fields)) + fields
     marks = copy.ljust(COPY_AT, b"\0") + copy
     return marks.ljust(RESERVATION_AT, b"\0") + _encode_reservation(mark.reserved) if mark.reserved else marks
 
@@ -112,7 +112,7 @@ def _decode(raw: bytes) -> FrontierMark | None:
     magic, crc = _HEAD.unpack_from(raw)
     if magic != MAGIC or crc32c(raw[_HEAD.size :]) != crc:
         return None
-    epoch, sequence, given_up, log = _REST.unpack_from(raw, _HEAD.size)
+    epoch, sequence, given_up, log = _FIELDS.unpack_from(raw, _HEAD.size)
     if not given_up <= sequence <= MAX_SEQUENCE:
         return None
     return FrontierMark(sequence, UUID(bytes=log), epoch, given_up)

@@ -51,9 +51,9 @@ _TAIL = struct.Struct("<II")
 _OFFSET = struct.Struct("<Q")
 SUMMARY_END = _HEAD.size + _SUMMARY.size
 """Bytes to read of a sidecar for its summary."""
-_PLACES = struct.Struct("<2sHI")
+_POSITIONS = struct.Struct("<2sHI")
 _TOPICS = struct.Struct("<2sHI8s")
-MAX_PLACES = 2_700
+MAX_POSITIONS = 2_700
 """Maximum number of entries with a position in the extra field."""
 MAX_TOPICS_BYTES = 64 * 1024 * 1024
 """Maximum buffer allocated for the topics on the basis of the length in the file; longer topics are read all
@@ -67,13 +67,13 @@ _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, Valu
 
 def encode_sidecar(index: SegmentIndex) -> bytes:
     """Return the bytes of the sidecar. The index must have its entries and topics."""
-    document, places = _deflated(_document(index)), _encode_places(index)
+    document, positions = _deflated(_document(index)), _encode_positions(index)
     known = index.topic_index
     assert known is not None, "an index that is written has its entries"
     topics = _PREFIX_PLAIN + _deflated(known.encode())
-    behind = SUMMARY_END + len(places) + _TOPICS.size + len(document)
-    whole = behind + len(topics)
-    at = _OFFSET.pack(behind)
+    topics_offset = SUMMARY_END + len(positions) + _TOPICS.size + len(document)
+    file_length = topics_offset + len(topics)
+    at = _OFFSET.pack(topics_offset)
     summary = _SUMMARY.pack(
         len(index.holes),
         index.epoch,
@@ -85,11 +85,11 @@ def encode_sidecar(index: SegmentIndex) -> bytes:
         index.last_sequence,
         index.first_at,
         index.last_at,
-        whole,
+        file_length,
     )
-    extra = 4 + 4 + _SUMMARY.size + len(places) + _TOPICS.size
+    extra = 4 + 4 + _SUMMARY.size + len(positions) + _TOPICS.size
     head = _HEAD.pack(_PREFIX, extra, b"SI", 4 + _SUMMARY.size, crc32c(summary))
-    return head + summary + places + _TOPICS.pack(b"ST", 4 + len(at), crc32c(at), at) + document + topics
+    return head + summary + positions + _TOPICS.pack(b"ST", 4 + len(at), crc32c(at), at) + document + topics
 
 
 def _deflated(raw: bytes) -> bytes:
@@ -98,9 +98,9 @@ def _deflated(raw: bytes) -> bytes:
     return packer.compress(raw) + packer.flush() + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
 
 
-def _encode_places(index: SegmentIndex) -> bytes:
-    columns = b"".join(column.tobytes() for column in index.sample_positions(MAX_PLACES))
-    return _PLACES.pack(b"SP", 4 + len(columns), crc32c(columns)) + columns
+def _encode_positions(index: SegmentIndex) -> bytes:
+    columns = b"".join(column.tobytes() for column in index.sample_positions(MAX_POSITIONS))
+    return _POSITIONS.pack(b"SP", 4 + len(columns), crc32c(columns)) + columns
 
 
 def _document(index: SegmentIndex) -> bytes:
@@ -120,10 +120,10 @@ def _document(index: SegmentIndex) -> bytes:
 def decode_sidecar(raw: bytes) -> SegmentIndex:
     """Parse a sidecar from its JSON document. Raises ValueError when it isn't one."""
     try:
-        behind = _topics_at(raw)
-        if not behind:
+        topics_offset = _topics_at(raw)
+        if not topics_offset:
             raise ValueError("nothing says where its topics begin")
-        document = orjson.loads(isal_zlib.decompress(raw[:behind], _GZIP))
+        document = orjson.loads(isal_zlib.decompress(raw[:topics_offset], _GZIP))
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']} isn't known")
         made = SegmentIndex(document["instance"], document["segment"], document["epoch"])
@@ -131,7 +131,7 @@ def decode_sidecar(raw: bytes) -> SegmentIndex:
         for name in _FIGURES:
             setattr(made, name, document[name])
         made.holes = tuple(MissingRange(made.first_sequence, *hole) for hole in document["holes"])
-        made.set_entries(_entries(document, _topics(raw, behind)))
+        made.set_entries(_entries(document, _topics(raw, topics_offset)))
     except (*_INFLATE_ERRORS, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not an index: {error}") from None
     return made
@@ -140,7 +140,7 @@ def decode_sidecar(raw: bytes) -> SegmentIndex:
 def _entries(document: dict[str, Any], topics: TopicIndex) -> IndexEntries:
     columns = list(zip(*document["entries"], strict=True)) or [(), (), ()]
     sequences, offsets, ats = columns[:3]
-    if topics.stretches != len(sequences):
+    if topics.range_count != len(sequences):
         raise ValueError("the topics are of other stretches")
     made = IndexEntries(sealed=topics)
     made.sequences, made.offsets, made.ats = array("Q", sequences), array("Q", offsets), array("q", ats)
@@ -149,9 +149,9 @@ def _entries(document: dict[str, Any], topics: TopicIndex) -> IndexEntries:
 
 def _topics_at(raw: bytes) -> int:
     """Return the offset of the second member; 0 if there is none."""
-    if len(raw) < SUMMARY_END + _PLACES.size or raw[:10] != _PREFIX:
+    if len(raw) < SUMMARY_END + _POSITIONS.size or raw[:10] != _PREFIX:
         return 0
-    at = SUMMARY_END + 4 + _PLACES.unpack_from(raw, SUMMARY_END)[1]
+    at = SUMMARY_END + 4 + _POSITIONS.unpack_from(raw, SUMMARY_END)[1]
     if len(raw) < at + _TOPICS.size:
         return 0
     tag, size, crc, offset = _TOPICS.unpack_from(raw, at)
@@ -160,8 +160,8 @@ def _topics_at(raw: bytes) -> int:
     )
 
 
-def _topics(raw: bytes, behind: int) -> TopicIndex:
-    member = raw[behind:]
+def _topics(raw: bytes, topics_offset: int) -> TopicIndex:
+    member = raw[topics_offset:]
     # With a buffer one byte larger than the content isal doesn't double it.
     length = min(int.from_bytes(member[-4:], "little"), MAX_TOPICS_BYTES)
     return TopicIndex.decode(isal_zlib.decompress(member, _GZIP, length + 1))
@@ -182,18 +182,18 @@ def _read_columns(raw: bytes, instance: str, first_sequence: int) -> SegmentInde
 
     Raises ValueError when the topics can't be read.
     """
-    found, places = _read_summary(raw, len(raw), instance, first_sequence), _read_places(raw)
-    behind = _topics_at(raw)
-    if found is None or places is None or not behind:
+    found, positions = _read_summary(raw, len(raw), instance, first_sequence), _read_positions(raw)
+    topics_offset = _topics_at(raw)
+    if found is None or positions is None or not topics_offset:
         return None
     try:
-        topics = _topics(raw, behind)
+        topics = _topics(raw, topics_offset)
     except _INFLATE_ERRORS as error:
         raise ValueError(f"not an index: {error}") from None
-    if topics.stretches != len(places.sequences):
+    if topics.range_count != len(positions.sequences):
         return None
-    places.places_only, places.sealed = False, topics
-    found.set_entries(places)
+    positions.positions_only, positions.sealed = False, topics
+    found.set_entries(positions)
     return found
 
 
@@ -209,7 +209,7 @@ def load_summary(path: Path, instance: str, first_sequence: int) -> SegmentIndex
 def load_positions(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
     """Load a sidecar with its entries' positions, without inflating or parsing; else as `load_sidecar`."""
     raw, length = _front(path, 2**16 + _HEAD.size)
-    found, entries = _read_summary(raw, length, instance, first_sequence), _read_places(raw)
+    found, entries = _read_summary(raw, length, instance, first_sequence), _read_positions(raw)
     if found is None or entries is None:
         return load_sidecar(path, instance, first_sequence)
     found.set_entries(entries)
@@ -225,16 +225,16 @@ def _front(path: Path, size: int) -> tuple[bytes, int]:
         return b"", 0
 
 
-def _read_places(raw: bytes) -> IndexEntries | None:
+def _read_positions(raw: bytes) -> IndexEntries | None:
     """Return the positions in the extra field, or None if it is invalid."""
-    start = SUMMARY_END + _PLACES.size
+    start = SUMMARY_END + _POSITIONS.size
     if len(raw) < start:
         return None
-    tag, size, crc = _PLACES.unpack_from(raw, SUMMARY_END)
+    tag, size, crc = _POSITIONS.unpack_from(raw, SUMMARY_END)
     columns = raw[start : SUMMARY_END + 4 + size]
     if tag != b"SP" or len(columns) != size - 4 or len(columns) % 24 or crc32c(columns) != crc:
         return None
-    made, third = IndexEntries(places_only=True), len(columns) // 3
+    made, third = IndexEntries(positions_only=True), len(columns) // 3
     made.sequences.frombytes(columns[:third])
     made.offsets.frombytes(columns[third : 2 * third])
     made.ats.frombytes(columns[2 * third :])
@@ -253,8 +253,8 @@ def _read_summary(raw: bytes, length: int, instance: str, first_sequence: int) -
         raw[_HEAD.size : SUMMARY_END]
     ) != crc:
         return None
-    holes, epoch, header_crc, origin, segment, *numbers, whole = _SUMMARY.unpack_from(raw, _HEAD.size)
-    if holes or (origin, segment, whole) != (hash64(instance), first_sequence, length):
+    holes, epoch, header_crc, origin, segment, *numbers, file_length = _SUMMARY.unpack_from(raw, _HEAD.size)
+    if holes or (origin, segment, file_length) != (hash64(instance), first_sequence, length):
         return None
     made = SegmentIndex(instance, first_sequence, epoch)
     made.header_crc = header_crc

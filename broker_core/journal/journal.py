@@ -20,7 +20,7 @@ from broker_core.batch import Batch, hash64
 from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError
 from broker_core.journal.appender import Appender, JournalOptions, SegmentSealer, SegmentWrite, WriteTail
-from broker_core.journal.files import NO_ROOM, FileSystem, OpenFile, journal_error, lock_directory
+from broker_core.journal.files import DISK_FULL_ERRNOS, FileSystem, OpenFile, journal_error, lock_directory
 from broker_core.journal.frontier_file import FrontierFile, KnownLog, frontier_path
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.open_segments import Pin, PinTable, Segment
@@ -28,12 +28,12 @@ from broker_core.journal.publishers import Publishers
 from broker_core.journal.recovery import JournalRecovery, RecoveryReport
 from broker_core.journal.removal_records import append_removal
 from broker_core.journal.segment import BatchPosition, SegmentInfo
-from broker_core.journal.segment_index import MissingRange
+from broker_core.journal.segment_index import UNKNOWN_RECORDS, MissingRange
 from broker_core.journal.segment_replacer import SegmentReplacer
 from broker_core.sequence_set import SequenceSet
 
 DEFAULT_OPTIONS = JournalOptions()
-REST_S = 0.01
+SPARE_STEP_PAUSE_S = 0.01
 """Pause in seconds between two steps of making a spare segment.
 
 128 MiB then take some six seconds, of which the disk is busy less than one.
@@ -48,53 +48,53 @@ class Journal:
         files: FileSystem,
         lock: OpenFile,
         directory: Path,
-        found: JournalRecovery,
+        recovery: JournalRecovery,
         options: JournalOptions,
     ) -> None:
-        self.instance = found.instance
-        self.origin = hash64(found.instance)
-        self.identity = found.log
+        self.instance = recovery.instance
+        self.origin = hash64(recovery.instance)
+        self.identity = recovery.log
         """UUID of the log, independent of the instance's name."""
-        self.epoch = found.epoch
+        self.epoch = recovery.epoch
         self.directory = directory
         self.options = options
-        self.recovery: RecoveryReport = found.report
-        self.publishers: Publishers = found.publishers
+        self.recovery: RecoveryReport = recovery.report
+        self.publishers: Publishers = recovery.publishers
         """Newest durable publisher sequence of each session."""
         self._written_numbers: dict[tuple[str, int], int] = {}
         """Publisher sequences that are written and not yet durable, by name and session, newest last."""
-        self.last_at = max((segment.index.last_at for segment in found.segments), default=0)
+        self.last_at = max((segment.index.last_at for segment in recovery.segments), default=0)
         """Latest acceptance time of a record found at opening, ns UTC."""
-        self.next_sequence = found.next_sequence
-        self.durable_sequence = found.next_sequence - 1
-        self.stored_sequence = found.settled
+        self.next_sequence = recovery.next_sequence
+        self.durable_sequence = recovery.next_sequence - 1
+        self.stored_sequence = recovery.last_stored
         """Newest sequence with a durable record. Smaller than `durable_sequence` after sequences were
         skipped."""
-        self.reserved = found.mark.reserved
+        self.reserved = recovery.mark.reserved
         """Newest sequence that may be shown to subscribers before its record is stored."""
         self.files = self._files = files
         """File system used for the log, and for all other files of the instance beside it."""
         self._directory_lock = lock
         self._lock = Lock()
         self._pins = PinTable()
-        self._log = LogReader(found.instance, tuple(found.segments), found.log)
-        note = partial(append_removal, files, directory, found.instance)
+        self._log = LogReader(recovery.instance, tuple(recovery.segments), recovery.log)
+        note = partial(append_removal, files, directory, recovery.instance)
         self._swaps = SegmentReplacer(
-            files, self._log, self._lock, found.archive_directory, self._pins.owners_before, note
+            files, self._log, self._lock, recovery.archive_directory, self._pins.owners_before, note
         )
-        self._appender = Appender(files, directory, found.instance, found.log, found.epoch, options)
-        self._sealer = SegmentSealer(files, directory, found.instance)
+        self._appender = Appender(files, directory, recovery.instance, recovery.log, recovery.epoch, options)
+        self._sealer = SegmentSealer(files, directory, recovery.instance)
         self._syncing = Lock()
-        self.failed: JournalError | None = None
+        self.failure: JournalError | None = None
         """Error after which the journal accepts no more writes; None while it is healthy.
 
         Either the content of the disk is unknown, or another process may own the files.
         """
         self._closed = False
         self._closing = Event()
-        self._frontier = FrontierFile(files, frontier_path(directory, found.instance), found.mark)
-        self._appender.skipped_from = found.skipped_from
-        last = found.segments[-1] if found.segments else None
+        self._frontier = FrontierFile(files, frontier_path(directory, recovery.instance), recovery.mark)
+        self._appender.skipped_from = recovery.skipped_from
+        last = recovery.segments[-1] if recovery.segments else None
         if last is not None and not last.sealed:
             self._go_on(last)
         self.note_frontier()
@@ -152,9 +152,9 @@ class Journal:
                     place.mkdir(parents=True, exist_ok=True)
             lock = lock_directory(directory / f"{instance}.lock")
             try:
-                found = JournalRecovery(files, directory, instance, archive_directory, known)
-                found.run()
-                journal = cls(files, lock, directory, found, options)
+                recovery = JournalRecovery(files, directory, instance, archive_directory, known)
+                recovery.run()
+                journal = cls(files, lock, directory, recovery, options)
             except BaseException:
                 lock.close()
                 raise
@@ -170,21 +170,21 @@ class Journal:
         """Append stamped batches in sequence order, and return their positions. `sync` makes them durable.
 
         Writes all batches or none: on a full disk it raises JournalError disk_full, cuts off the bytes
-        written, and the next write may succeed. Any other error sets `failed`, and the journal accepts
+        written, and the next write may succeed. Any other error sets `failure`, and the journal accepts
         nothing more. Costs one pwritev for up to 1,024 batches.
         """
         if not batches:
             return []
         with self._lock:
-            if self.failed is not None:
-                raise self.failed
-            following = self._following(batches)
+            if self.failure is not None:
+                raise self.failure
+            following = self._sequence_after(batches)
             try:
                 parts = self._appender.append(batches)
             except OSError as error:
                 refused = journal_error(error, "the journal")
-                if self._appender.broken or error.errno not in NO_ROOM:
-                    self.failed = refused
+                if self._appender.has_partial_append or error.errno not in DISK_FULL_ERRNOS:
+                    self.failure = refused
                 raise refused from error
             self._commit(parts)
             self.next_sequence = following
@@ -196,7 +196,7 @@ class Journal:
             for offset in part.offsets
         ]
 
-    def _following(self, batches: Sequence[Batch]) -> int:
+    def _sequence_after(self, batches: Sequence[Batch]) -> int:
         """Return the sequence after the batches. Raises ValueError if they don't follow `next_sequence`."""
         expected = self.next_sequence
         for batch in batches:
@@ -264,42 +264,45 @@ class Journal:
             noted.note(name, session, number)
         return noted
 
-    def sync(self, heard: Callable[[], object] | None = None) -> None:
+    def sync(self, on_durable: Callable[[], object] | None = None) -> None:
         """Make everything written so far durable, then update `durable_sequence` and the frontier file.
 
-        `heard` is called after the fdatasync and before the frontier file is written: acknowledgements don't
-        have to wait for a file that only other processes and the next opening read. Raises JournalError
+        `on_durable` is called after the fdatasync and before the frontier file is written: acknowledgements
+        don't have to wait for a file that only other processes and the next opening read. Raises JournalError
         journal_failed when the disk refuses. The journal then accepts nothing more, because after a failed
         sync the state of the written pages is unknown.
         """
         with self._syncing:
             with self._lock:
-                if self.failed is not None:
-                    raise self.failed
+                if self.failure is not None:
+                    raise self.failure
                 # Take the state before the fdatasync: batches written during it are not covered by it.
                 written, numbers = self.next_sequence - 1, dict(self._written_numbers)
                 tails = self._sealer.unsynced_tails()
                 if self._appender.tail is not None:
                     tails.append(self._appender.tail)
-                directory_changed, self._appender.directory_changed = self._appender.directory_changed, False
+                needs_directory_sync, self._appender.needs_directory_sync = (
+                    self._appender.needs_directory_sync,
+                    False,
+                )
             if written == self.durable_sequence:
-                if heard is not None:
-                    heard()
+                if on_durable is not None:
+                    on_durable()
                 return
             try:
                 for tail in tails:
                     self._files.fdatasync(tail.file.fd)
-                if directory_changed:
+                if needs_directory_sync:
                     self._files.sync_directory(self.directory)
             except OSError as error:
-                self.failed = journal_error(error, "a sync of the journal", final=True)
-                raise self.failed from error
+                self.failure = journal_error(error, "a sync of the journal", final=True)
+                raise self.failure from error
             # Check after the fdatasync and before the acknowledgements: it may have synced a file that was
             # removed or replaced.
             self._check(tails)
             self._durable(written, numbers)
-            if heard is not None:
-                heard()
+            if on_durable is not None:
+                on_durable()
             self.note_frontier()
         if len(self._sealer) > 1:
             with suppress(JournalError):
@@ -329,19 +332,19 @@ class Journal:
 
     def _check(self, tails: Sequence[WriteTail]) -> None:
         """Raise JournalError journal_taken if the lock or an unsealed segment is no longer at its path."""
-        taken = None if self._directory_lock.is_current else self._directory_lock.path
+        replaced_path = None if self._directory_lock.is_current else self._directory_lock.path
         for tail in tails:
             # A swap may have moved a sealed segment.
             if not tail.segment.sealed and not tail.file.is_current:
-                taken = tail.file.path
-        if taken is not None:
-            self.failed = JournalError(
+                replaced_path = tail.file.path
+        if replaced_path is not None:
+            self.failure = JournalError(
                 "journal_taken",
-                f"{taken} was removed, moved or replaced while the broker used it.",
+                f"{replaced_path} was removed, moved or replaced while the broker used it.",
                 "Bring its files back, see that no second broker runs there, then start this one again.",
-                path=str(taken),
+                path=str(replaced_path),
             )
-            raise self.failed
+            raise self.failure
 
     def note_frontier(self) -> None:
         """Write the durable frontier to its file for other processes.
@@ -360,13 +363,13 @@ class Journal:
         """
         self.finish_sealed()
         try:
-            return self._appender.spares.create_missing(self._rest)
+            return self._appender.spares.create_missing(self._pause)
         except OSError as error:
             raise journal_error(error, "spare segments") from error
 
-    def _rest(self) -> bool:
+    def _pause(self) -> bool:
         """Pause between two steps of making a spare; return whether to continue."""
-        return not self._closing.wait(0 if self._appender.needs_spare_segment else REST_S)
+        return not self._closing.wait(0 if self._appender.needs_spare_segment else SPARE_STEP_PAUSE_S)
 
     def set_options(self, options: JournalOptions) -> None:
         """Set the sizes from the next segment on; `preallocate` renews the spares.
@@ -385,7 +388,7 @@ class Journal:
         try:
             self._sealer.seal_pending()
         except JournalError as error:
-            self.failed = error
+            self.failure = error
             raise
 
     def close(self) -> None:
@@ -395,7 +398,7 @@ class Journal:
         self._closed = True
         self._closing.set()
         try:
-            if self.failed is None:
+            if self.failure is None:
                 self.sync()
                 self.finish_sealed()
                 self._sealer.write_acks(self.stored_sequence, self.publishers)
@@ -451,6 +454,21 @@ class Journal:
     def lacks(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the lost parts of an interval that can't be read: all except skipped sequences."""
         return list(SequenceSet(self.skipped()).gaps_between(first, last)) if first <= last else []
+
+    def gaps(self, first: int, last: int) -> list[tuple[int, int, bool]]:
+        """Return the parts of `lacks`, divided by whether they may have been skipped, oldest first.
+
+        A part is (first, last, True) if it isn't known whether records ever had these sequences.
+        """
+        lost = self.lacks(first, last)
+        unknown = SequenceSet(
+            (hole.first_sequence, hole.last_sequence)
+            for hole in self.missing_ranges
+            if hole.why == UNKNOWN_RECORDS
+        )
+        known = [part for one in lost for part in unknown.gaps_between(*one)]
+        doubtful = [part for one in lost for part in SequenceSet(known).gaps_between(*one)]
+        return sorted([*((*part, False) for part in known), *((*part, True) for part in doubtful)])
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
         """Read whole, checked batches from the one with `sequence` on, about `max_bytes`, none beyond `upto`.
@@ -534,9 +552,9 @@ class Journal:
         """Return all segments, oldest first."""
         return [segment.info() for segment in self._log.segments]
 
-    def bytes_held_from(self, sequence: int) -> int:
+    def bytes_pinned_from(self, sequence: int) -> int:
         """Return the bytes of the segments that can't be removed while the record `sequence` is needed."""
-        return self._log.bytes_held_from(sequence)
+        return self._log.bytes_pinned_from(sequence)
 
     # ------------------------------------------------------------------------------------------------ keeping
 
@@ -550,7 +568,7 @@ class Journal:
 
     def pins(self) -> list[Pin]:
         """Return all pins."""
-        return self._pins.all()
+        return self._pins.list_pins()
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
         """Set the function that maps a client name to its user; return a callback for later changes.
@@ -560,10 +578,10 @@ class Journal:
         self._pins.set_user_lookup(user_of)
         return self._pins.set_user
 
-    def bytes_held_by(self, user: str) -> int:
+    def bytes_pinned_by(self, user: str) -> int:
         """Return the bytes of the segments that the pins of a user's client names keep."""
         first = self._pins.first_pinned_by(user)
-        return self.bytes_held_from(first) if first is not None else 0
+        return self.bytes_pinned_from(first) if first is not None else 0
 
     def archive_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed segment by its verified copy in the archive directory."""

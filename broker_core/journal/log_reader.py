@@ -43,7 +43,7 @@ class ReaderThread:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "reader")
-        self.took_ms = 0
+        self.last_read_ms = 0
         """Duration of the last read in ms, including its wait in the queue."""
         self.worked_s = 0.0
         """CPU seconds of the last read."""
@@ -52,7 +52,7 @@ class ReaderThread:
 
     def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
         """Run `work` in the reader thread; return its future. It is queued immediately, awaited or not."""
-        begun = self._clock.monotonic_ms()
+        started_ms = self._clock.monotonic_ms()
         self.pending += 1
 
         def read() -> T:
@@ -63,12 +63,12 @@ class ReaderThread:
                 self.worked_s = thread_cpu_seconds() - before
 
         reading = asyncio.get_running_loop().run_in_executor(self._thread, read)
-        reading.add_done_callback(lambda _: self._took(begun))
+        reading.add_done_callback(lambda _: self._record_duration(started_ms))
         return reading
 
-    def _took(self, begun: int) -> None:
+    def _record_duration(self, started_ms: int) -> None:
         self.pending -= 1
-        self.took_ms = self._clock.monotonic_ms() - begun
+        self.last_read_ms = self._clock.monotonic_ms() - started_ms
 
     def close(self) -> None:
         """Wait until all requested reads are done, then end the thread."""
@@ -77,9 +77,9 @@ class ReaderThread:
 
 SIDECARS_AT_ONCE: Final = 16
 """Maximum sidecars read per call, one or two milliseconds each, because other reads wait for the thread."""
-MAX_KEPT: Final = 2_000_000
+MAX_CACHED_TOPICS: Final = 2_000_000
 """Maximum number of topics in memory over all segments, four bytes each; beyond it all are forgotten."""
-MAX_PLACES: Final = 64
+MAX_CACHED_REQUESTS: Final = 64
 """Maximum number of remembered (segment, topics) requests, some 200 KB each at most."""
 
 
@@ -90,8 +90,8 @@ class SealedTopicLookup:
         self._known: dict[SegmentIndex, array[int] | None] = {}
         """Hashes of each segment's topics, by index (swaps don't replace it); None: the segment has too many
         topics to list."""
-        self._kept = 0
-        self._places: OrderedDict[tuple[SegmentIndex, frozenset[str]], list[IndexedRange]] = OrderedDict()
+        self._cached_topics = 0
+        self._ranges: OrderedDict[tuple[SegmentIndex, frozenset[str]], list[IndexedRange]] = OrderedDict()
         """Ranges of recently requested topics in a segment, least recently used first."""
 
     def next_sequence_of_topics(
@@ -102,7 +102,7 @@ class SealedTopicLookup:
         The first of `segments` has `sequence`. The search stops at a segment that can't be judged: missing or
         unreadable records are never skipped.
         """
-        wanted = [_short(topic) for topic in topics]
+        wanted = [_topic_hash(topic) for topic in topics]
         read = 0
         for segment in segments:
             index = segment.index
@@ -121,24 +121,24 @@ class SealedTopicLookup:
             if known is None:
                 break
             if any(_has(known, one) for one in wanted):
-                place = self._place(segment, topics, sequence)
+                place = self._first_match(segment, topics, sequence)
                 if place is not None:
                     return place
             sequence = index.last_sequence + 1
         return sequence
 
-    def _place(self, segment: Segment, topics: Collection[str], sequence: int) -> int | None:
+    def _first_match(self, segment: Segment, topics: Collection[str], sequence: int) -> int | None:
         """Return the first sequence in a segment, from `sequence` on, that may have a topic, or None."""
         key = segment.index, frozenset(topics)
-        found = self._places.get(key)
+        found = self._ranges.get(key)
         if found is None:
-            whole = _sidecar_of(segment)
-            if whole is None or whole.topic_index is None:
+            index = _sidecar_of(segment)
+            if index is None or index.topic_index is None:
                 return sequence
-            found = self._places[key] = whole.ranges_to_read(whole.topic_index.topic_mask(topics))
-            if len(self._places) > MAX_PLACES:
-                self._places.popitem(last=False)
-        self._places.move_to_end(key)
+            found = self._ranges[key] = index.ranges_to_read(index.topic_index.topic_mask(topics))
+            if len(self._ranges) > MAX_CACHED_REQUESTS:
+                self._ranges.popitem(last=False)
+        self._ranges.move_to_end(key)
         at = bisect_left(found, sequence, key=_last_of_topics)
         return max(found[at].first, sequence) if at < len(found) else None
 
@@ -146,11 +146,11 @@ class SealedTopicLookup:
         """Load the topics of a segment from its sidecar."""
         found = _sidecar_of(segment)
         topics = None if found is None or found.topic_index is None else found.topic_index.topics
-        if self._kept > MAX_KEPT:
+        if self._cached_topics > MAX_CACHED_TOPICS:
             self._known.clear()
-            self._kept = 0
-        self._known[segment.index] = None if topics is None else array("I", sorted(map(_short, topics)))
-        self._kept += 1 + len(topics or ())
+            self._cached_topics = 0
+        self._known[segment.index] = None if topics is None else array("I", sorted(map(_topic_hash, topics)))
+        self._cached_topics += 1 + len(topics or ())
 
 
 def _sidecar_of(segment: Segment) -> SegmentIndex | None:
@@ -162,11 +162,11 @@ def _sidecar_of(segment: Segment) -> SegmentIndex | None:
     return found if same else None
 
 
-def _last_of_topics(stretch: IndexedRange) -> int:
-    return stretch.last
+def _last_of_topics(topic_range: IndexedRange) -> int:
+    return topic_range.last
 
 
-def _short(topic: str) -> int:
+def _topic_hash(topic: str) -> int:
     """Return a 32-bit hash of a topic. A collision only causes an unnecessary read."""
     return hash64(topic) & 0xFFFF_FFFF
 
@@ -194,7 +194,7 @@ class LogReader:
         self._hints: dict[tuple[int, int], int] = {}
         """Uncompressed offset at which a reader continues, by (segment's first sequence, next sequence)."""
         self._hole_lock = Lock()
-        self._behind: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        self._bytes_from: tuple[tuple[Segment, ...], list[int]] = ((), [])
         """Bytes of each segment and all later ones, for this tuple of segments; without the last segment,
         which grows."""
         self._skipped: tuple[tuple[Segment, ...], list[tuple[int, int]]] = ((), [])
@@ -204,9 +204,9 @@ class LogReader:
 
     def replace(self, segments: tuple[Segment, ...]) -> None:
         """Replace the tuple of segments, and drop the open files of removed ones."""
-        gone = {segment.path for segment in self.segments} - {segment.path for segment in segments}
+        removed_paths = {segment.path for segment in self.segments} - {segment.path for segment in segments}
         self.segments = segments
-        for path in gone:
+        for path in removed_paths:
             self._sources.evict(path)
 
     def close(self) -> None:
@@ -244,13 +244,13 @@ class LogReader:
         start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
         return self._topics.next_sequence_of_topics(topics, segments[start:], sequence)
 
-    def bytes_held_from(self, sequence: int) -> int:
+    def bytes_pinned_from(self, sequence: int) -> int:
         """Return the bytes of all segments that have this record or later ones. Reads nothing from disk."""
-        segments, behind = self._behind
+        segments, behind = self._bytes_from
         if segments is not self.segments:
             segments = self.segments
             sizes = [one.nbytes for one in reversed(segments[:-1])]
-            self._behind = segments, behind = segments, [*accumulate(sizes, initial=0)][::-1]
+            self._bytes_from = segments, behind = segments, [*accumulate(sizes, initial=0)][::-1]
         if not segments or segments[-1].index.last_sequence < sequence:
             return 0
         place = max(bisect_right(segments, sequence, key=_first) - 1, 0)
@@ -280,7 +280,7 @@ class LogReader:
         while offset < end:
             found = scan_batches(source, offset, end, max_bytes if exact else SEEK_CHUNK)
             if found.problem is not None:
-                offset = self._behind_hole(segment, source, offset, end, before, found.problem)
+                offset = self._skip_missing(segment, source, offset, end, before, found.problem)
                 continue
             number = _first_reaching(found.batches, sequence)
             if number == len(found.batches):
@@ -313,7 +313,7 @@ class LogReader:
             self._hints.clear()
         self._hints[segment.first_sequence, following] = offsets[stop] if stop < len(offsets) else stopped_at
 
-    def _behind_hole(
+    def _skip_missing(
         self, segment: Segment, source: SegmentSource, offset: int, end: int, before: int, why: str
     ) -> int:
         """Return the offset after unreadable bytes; record the missing range the first time.
@@ -354,7 +354,7 @@ class LogReader:
                     segment=position.segment,
                 )
             try:
-                return _all_between(
+                return _batches_between(
                     self._sources.get(segments[number]), position.offset, position.offset + length
                 )
             except FileNotFoundError:
@@ -393,7 +393,7 @@ class LogReader:
         for earlier, later in pairwise(segments):
             first, last = earlier.index.last_sequence + 1, later.index.last_before
             if last >= first:
-                why = "the records aren't there"
+                why = later.index.reason_missing_before
                 found.append(MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, why))
         return sorted(found, key=lambda hole: hole.first_sequence)
 
@@ -417,7 +417,7 @@ class LogReader:
         )
 
 
-def _all_between(source: SegmentSource, offset: int, end: int) -> tuple[list[Batch], list[int]]:
+def _batches_between(source: SegmentSource, offset: int, end: int) -> tuple[list[Batch], list[int]]:
     """Read the batches from `offset` to `end`, up to the first damaged one; at least one."""
     batches, offsets = list[Batch](), list[int]()
     while offset < end:

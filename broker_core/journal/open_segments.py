@@ -45,7 +45,7 @@ class Segment:
         FileNotFoundError when a swap has just moved it.
         """
         if not self.index.has_entries:
-            self.index.take_entries(self._read(load_positions))
+            self.index.copy_entries(self._read(load_positions))
         return self.index
 
     def load_index(self) -> SegmentIndex:
@@ -56,10 +56,10 @@ class Segment:
         found.holes = self.index.holes
         return found
 
-    def _read(self, way: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
-        """Load the index with `way` from the sidecar; scan the segment if that is missing or wrong."""
+    def _read(self, load: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
+        """Load the index with `load` from the sidecar; scan the segment if that is missing or wrong."""
         instance, first = self.index.instance, self.index.first_sequence
-        found = way(index_path(self.path), instance, first)
+        found = load(index_path(self.path), instance, first)
         if found is None or (found.end, found.header_crc) != (self.index.end, self.index.header_crc):
             return scan_segment(open_source(self.path), instance, first).index
         return found
@@ -132,14 +132,14 @@ class OpenFileCache:
                 _let_go(self._open.pop(segment.path))
                 known = None
             if known is None:
-                known = self._open[segment.path] = self._opened(segment)
+                known = self._open[segment.path] = self._open_file(segment)
                 if len(self._open) > MAX_OPEN_SOURCES:
                     _let_go(self._open.popitem(last=False)[1])
             else:
                 self._open.move_to_end(segment.path)
             return known.source
 
-    def _opened(self, segment: Segment) -> _CachedFile:
+    def _open_file(self, segment: Segment) -> _CachedFile:
         source = open_source(segment.path)
         check_source(source, segment.index.instance, segment.first_sequence, self._log)
         return _CachedFile(source, segment, _written(source))
@@ -248,11 +248,11 @@ class PinTable:
         with self._lock:
             return self._holdings.first_pinned_by(user)
 
-    def all(self) -> list[Pin]:
+    def list_pins(self) -> list[Pin]:
         """Return the current pins in no order."""
         with self._lock:
             return list(self._pins)
 
     def owners_before(self, sequence: int) -> list[str]:
         """Return the owners of pins at or before `sequence`."""
-        return sorted({pin.owner or "a reader" for pin in self.all() if pin.sequence <= sequence})
+        return sorted({pin.owner or "a reader" for pin in self.list_pins() if pin.sequence <= sequence})

@@ -40,9 +40,9 @@ class PinsByUser:
         self._user_of: Callable[[str], str] = lambda name: name
         self._names: dict[str, _PinnedName] = {}
         self._heaps: dict[str, list[tuple[int, int, NamePin]]] = {}
-        self._held: Counter[str] = Counter()
+        self._pins_of_user: Counter[str] = Counter()
         """Number of pins of each user."""
-        self._turn = count()
+        self._tie_breaker = count()
         """Counter that makes heap entries of equal sequence comparable."""
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> None:
@@ -60,7 +60,7 @@ class PinsByUser:
         if named is None:
             named = self._names[pin.holder] = _PinnedName(self._user_of(pin.holder))
         named.pins.add(pin)
-        self._held[named.user] += 1
+        self._pins_of_user[named.user] += 1
         self._push(named.user, pin)
 
     def remove(self, pin: NamePin) -> None:
@@ -79,7 +79,7 @@ class PinsByUser:
         if named is None or named.user == user:
             return
         before, named.user = named.user, user
-        self._held[user] += len(named.pins)
+        self._pins_of_user[user] += len(named.pins)
         for pin in named.pins:
             self._push(user, pin)
         self._let_go(before, len(named.pins))
@@ -95,7 +95,7 @@ class PinsByUser:
             if not self._is_of(user, pin):
                 heappop(heap)
             elif pin.sequence != at:
-                heapreplace(heap, (pin.sequence, next(self._turn), pin))
+                heapreplace(heap, (pin.sequence, next(self._tie_breaker), pin))
             else:
                 return at
 
@@ -107,14 +107,14 @@ class PinsByUser:
     def _push(self, user: str, pin: NamePin) -> None:
         """Add a pin to a user's heap, and rebuild the heap if it has too many stale entries."""
         heap = self._heaps.setdefault(user, [])
-        heappush(heap, (pin.sequence, next(self._turn), pin))
-        if len(heap) > 2 * self._held[user] + SLACK:
+        heappush(heap, (pin.sequence, next(self._tie_breaker), pin))
+        if len(heap) > 2 * self._pins_of_user[user] + SLACK:
             live = {entry[2]: None for entry in heap if self._is_of(user, entry[2])}
-            heap[:] = [(one.sequence, next(self._turn), one) for one in live]
+            heap[:] = [(one.sequence, next(self._tie_breaker), one) for one in live]
             heapify(heap)
 
     def _let_go(self, user: str, number: int) -> None:
         """Subtract `number` pins of a user, and delete its heap when none is left."""
-        self._held[user] -= number
-        if not self._held[user]:
-            del self._held[user], self._heaps[user]
+        self._pins_of_user[user] -= number
+        if not self._pins_of_user[user]:
+            del self._pins_of_user[user], self._heaps[user]

@@ -130,7 +130,7 @@ class Publishers(dict[str, Sessions]):
         if len(self) > MAX_PUBLISHERS:
             del self[next(iter(self))]
 
-    def note_all(self, name: str, sessions: Sessions) -> None:
+    def merge_sessions(self, name: str, sessions: Sessions) -> None:
         """Record the sessions of a name that were found later in the log, for example in a later segment."""
         for one in reversed(sessions):
             self.note(name, one.session, one.number)

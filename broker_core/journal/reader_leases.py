@@ -31,7 +31,7 @@ MAX_LEASE_BYTES: Final = 4_096
 LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
 """Longest accepted time to the expiry, ns (7 days). A later expiry counts as a mistake, and pins nothing."""
 
-LEFT_NS: Final = 86_400 * 1_000_000_000
+EXPIRED_RETENTION_NS: Final = 86_400 * 1_000_000_000
 """Time in ns after which an expired lease is removed: a day."""
 
 
@@ -72,7 +72,10 @@ def remove_expired_leases(directory: Path, instance: str, now_ns: int) -> None:
     """
     for path in leases_path(directory, instance).glob("*.json"):
         with suppress(OSError, ValueError):
-            if _lease(orjson.loads(path.read_bytes()[:MAX_LEASE_BYTES])).expires_at < now_ns - LEFT_NS:
+            if (
+                _parse_lease(orjson.loads(path.read_bytes()[:MAX_LEASE_BYTES])).expires_at
+                < now_ns - EXPIRED_RETENTION_NS
+            ):
                 path.unlink()
 
 
@@ -82,7 +85,7 @@ def read_leases(directory: Path, instance: str, now_ns: int) -> list[Pin]:
     for path in islice(sorted(leases_path(directory, instance).glob("*.json")), MAX_LEASES):
         try:
             with path.open("rb") as file:
-                lease = _lease(orjson.loads(file.read(MAX_LEASE_BYTES)))
+                lease = _parse_lease(orjson.loads(file.read(MAX_LEASE_BYTES)))
         except (OSError, ValueError):
             continue
         if now_ns < lease.expires_at <= now_ns + LONGEST_NS:
@@ -96,9 +99,9 @@ def _until_it_expires(lease: Pin) -> None:
     """Do nothing: only the reader that wrote the file removes it."""
 
 
-def _lease(told: Any) -> ReaderLease:
+def _parse_lease(document: Any) -> ReaderLease:
     """Parse a lease. Raises ValueError when it isn't one."""
-    match told:
+    match document:
         case {"owner": str(owner), "sequence": int(sequence), "expires_at": int(expires_at)}:
             return ReaderLease(owner, sequence, expires_at)
     raise ValueError("not a lease")

@@ -33,6 +33,16 @@ from broker_core.errors import OperatorError
 from broker_core.journal import index_sidecar
 from broker_core.journal.files import FileSystem, OpenFile, replace_durably, temporary_target
 from broker_core.journal.frontier_file import FrontierMark, KnownLog, read_mark
+from broker_core.journal.header_repair import (
+    HeaderSources,
+    RestoredHeader,
+    find_header_sources,
+    header_length,
+    read_raw_header,
+    restore_header,
+    restore_original_header,
+    write_header,
+)
 from broker_core.journal.open_segments import Segment
 from broker_core.journal.publisher_sequences import (
     publisher_sequences_path,
@@ -46,17 +56,16 @@ from broker_core.journal.segment import (
     SUFFIX_COMPRESSED,
     SUFFIX_INDEX,
     SegmentFile,
+    SegmentHeader,
     describe_header,
     encode_header,
     find_segment_files,
-    header_crc,
     index_path,
     is_segment_of,
-    new_header,
     parse_segment_name,
     segment_name,
 )
-from broker_core.journal.segment_index import MissingRange, SegmentIndex
+from broker_core.journal.segment_index import MISSING_RECORDS, MissingRange, SegmentIndex
 from broker_core.journal.segment_reader import (
     CHUNK,
     SegmentHead,
@@ -163,7 +172,7 @@ class JournalRecovery:
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.publishers = Publishers()
-        self.settled = 0
+        self.last_stored = 0
         """Newest sequence that a record has, or had when it was acknowledged."""
         self.skipped_from = 0
         """First of the skipped sequences before `next_sequence`, which name no record and never will; 0:
@@ -172,8 +181,10 @@ class JournalRecovery:
         self.epoch = 1
         self.log: UUID
         """Identity of the log; set by `run`."""
-        self._fronts: dict[Path, SegmentHead] = {}
+        self._heads: dict[Path, SegmentHead] = {}
         """Header of each segment's file."""
+        self._restored: dict[int, RestoredHeader] = {}
+        """Headers to write in place of damaged ones, by first sequence."""
         self._scans: dict[int, SegmentScan] = {}
         """Scans of the segments without a valid sidecar, by first sequence."""
 
@@ -184,18 +195,21 @@ class JournalRecovery:
         the instance's log, and journal_behind when it lacks acknowledged records.
         """
         files = find_segment_files(self.directory, self.instance, self.archive_directory)
-        self._fronts = {file.path: read_segment_head(file.path) for file in files}
+        self._heads = {file.path: read_segment_head(file.path) for file in files}
         self.log = self._identity(files)
         self._note_foreign_files()
-        self._sweep(files)
+        self._remove_leftovers(files)
         found = self._segment_files(files)
         for number, file in enumerate(found):
-            self._take(file, number + 1 == len(found))
-        self._refuse_if_behind()
+            self._add_segment(file, number + 1 == len(found))
+        self._check_logs(files)
+        self._check_acknowledged()
         for segment in list(self.segments):
+            if segment.first_sequence in self._restored:
+                self._rewrite_header(segment)
             if segment.first_sequence in self._scans:
-                self._settle(segment)
-        self._join()
+                self._repair(segment)
+        self._join_segments()
         self._recover_publishers()
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
 
@@ -204,35 +218,37 @@ class JournalRecovery:
 
         Raises OperatorError journal_other when they differ, unless `accept` is set.
         """
-        self._refuse_others(files)
-        said: dict[UUID, str] = {}
+        self._check_logs(files)
+        identities: dict[UUID, str] = {}
         for file in reversed(files):
-            header = self._fronts[file.path].header
+            header = self._heads[file.path].header or self._original_header(file)
             if header is not None:
-                said[header.log] = file.path.name
+                identities[header.log] = file.path.name
                 break
         if self._mark.log is not None:
-            said.setdefault(self._mark.log, f"{self.instance}.durable")
+            identities.setdefault(self._mark.log, f"{self.instance}.durable")
         if self._known is not None and self._known.log is not None:
-            said.setdefault(self._known.log, "the control plane")
-        if len(said) > 1 and not self._accept:
+            identities.setdefault(self._known.log, "the control plane")
+        if len(identities) > 1 and not self._accept:
             raise OperatorError(
                 "journal_other",
                 f"This isn't the log that {self.instance} wrote last: "
-                + ", ".join(f"{who} says {log}" for log, who in said.items())
+                + ", ".join(f"{who} says {log}" for log, who in identities.items())
                 + ".",
                 "Give the instance its own journal directory, or bring its files back. If this log is to be"
                 f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
-                logs=[str(log) for log in said],
+                logs=[str(log) for log in identities],
             )
-        return next(iter(said), None) or uuid4()
+        if not identities and not all(self._heads[file.path].empty for file in files):
+            self.report.add_reason("No file has the log's identity any more, so it got a new one.")
+        return next(iter(identities), None) or uuid4()
 
-    def _refuse_others(self, files: list[SegmentFile]) -> None:
+    def _check_logs(self, files: list[SegmentFile]) -> None:
         """Raise OperatorError other_log when files with a segment's name belong to another log or segment.
 
         Recovery never merges two logs: an operator must move the files away.
         """
-        found = [(file, header) for file in files if (header := self._fronts[file.path].header) is not None]
+        found = [(file, header) for file in files if (header := self._heads[file.path].header) is not None]
         logs = [header.log for _, header in found]
         log = self._mark.log if self._mark.log in logs else logs[-1] if logs else None
         others = [
@@ -255,7 +271,7 @@ class JournalRecovery:
             expected=str(log),
         )
 
-    def _refuse_if_behind(self) -> None:
+    def _check_acknowledged(self) -> None:
         """Raise OperatorError journal_behind when acknowledged records are missing, unless `accept` is set.
 
         Their publishers have deleted them, so only an operator may give them up.
@@ -287,9 +303,9 @@ class JournalRecovery:
             ):
                 self.report.ignored.append(path.name)
 
-    def _sweep(self, files: list[SegmentFile]) -> None:
+    def _remove_leftovers(self, files: list[SegmentFile]) -> None:
         """Remove leftovers of a crash: temporary files, and sidecars whose segment was removed."""
-        held = {index_path(file.path) for file in files}
+        sidecars = {index_path(file.path) for file in files}
         for place in (self.directory, self.archive_directory):
             if place is None or not place.is_dir():
                 continue
@@ -299,17 +315,18 @@ class JournalRecovery:
                     name.removesuffix(SUFFIX_INDEX) + SUFFIX
                 )
                 if path.name == name:
-                    gone = indexes and path not in held
+                    is_leftover = indexes and path not in sidecars
                 else:
                     small = (f"{self.instance}.clients.ack", f"{self.instance}.removed.json")
-                    gone = indexes or name in small or self._is_copy(name) or self._is_segment(name)
-                if gone:
+                    is_leftover = indexes or name in small or self._is_copy(name) or self._is_segment(name)
+                if is_leftover:
                     self.files.unlink(path)
 
     def _is_copy(self, name: str) -> bool:
         """Whether it is the name of bytes of this instance's segments that were copied aside."""
-        before, _, why = name.partition(f"{SUFFIX}.")
-        return why.startswith(("torn.", "damaged.", "header.")) and self._is_segment(before + SUFFIX)
+        before, _, reason = name.partition(f"{SUFFIX}.")
+        copied = reason.removeprefix("gz.").startswith(("torn.", "damaged.", "header."))
+        return copied and self._is_segment(before + SUFFIX)
 
     def _is_segment(self, name: str) -> bool:
         return parse_segment_name(name, self.instance) is not None
@@ -318,8 +335,8 @@ class JournalRecovery:
         """Return one file per segment. A second form comes from an unfinished swap and is removed."""
         chosen: dict[int, SegmentFile] = {}
         for file in files:
-            if self._fronts[file.path].empty:
-                self._put_aside(file.path, "empty", "It has no content.")
+            if self._heads[file.path].empty:
+                self._set_aside(file.path, "empty", "It has no content.")
             elif file.first_sequence in chosen:
                 self.files.unlink(file.path)
                 self.report.add_reason(f"A swap to {file.path.name} wasn't finished and was undone.")
@@ -327,66 +344,109 @@ class JournalRecovery:
                 chosen[file.first_sequence] = file
         return [chosen[first] for first in sorted(chosen)]
 
-    def _put_aside(self, path: Path, why: str, sentence: str) -> None:
-        """Rename a whole file to `<name>.<why>` and report it."""
-        target = _free_name(path.with_name(f"{path.name}.{why}"))
+    def _set_aside(self, path: Path, reason: str, sentence: str) -> None:
+        """Rename a whole file to `<name>.<reason>` and report it."""
+        target = _free_name(path.with_name(f"{path.name}.{reason}"))
         self.files.rename(path, target)
         self.files.sync_directory(path.parent)
         self.report.set_aside.append(target)
         self.report.add_reason(f"{path.name} was set aside as {target.name}: {sentence}")
 
-    def _take(self, file: SegmentFile, last: bool) -> None:
+    def _add_segment(self, file: SegmentFile, last: bool) -> None:
         """Add a segment: by its sidecar's summary if that is valid, otherwise by a scan.
 
         The last segment without a sidecar becomes the current one.
         """
-        index = index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
-        header = self._fronts[file.path].header
-        if index is not None and header is not None and index.header_crc != header.crc:
-            index = None  # another segment's sidecar
-        if index is not None and header is not None:
-            index.skipped_from = header.skipped_from
-        if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
+        index = self._load_sidecar(file)
+        head = self._heads[file.path]
+        header = head.header
+        if header is None:
+            restored = restore_header(read_raw_header(file.path), self._header_sources(file, self.log))
+            self._restored[file.first_sequence], header = restored, restored.header
+            self._heads[file.path] = head._replace(header=header)
+            is_own_sidecar = index is not None and restored.is_original and index.header_crc == header.crc
+        else:
+            is_own_sidecar = index is not None and index.header_crc == header.crc
+            index = index if is_own_sidecar else None  # another segment's sidecar
+        if index is not None:
+            index.set_header(header)
+        if (
+            index is not None
+            and is_own_sidecar
+            and file.path.stat().st_size >= (0 if file.compressed else index.end)
+        ):
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
             return
-        made = self._scan(file.path, file.first_sequence, index)
+        scan = self._scan(file.path, file.first_sequence, index)
+        scan.index.set_header(header)
         writable = last and index is None and not file.archived and not file.compressed
         self.segments.append(
-            Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
+            Segment(file.path, file.archived, file.compressed, scan.index, sealed=not writable)
         )
+
+    def _load_sidecar(self, file: SegmentFile) -> SegmentIndex | None:
+        return index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
+
+    # Damaged headers.
+
+    def _original_header(self, file: SegmentFile) -> SegmentHeader | None:
+        """Return a damaged header as it was, with its log, if a checksum proves it."""
+        if self._heads[file.path].empty:
+            return None
+        return restore_original_header(read_raw_header(file.path), self._header_sources(file, None))
+
+    def _header_sources(self, file: SegmentFile, log: UUID | None) -> HeaderSources:
+        headers = [head.header for head in self._heads.values() if head.header is not None]
+        earlier = self.segments[-1].index if self.segments else None
+        return find_header_sources(
+            file.path, self.instance, file.first_sequence, log, headers, self._mark, earlier
+        )
+
+    def _rewrite_header(self, segment: Segment) -> None:
+        """Copy a damaged header aside and write the restored one in its place."""
+        header, is_original = self._restored[segment.first_sequence]
+        path = segment.path
+        length = header_length(path)
+        problem = f"{path.name}: its header was {'restored' if is_original else 'rebuilt'}"
+        if length:
+            self._copy_aside(path, "header", 0, length)
+            write_header(self.files, path, header)
+        self.report.add_reason(f"{problem} ({self._heads[path].problem}).")
+        if header.skips_unknown:
+            self.report.add_reason("Whether sequences right before it were skipped isn't known any more.")
 
     def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> SegmentScan:
         self.report.scanned_segments += 1
-        made = self._scans[first] = scan_segment(open_source(path), self.instance, first, sealed)
-        return made
+        scan = self._scans[first] = scan_segment(open_source(path), self.instance, first, sealed)
+        return scan
 
-    def _settle(self, segment: Segment) -> None:
+    def _repair(self, segment: Segment) -> None:
         """Repair a segment without a sidecar: save damaged bytes, rewrite records that may not be on disk."""
-        made = self._scans[segment.first_sequence]
-        self._keep_aside(segment, made)
+        scan = self._scans[segment.first_sequence]
+        self._save_damage(segment, scan)
         if segment.compressed:
             self._write_sidecar(segment)
             return
-        self._mend(segment, made)
+        self._truncate_torn_tail(segment, scan)
         number = self.segments.index(segment)
         following = self.segments[number + 1] if number + 1 < len(self.segments) else None
         if following is not None and following.first_sequence <= segment.index.last_sequence:
-            self.segments[number] = self._cut_before(segment, following)
+            self.segments[number] = self._truncate_before(segment, following)
         elif segment.index.records and segment.index.last_sequence > self._mark.sequence:
-            self.segments[number : number + 1] = self._copied(segment)
+            self.segments[number : number + 1] = self._rewrite_unsynced(segment)
         for one in self.segments[number : number + 2]:
             if one.sealed and one.first_sequence in self._scans and one is not following:
                 self._write_sidecar(one)
 
-    def _keep_aside(self, segment: Segment, made: SegmentScan) -> None:
+    def _save_damage(self, segment: Segment, scan: SegmentScan) -> None:
         """Copy a torn tail and damaged ranges aside, and report them."""
-        if made.torn is not None:
-            start, end = made.torn
+        if scan.torn is not None:
+            start, end = scan.torn
             self._copy_aside(segment.path, "torn", start, end - start)
             self.report.truncated_bytes += end - start
-            self.report.add_reason(f"{segment.path.name} was cut at byte {start}: {made.torn_why}.")
-        for hole in made.index.holes:
+            self.report.add_reason(f"{segment.path.name} was cut at byte {start}: {scan.torn_reason}.")
+        for hole in scan.index.holes:
             self.report.quarantined.append(hole)
             self.report.add_reason(
                 f"{segment.path.name}: records {hole.first_sequence} to {hole.last_sequence} can't be read"
@@ -395,69 +455,62 @@ class JournalRecovery:
             if hole.length:
                 self._copy_aside(segment.path, "damaged", hole.offset, hole.length)
 
-    def _copy_aside(self, path: Path, why: str, start: int, length: int) -> None:
-        """Copy bytes of a segment to `<name>.<why>.<start>`, unless an earlier opening did."""
-        if path.name.endswith(SUFFIX_COMPRESSED):
+    def _copy_aside(self, path: Path, reason: str, start: int, length: int) -> None:
+        """Copy bytes of a segment to `<name>.<reason>.<start>`, unless an earlier opening did."""
+        if path.name.endswith(SUFFIX_COMPRESSED) and reason != "header":
             return  # nothing is cut from it: the file keeps the bytes
         with path.open("rb") as opened:
             opened.seek(start)
             content = opened.read(length)
-        target = path.with_name(f"{path.name}.{why}.{start}")
+        target = path.with_name(f"{path.name}.{reason}.{start}")
         if target.exists() and target.read_bytes() == content:
             return
         target = _free_name(target)
         replace_durably(self.files, target, content)
         self.report.set_aside.append(target)
 
-    def _mend(self, segment: Segment, made: SegmentScan) -> None:
-        """Rewrite a damaged header, cut off a torn tail, and sync the segment."""
+    def _truncate_torn_tail(self, segment: Segment, scan: SegmentScan) -> None:
+        """Cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
-        if made.header_problem is not None:
-            # Every field except `skipped_from` is known from elsewhere. The old bytes are copied aside before
-            # the header is rewritten.
-            self._copy_aside(segment.path, "header", 0, HEADER_SIZE)
-            self.report.add_reason(
-                f"{segment.path.name}: its header was written anew ({made.header_problem})."
-            )
-            index = made.index
-            header = new_header(self.instance, index.epoch, segment.first_sequence, index.first_at, self.log)
-            encoded = encode_header(header)
-            index.header_crc = header_crc(encoded)
-            self.files.pwritev(handle.fd, [encoded], 0)
-        if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
-            self.files.truncate(handle.fd, made.index.end)
+        if scan.torn is not None or (segment.sealed and scan.index.end < segment.path.stat().st_size):
+            self.files.truncate(handle.fd, scan.index.end)
         self.files.fsync(handle.fd)
 
     # Records that may not be on disk.
 
-    def _copied(self, segment: Segment) -> list[Segment]:
+    def _rewrite_unsynced(self, segment: Segment) -> list[Segment]:
         """Return the segment cut at the durable mark, and a new, synced segment with the rest."""
-        behind = [one for one in _batches(segment) if one.last_sequence > self._mark.sequence]
+        behind = [one for one in _iter_batches(segment) if one.last_sequence > self._mark.sequence]
         start, first = behind[0].start, behind[0].first_sequence
         path = self.directory / segment_name(self.instance, first)
-        skipped_from = segment.index.skipped_from if path == segment.path else 0
-        header = new_header(
-            self.instance, segment.index.epoch, first, behind[0].accepted_at, self.log, skipped_from
-        )
+        header = self._heads[segment.path].header
+        assert header is not None, "a damaged header was restored before"
+        if path != segment.path:
+            header = header._replace(
+                first_sequence=first,
+                created_at=behind[0].accepted_at,
+                skipped_from=0,
+                skips_unknown=False,
+            )
         file = OpenFile(segment.path)
         content = memoryview(mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ))
         parts = (content[one.start : one.end] for one in behind)
         replace_durably(self.files, path, encode_header(header), *parts)
-        made = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
+        rewritten = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
         self.report.add_reason(
-            f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written"
+            f"Records {first} to {rewritten.index.last_sequence} weren't known to be on disk and were written"
             " again."
         )
-        return [made] if path == segment.path else [self._cut(segment, start), made]
+        return [rewritten] if path == segment.path else [self._truncate(segment, start), rewritten]
 
-    def _cut_before(self, segment: Segment, following: Segment) -> Segment:
+    def _truncate_before(self, segment: Segment, following: Segment) -> Segment:
         """Return the segment cut where the next one begins.
 
         A crash during a copy left these records in both; the next segment was synced before it got its name.
         """
         start, end = next(
             (one.start, segment.index.end)
-            for one in _batches(segment)
+            for one in _iter_batches(segment)
             if one.last_sequence >= following.first_sequence
         )
         if following.index.last_sequence < segment.index.last_sequence:
@@ -465,9 +518,9 @@ class JournalRecovery:
             self.report.add_reason(
                 f"{segment.path.name} was cut at byte {start}: the next one holds these records."
             )
-        return self._cut(segment, start)
+        return self._truncate(segment, start)
 
-    def _cut(self, segment: Segment, end: int) -> Segment:
+    def _truncate(self, segment: Segment, end: int) -> Segment:
         """Cut a segment at offset `end`, sync it, and return it as sealed."""
         handle = OpenFile(segment.path, os.O_RDWR)
         self.files.truncate(handle.fd, end)
@@ -478,22 +531,23 @@ class JournalRecovery:
     def _write_sidecar(self, segment: Segment) -> None:
         replace_durably(self.files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index))
 
-    def _join(self) -> None:
+    def _join_segments(self) -> None:
         """Report records missing between segments and at the end, and set the next sequence."""
         for earlier, later in pairwise(self.segments):
             expected = earlier.index.last_sequence + 1
             if later.index.last_before >= expected:
-                self._missing(earlier, expected, later.index.last_before)
+                reason = later.index.reason_missing_before
+                self._report_missing(earlier, expected, later.index.last_before, reason)
         if self.segments:
             self.next_sequence = self.segments[-1].index.last_sequence + 1
         self.epoch = max([self._mark.epoch, *(segment.index.epoch for segment in self.segments)]) + 1
         if self.acknowledged >= self.next_sequence:
             if self.segments:
-                self._missing(self.segments[-1], self.next_sequence, self.acknowledged)
+                self._report_missing(self.segments[-1], self.next_sequence, self.acknowledged)
             # These sequences were acknowledged: they never name other records.
             self.next_sequence = self.acknowledged + 1
-        self.settled = self.next_sequence - 1
-        if self._mark.reserved > self.settled:
+        self.last_stored = self.next_sequence - 1
+        if self._mark.reserved > self.last_stored:
             self._skip(self.next_sequence, self._mark.reserved)
 
     def _skip(self, first: int, last: int) -> None:
@@ -508,15 +562,17 @@ class JournalRecovery:
     @property
     def mark(self) -> FrontierMark:
         """Durable mark of the log as found, for the frontier file."""
-        return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
+        return FrontierMark(self.last_stored, self.log, self.epoch, self.given_up, self._mark.reserved)
 
-    def _missing(self, earlier: Segment, first: int, last: int) -> None:
+    def _report_missing(self, earlier: Segment, first: int, last: int, reason: str = MISSING_RECORDS) -> None:
         """Report missing records after a segment."""
-        hole = MissingRange(
-            earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
-        )
+        hole = MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, reason)
         self.report.quarantined.append(hole)
-        self.report.add_reason(f"Records {first} to {last} are missing behind {earlier.path.name}.")
+        self.report.add_reason(
+            f"Records {first} to {last} are missing behind {earlier.path.name}."
+            if reason == MISSING_RECORDS
+            else f"It isn't known whether records {first} to {last} existed behind {earlier.path.name}."
+        )
 
     def _recover_publishers(self) -> None:
         """Load the publishers: from `.clients.ack` up to its sequence, from the log after that.
@@ -524,14 +580,14 @@ class JournalRecovery:
         Reads the whole log if the file is lost or ahead of the log.
         """
         upto = 0
-        kept = read_publisher_sequences(publisher_sequences_path(self.directory, self.instance))
-        if kept is not None and kept[0] < self.next_sequence:
-            upto, self.publishers = kept
+        stored = read_publisher_sequences(publisher_sequences_path(self.directory, self.instance))
+        if stored is not None and stored[0] < self.next_sequence:
+            upto, self.publishers = stored
         behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
         for segment in behind:
-            made = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
-            for name, sessions in made.publishers.items():
-                self.publishers.note_all(name, sessions)
+            scan = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
+            for name, sessions in scan.publishers.items():
+                self.publishers.merge_sessions(name, sessions)
         if len(behind) > 1:
             # The file was lost or old: the next opening must not read these segments again. Their records are
             # synced by now.
@@ -561,7 +617,7 @@ class _StoredBatch(NamedTuple):
     accepted_at: int
 
 
-def _batches(segment: Segment) -> Iterator[_StoredBatch]:
+def _iter_batches(segment: Segment) -> Iterator[_StoredBatch]:
     """Yield the whole batches of a segment, skipping missing ranges."""
     source = open_source(segment.path)
     offset, end = HEADER_SIZE, segment.index.end

@@ -60,23 +60,23 @@ def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
     try:
         if int(crc, 16) != crc32c(text):
             raise ValueError("its checksum doesn't fit")
-        return [RemovalRecord(**told) for told in orjson.loads(text)]
+        return [RemovalRecord(**document) for document in orjson.loads(text)]
     except (ValueError, TypeError) as error:
         raise _damaged(path, str(error)) from None
 
 
-def append_removal(files: FileSystem, directory: Path, instance: str, made: RemovalRecord) -> None:
+def append_removal(files: FileSystem, directory: Path, instance: str, removal: RemovalRecord) -> None:
     """Add a receipt durably.
 
     It replaces one with the same first record, left by a removal that a crash interrupted.
     """
-    known = [old for old in read_removals(directory, instance) if old.first != made.first]
-    kept = _bounded([*known, made])
+    known = [old for old in read_removals(directory, instance) if old.first != removal.first]
+    kept = _limit_removals([*known, removal])
     text = orjson.dumps([removal._asdict() for removal in kept])
     replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
 
 
-def _bounded(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
+def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
     kept = sorted(removals)
     while len(kept) > MAX_REMOVALS:
         one, two = kept[:2]
@@ -95,11 +95,11 @@ def _bounded(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
     return kept
 
 
-def _damaged(path: Path, why: str) -> JournalError:
+def _damaged(path: Path, reason: str) -> JournalError:
     details: dict[str, Any] = {"file": path.name, "offset": 0}
     return JournalError(
         "journal_damaged",
-        f"{path.name}, which says what was removed, can't be read: {why}.",
+        f"{path.name}, which says what was removed, can't be read: {reason}.",
         "Move it away: what is missing from the log's beginning then counts as lost, and removing works"
         " again.",
         **details,

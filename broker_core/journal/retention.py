@@ -62,7 +62,7 @@ def plan_retention(
     skipped: list[SkippedSegment] = []
     blocked: SkippedSegment | None = None
     for segment in _plausible(segments, now_ns):
-        stays = _why_not(action, segment, older_than_ns, now_ns)
+        stays = _find_skip(action, segment, older_than_ns, now_ns)
         if action == "remove":
             stays = (
                 stays or _needed(segment, pins) or (blocked and structs.replace(blocked, name=segment.name))
@@ -73,7 +73,7 @@ def plan_retention(
         skipped.append(stays)
         if blocked is None:
             why = f"an older segment stays ({segment.name}), and the log may have no gaps"
-            blocked = _left(segment, why, "gap")
+            blocked = _skip_segment(segment, why, "gap")
     return RetentionPlan(chosen, skipped)
 
 
@@ -91,19 +91,19 @@ def _plausible(segments: Sequence[SegmentInfo], now_ns: int) -> list[SegmentInfo
     return found[::-1]
 
 
-def _why_not(
+def _find_skip(
     action: JournalAction, segment: SegmentInfo, older_than_ns: int, now_ns: int
 ) -> SkippedSegment | None:
     if segment.state == "current":
-        return _left(segment, "it is being written", "current")
+        return _skip_segment(segment, "it is being written", "current")
     if action == "archive" and segment.state == "archived":
-        return _left(segment, "it is archived already", "archived")
+        return _skip_segment(segment, "it is archived already", "archived")
     if action == "compress" and segment.compressed:
-        return _left(segment, "it is compressed already", "compressed")
+        return _skip_segment(segment, "it is compressed already", "compressed")
     if segment.last_at >= older_than_ns:
-        age, wanted = now_ns - segment.last_at, now_ns - older_than_ns
-        why = f"its newest record is {age // _NS_PER_S} s old, younger than {wanted // _NS_PER_S} s"
-        return _left(segment, why, "young")
+        age, minimum_age = now_ns - segment.last_at, now_ns - older_than_ns
+        why = f"its newest record is {age // _NS_PER_S} s old, younger than {minimum_age // _NS_PER_S} s"
+        return _skip_segment(segment, why, "young")
     return None
 
 
@@ -116,8 +116,8 @@ def _needed(segment: SegmentInfo, pins: Sequence[Pin]) -> SkippedSegment | None:
     slowest = min(holding, key=lambda pin: pin.sequence)
     more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
     why = f"needed by {', '.join(owners[:_NAMED])}{more}"
-    return _left(segment, why, slowest.kind.replace(" ", "_"))
+    return _skip_segment(segment, why, slowest.kind.replace(" ", "_"))
 
 
-def _left(segment: SegmentInfo, why: str, reason: str) -> SkippedSegment:
+def _skip_segment(segment: SegmentInfo, why: str, reason: str) -> SkippedSegment:
     return SkippedSegment(name=segment.name, why=why, reason=reason)

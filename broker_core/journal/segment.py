@@ -12,7 +12,7 @@ Little-endian. A segment starts with 4,096 bytes:
 
     +-----------------------------------------------------------------------------------+
     | 0  magic "SLUICEJ1" | 8 version u32 = 1 | 12 header_crc u32                        |
-    | 16 origin u64 | 24 epoch u32 | 28 zero u32 | 32 first_sequence u64                 |
+    | 16 origin u64 | 24 epoch u32 | 28 flags u32 | 32 first_sequence u64                |
     | 40 created_at i64 | 48 name_length u16 | 50 instance name, 64 bytes, zero-padded   |
     | 114 log, a UUID's 16 bytes | 130 skipped_from u64 | 138 zeros to 4,096               |
     +-----------------------------------------------------------------------------------+
@@ -25,6 +25,8 @@ Little-endian. A segment starts with 4,096 bytes:
 * log is the identity of the whole log, created at its first opening.
 * skipped_from: the sequences from it to first_sequence - 1 name no record and never will. They were reserved
   for records that are shown before they are stored (frontier_file.py). 0: none.
+* flags: bit 0 says that recovery rebuilt a damaged header without the original `skipped_from`. Then sequences
+  missing right before the segment were skipped, or their records are lost.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ VERSION = 1
 HEADER_SIZE = 4_096
 _HEADER = struct.Struct("<8sIIQIIQqH64s16sQ")
 _CRC_AT = 12
+_SKIPS_UNKNOWN = 1
+"""Bit of the flags."""
 SUFFIX = ".journal"
 SUFFIX_COMPRESSED = ".journal.gz"
 SUFFIX_INDEX = ".index.gz"
@@ -72,6 +76,8 @@ class SegmentHeader(NamedTuple):
     yet."""
     skipped_from: int = 0
     """First of the skipped sequences right before this segment, which name no record; 0: none."""
+    skips_unknown: bool = False
+    """Whether `skipped_from` was lost: missing sequences before this segment may have been skipped."""
 
 
 class SegmentInfo(NamedTuple):
@@ -115,7 +121,7 @@ def encode_header(header: SegmentHeader) -> bytes:
         0,
         header.origin,
         header.epoch,
-        0,
+        _SKIPS_UNKNOWN if header.skips_unknown else 0,
         header.first_sequence,
         header.created_at,
         len(name),
@@ -131,9 +137,7 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     """Parse the first 4,096 bytes of a segment. Raises JournalError journal_damaged with the reason."""
     if len(raw) < HEADER_SIZE:
         raise damaged_segment_error(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
-    magic, version, crc, origin, epoch, _, first, created_at, length, name, log, skipped = (
-        _HEADER.unpack_from(raw)
-    )
+    magic, version, crc = _HEADER.unpack_from(raw)[:3]
     if magic != MAGIC:
         raise damaged_segment_error(path, 0, "it doesn't start with SLUICEJ1")
     if version != VERSION:
@@ -142,8 +146,22 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
     plain[_CRC_AT : _CRC_AT + 4] = bytes(4)
     if crc32c(plain) != crc:
         raise damaged_segment_error(path, _CRC_AT, "its header's checksum doesn't fit")
+    return unchecked_header(raw)
+
+
+def unchecked_header(raw: Buffer) -> SegmentHeader:
+    """Parse a header's fields without checking them; bytes of the name that aren't UTF-8 are replaced."""
+    _, _, crc, origin, epoch, flags, first, created_at, length, name, log, skipped = _HEADER.unpack_from(raw)
     return SegmentHeader(
-        name[:length].decode(), origin, epoch, first, created_at, UUID(bytes=log), crc, skipped
+        name[:length].decode(errors="replace"),
+        origin,
+        epoch,
+        first,
+        created_at,
+        UUID(bytes=log),
+        crc,
+        skipped,
+        bool(flags & _SKIPS_UNKNOWN),
     )
 
 
@@ -171,17 +189,28 @@ def new_header(
     created_at: int,
     log: UUID,
     skipped_from: int = 0,
+    *,
+    skips_unknown: bool = False,
 ) -> SegmentHeader:
     """Return the header of a segment of this instance."""
     origin = hash64(instance)
-    return SegmentHeader(instance, origin, epoch, first_sequence, created_at, log, skipped_from=skipped_from)
+    return SegmentHeader(
+        instance,
+        origin,
+        epoch,
+        first_sequence,
+        created_at,
+        log,
+        skipped_from=skipped_from,
+        skips_unknown=skips_unknown,
+    )
 
 
-def damaged_segment_error(path: Path, offset: int, why: str) -> JournalError:
+def damaged_segment_error(path: Path, offset: int, reason: str) -> JournalError:
     """Return the error for damaged bytes of a segment."""
     return JournalError(
         "journal_damaged",
-        f"{path.name} is damaged at byte {offset}: {why}.",
+        f"{path.name} is damaged at byte {offset}: {reason}.",
         "Run `manage.py journal verify`, then `repair`; the damaged bytes are kept.",
         file=path.name,
         offset=offset,

@@ -67,6 +67,8 @@ class VerifyReport(NamedTuple):
     unsynced: bool = False
     skipped_from: int = 0
     """First of the skipped sequences right before the segment, which name no record; 0: none."""
+    skips_unknown: bool = False
+    """Whether missing sequences right before the segment may have been skipped: its header was damaged."""
 
     @property
     def is_ok(self) -> bool:
@@ -79,7 +81,7 @@ class VerifyReport(NamedTuple):
 
 
 @contextmanager
-def _made(path: Path) -> Iterator[OpenFile]:
+def _create_file(path: Path) -> Iterator[OpenFile]:
     """Open a new file, closed at the end and removed on any error.
 
     Raises JournalError disk_full on a full disk, else journal_failed.
@@ -103,14 +105,14 @@ def copy_segment(src: Path, dst: Path, progress: Progress = no_progress) -> str:
     """
     written = hashlib.sha256()
     total = src.stat().st_size
-    with src.open("rb") as source, _made(dst) as target:
+    with src.open("rb") as source, _create_file(dst) as target:
         done = 0
         while chunk := source.read(MEMBER_SIZE):
             _write(target, chunk)
             written.update(chunk)
             done += len(chunk)
             progress(done, total)
-        _settle(target)
+        _sync_and_evict(target)
         if _digest(target) != written.hexdigest():
             raise JournalError(
                 "journal_damaged",
@@ -138,7 +140,7 @@ def _digest(file: OpenFile, progress: Progress = no_progress) -> str:
     return found.hexdigest()
 
 
-def _settle(file: OpenFile) -> None:
+def _sync_and_evict(file: OpenFile) -> None:
     """Sync the file and drop it from the kernel's memory, so that it is read back from the disk."""
     os.fsync(file.fd)
     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -160,15 +162,15 @@ def compress_segment(src: Path, dst: Path, progress: Progress = no_progress) -> 
             "journal_compressed", f"{src.name} is compressed already.", "There is nothing left to do."
         )
     source = open_source(src)
-    with _made(dst) as target:
-        for offset, raw in _stretches(source):
+    with _create_file(dst) as target:
+        for offset, raw in _iter_members(source):
             _write(target, encode_member(raw, offset))
             progress(offset + len(raw), source.length)
-        _settle(target)
+        _sync_and_evict(target)
         _compare(source, target)
 
 
-def _stretches(source: SegmentSource) -> Iterator[tuple[int, memoryview]]:
+def _iter_members(source: SegmentSource) -> Iterator[tuple[int, memoryview]]:
     """Yield (offset, raw bytes) of each member: the header, then whole batches of about a MiB.
 
     Damaged bytes become a member of their own, so that compressing loses no bytes that a repair might use.
@@ -216,4 +218,5 @@ def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
         torn,
         found.header_problem or "",
         skipped_from=index.skipped_from,
+        skips_unknown=index.skips_unknown,
     )

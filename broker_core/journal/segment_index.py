@@ -24,13 +24,19 @@ import numpy as np
 
 from broker_core.batch import Batch
 from broker_core.bookmark import MAX_SEQUENCE
-from broker_core.journal.segment import HEADER_SIZE
+from broker_core.journal.segment import HEADER_SIZE, SegmentHeader
 from broker_core.journal.topic_index import MAX_PAIRS, MAX_TOPICS, Mask, TopicIndex
 
 ENTRY_BYTES = 64 * 1024
 """Approximate bytes of a segment per index entry."""
-MAX_STRETCHES = 64
+MAX_CHECKED_RANGES = 64
 """Maximum number of ranges that `may_contain_topic` checks; beyond it the answer is True."""
+MISSING_RECORDS = "the records aren't there"
+"""Reason of a missing range without bytes."""
+UNKNOWN_RECORDS = (
+    "it isn't known whether records ever had these numbers: the segment header that said so was damaged"
+)
+"""Reason of a missing range that may consist of skipped sequences."""
 
 
 class MissingRange(NamedTuple):
@@ -64,15 +70,15 @@ class IndexEntries:
         "numbers",
         "offsets",
         "pairs",
-        "places_only",
+        "positions_only",
         "sealed",
         "sequences",
         "topics",
         "unlisted",
     )
 
-    def __init__(self, *, places_only: bool = False, sealed: TopicIndex | None = None) -> None:
-        self.places_only = places_only
+    def __init__(self, *, positions_only: bool = False, sealed: TopicIndex | None = None) -> None:
+        self.positions_only = positions_only
         """Whether only positions were loaded: no topics, and perhaps not every range."""
         self.sequences = array("Q")
         self.offsets = array("Q")
@@ -124,6 +130,7 @@ class SegmentIndex:
         "last_sequence",
         "records",
         "skipped_from",
+        "skips_unknown",
     )
 
     def __init__(self, instance: str, first_sequence: int, epoch: int) -> None:
@@ -140,6 +147,8 @@ class SegmentIndex:
         self.holes: tuple[MissingRange, ...] = ()
         self.skipped_from = 0
         """First of the skipped sequences right before the segment, from its header; 0: none."""
+        self.skips_unknown = False
+        """Whether missing sequences right before the segment may have been skipped, from its header."""
         self._next_entry = 0
         self._entries: IndexEntries | None = IndexEntries()
         self._entry_topics: set[str] = set()
@@ -148,6 +157,16 @@ class SegmentIndex:
     def last_before(self) -> int:
         """Newest sequence before the segment that names a record, by its header."""
         return (self.skipped_from or self.first_sequence) - 1
+
+    @property
+    def reason_missing_before(self) -> str:
+        """Reason for a missing range right before the segment."""
+        return UNKNOWN_RECORDS if self.skips_unknown else MISSING_RECORDS
+
+    def set_header(self, header: SegmentHeader) -> None:
+        """Set what the index has of its segment's header, except the epoch, which the batches raise."""
+        self.header_crc = header.crc
+        self.skipped_from, self.skips_unknown = header.skipped_from, header.skips_unknown
 
     def add(self, offset: int, batch: Batch) -> None:
         """Add the batch written at `offset`. The most frequent call of the journal after the write itself."""
@@ -210,14 +229,14 @@ class SegmentIndex:
         """
         # This order matters: the writer stores a range's topics before it begins the next one.
         last, entries = self._entry_topics, self._entries
-        known = entries is not None and entries.sealed is None and not entries.places_only
+        known = entries is not None and entries.sealed is None and not entries.positions_only
         if entries is None or not known or self.holes or topic in last:
             return True
         number = entries.numbers.get(topic)
         if number is None:
             return entries.unlisted
         first = max(bisect_right(entries.sequences, sequence) - 1, 0)
-        if len(entries.topics) - first > MAX_STRETCHES:
+        if len(entries.topics) - first > MAX_CHECKED_RANGES:
             return True
         return any(one is None or number in one for one in entries.topics[first:])
 
@@ -225,7 +244,7 @@ class SegmentIndex:
     def topic_index(self) -> TopicIndex | None:
         """Topics by range; None when unknown. Built at each call while the segment is written."""
         entries = self._entries
-        if entries is None or entries.places_only:
+        if entries is None or entries.positions_only:
             return None
         if entries.sealed is not None:
             return entries.sealed
@@ -237,13 +256,13 @@ class SegmentIndex:
     def entries(self) -> list[tuple[int, int, int]]:
         """Return (sequence, offset, at) of each range."""
         entries = self._entries
-        if entries is None or entries.places_only:
+        if entries is None or entries.positions_only:
             return []
         return list(zip(entries.sequences, entries.offsets, entries.ats, strict=True))
 
     def ranges_to_read(
         self,
-        wanted: Mask | None,
+        selection: Mask | None,
         first: int = 0,
         last: int = MAX_SEQUENCE,
         since: int = 0,
@@ -259,15 +278,15 @@ class SegmentIndex:
             until: Latest acceptance time, ns UTC, inclusive.
         """
         entries = self._entries
-        if entries is None or entries.places_only or not entries.sequences:
+        if entries is None or entries.positions_only or not entries.sequences:
             return [IndexedRange(self.first_sequence, self.last_sequence, HEADER_SIZE, self.end)]
         sequences, offsets = np.array(entries.sequences), np.array(entries.offsets)
         ats = np.array(entries.ats)
         chosen = (sequences <= last) & (ats <= until)
         chosen[:-1] &= (sequences[1:] > first) & (ats[1:] >= since)
         chosen[-1] &= self.last_sequence >= first and self.last_at >= since
-        if wanted is not None:
-            chosen &= wanted
+        if selection is not None:
+            chosen &= selection
         edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
         begins, ends = edges[::2], edges[1::2]
         return [
@@ -297,12 +316,12 @@ class SegmentIndex:
     @property
     def is_complete(self) -> bool:
         """Whether every entry is loaded, with its topics."""
-        return self._entries is not None and not self._entries.places_only
+        return self._entries is not None and not self._entries.positions_only
 
     def set_entries(self, entries: IndexEntries | None) -> None:
         """Set the entries of the same segment, or drop them with None."""
         self._entries = entries
 
-    def take_entries(self, other: SegmentIndex) -> None:
+    def copy_entries(self, source: SegmentIndex) -> None:
         """Copy the entries from another index of the same segment."""
-        self._entries, self._entry_topics = other._entries, other._entry_topics
+        self._entries, self._entry_topics = source._entries, source._entry_topics

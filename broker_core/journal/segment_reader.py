@@ -30,13 +30,14 @@ from broker_core.journal.files import OpenFile
 from broker_core.journal.publishers import Publishers
 from broker_core.journal.segment import (
     HEADER_SIZE,
+    SUFFIX_COMPRESSED,
     SegmentHeader,
     damaged_segment_error,
     decode_header,
     is_segment_of,
     other_log_error,
 )
-from broker_core.journal.segment_index import MissingRange, SegmentIndex
+from broker_core.journal.segment_index import MISSING_RECORDS, MissingRange, SegmentIndex
 
 CHUNK = 1024 * 1024
 """Bytes per read of a scan."""
@@ -80,17 +81,16 @@ class RawSegmentSource:
         return offset + 8
 
 
-def open_source(path: Path, kept: GzipMemberCache | None = None) -> SegmentSource:
-    """Open a segment's file for reading; its first bytes determine the form. Raises OSError.
+def open_source(path: Path, cache: GzipMemberCache | None = None) -> SegmentSource:
+    """Open a segment's file for reading. Raises OSError.
 
-    `kept` is the cache for inflated members, by default the one of the process.
+    Its name or its first bytes say that it is compressed: the name of a copy doesn't, and the bytes may be
+    damaged.
+    `cache` is the cache for inflated members, by default the one of the process.
     """
     file = OpenFile(path)
-    return (
-        CompressedSegmentSource(file, kept)
-        if os.pread(file.fd, 2, 0) == GZIP_MAGIC
-        else RawSegmentSource(file)
-    )
+    compressed = path.name.endswith(SUFFIX_COMPRESSED) or os.pread(file.fd, 2, 0) == GZIP_MAGIC
+    return CompressedSegmentSource(file, cache) if compressed else RawSegmentSource(file)
 
 
 def read_header(source: SegmentSource) -> SegmentHeader:
@@ -112,10 +112,14 @@ def check_source(source: SegmentSource, instance: str, first_sequence: int, log:
 
 
 class SegmentHead(NamedTuple):
-    """Header of a segment's file, None if unreadable, and whether the file was never written."""
+    """Header of a segment's file, None if unreadable, and whether the file was never written.
+
+    `problem` is the reason why the header can't be read.
+    """
 
     header: SegmentHeader | None
     empty: bool
+    problem: str = ""
 
 
 def read_segment_head(path: Path) -> SegmentHead:
@@ -130,8 +134,8 @@ def read_segment_head(path: Path) -> SegmentHead:
     try:
         head = read_first_member(file) if raw.startswith(GZIP_MAGIC) else raw
         return SegmentHead(None if empty else decode_header(head[:HEADER_SIZE], path), empty)
-    except JournalError:
-        return SegmentHead(None, empty)
+    except JournalError as error:
+        return SegmentHead(None, empty, error.sentence)
     finally:
         file.close()
 
@@ -147,7 +151,7 @@ class BatchScan(NamedTuple):
 
 ZEROS = "zeros where a batch should start"
 """Problem at the end of the content in a preallocated file."""
-CUT = "a batch is cut off"
+TRUNCATED = "a batch is cut off"
 """Problem at a batch whose end is missing."""
 
 
@@ -180,7 +184,7 @@ def scan_batches(source: SegmentSource, offset: int, end: int, max_bytes: int) -
         offsets.append(offset + at)
         at = stop
     if not batches and problem is None and offset < end:
-        problem = ZEROS if not any(view) else CUT
+        problem = ZEROS if not any(view) else TRUNCATED
     return BatchScan(batches, offsets, offset + at, problem if not batches else None)
 
 
@@ -202,7 +206,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
 
     The batch must have this origin and a sequence > `after`.
     """
-    start = _behind(source, offset, end, origin, after)
+    start = _search_start(source, offset, end, origin, after)
     while start < end:
         try:
             raw = bytes(source.read(start, min(CHUNK, end - start)))
@@ -221,7 +225,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
     return None
 
 
-def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
+def _search_start(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
     """Return the offset to search from: after a batch with a valid header, else after the unreadable bytes.
 
     The payload of a batch with a valid header is never searched: a body may have bytes that look like a
@@ -277,7 +281,7 @@ class SegmentScan:
     index: SegmentIndex
     publishers: Publishers = field(default_factory=Publishers)
     torn: tuple[int, int] | None = None
-    torn_why: str = ""
+    torn_reason: str = ""
     header_problem: str | None = None
     log: UUID | None = None
     """Identity of the log that it belongs to, from its header."""
@@ -291,30 +295,31 @@ def scan_segment(
     `sealed` is the index from its sidecar, if there is one. It gives the end of the content if that is
     damaged.
     """
-    made = SegmentScan(SegmentIndex(instance, first_sequence, 0))
+    scan = SegmentScan(SegmentIndex(instance, first_sequence, 0))
     try:
         header = read_header(source)
-        made.index.epoch, made.log, made.index.header_crc = header.epoch, header.log, header.crc
-        made.index.skipped_from = header.skipped_from
+        scan.index.epoch, scan.log = header.epoch, header.log
+        scan.index.set_header(header)
         if (header.instance, header.first_sequence) != (instance, first_sequence):
-            made.header_problem = (
+            scan.header_problem = (
                 f"it says {header.instance}.{header.first_sequence}, its name says otherwise"
             )
     except JournalError as error:
-        made.header_problem = error.sentence
+        scan.header_problem = error.sentence
+        scan.index.skips_unknown = True
     offset, end, origin = HEADER_SIZE, source.length, hash64(instance)
     while offset < end:
         found = scan_batches(source, offset, end, CHUNK)
         for at, batch in zip(found.offsets, found.batches, strict=True):
-            _add(made, at, batch)
+            _add_batch(scan, at, batch)
         offset = found.stopped_at
         if found.problem is None:
             continue
         # Whole batches after the damage make it a missing range. Without any, the sidecar decides whether
         # records are lost or this is the end of the content.
-        following = find_next_batch(source, offset, end, origin, made.index.last_sequence)
+        following = find_next_batch(source, offset, end, origin, scan.index.last_sequence)
         if following is None and sealed is not None and sealed.end > offset:
-            index = made.index
+            index = scan.index
             lost = MissingRange(
                 first_sequence,
                 offset,
@@ -330,28 +335,28 @@ def scan_segment(
             )
             break
         if following is None:
-            _finish(made, source, offset, end, found.problem)
+            _find_content_end(scan, source, offset, end, found.problem)
             break
-        _add_hole(made.index, offset, following, source, found.problem)
+        _add_hole(scan.index, offset, following, source, found.problem)
         offset = following
-    return made
+    return scan
 
 
-def _add(made: SegmentScan, at: int, batch: Batch) -> None:
+def _add_batch(scan: SegmentScan, at: int, batch: Batch) -> None:
     """Add a batch to a scan; a jump of the sequence becomes a missing range without bytes."""
-    index = made.index
+    index = scan.index
     expected = index.last_sequence + 1
     if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
         missing = MissingRange(
-            index.first_sequence, at, 0, expected, batch.first_sequence - 1, "the records aren't there"
+            index.first_sequence, at, 0, expected, batch.first_sequence - 1, MISSING_RECORDS
         )
         index.holes = (*index.holes, missing)
     index.add(at, batch)
     if batch.last_publisher_sequence:
-        made.publishers.note(batch.publisher_name, batch.session, batch.last_publisher_sequence)
+        scan.publishers.note(batch.publisher_name, batch.session, batch.last_publisher_sequence)
 
 
-def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, why: str) -> None:
+def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, reason: str) -> None:
     """Add the missing range whose bytes end at the batch at `following`."""
     after = scan_batches(source, following, source.length, 1).batches[0]
     hole = MissingRange(
@@ -360,12 +365,12 @@ def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentS
         following - offset,
         index.last_sequence + 1,
         after.first_sequence - 1,
-        why,
+        reason,
     )
     index.holes = (*index.holes, hole)
 
 
-def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
+def _find_content_end(scan: SegmentScan, source: SegmentSource, offset: int, end: int, reason: str) -> None:
     """Set the content's end after the last whole batch; bytes there that aren't zeros are a torn tail."""
     last = offset
     at = offset
@@ -378,11 +383,11 @@ def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why
             continue
         if not raw:
             break
-        kept = len(raw.rstrip(b"\0"))
-        if kept:
-            last = at + kept
+        content_length = len(raw.rstrip(b"\0"))
+        if content_length:
+            last = at + content_length
         at += len(raw)
-    made.index.end = offset
+    scan.index.end = offset
     if last > offset:
-        made.torn = (offset, min(last + (-last % 8), end))
-        made.torn_why = why
+        scan.torn = (offset, min(last + (-last % 8), end))
+        scan.torn_reason = reason

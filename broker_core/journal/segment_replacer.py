@@ -48,7 +48,7 @@ class SegmentReplacer:
         self._files = files
         self._log = log
         self._lock = lock
-        self._one_at_a_time = Lock()
+        self._swap_lock = Lock()
         self._archive_directory = archive_directory
         self._needed_by = needed_by
 
@@ -62,7 +62,7 @@ class SegmentReplacer:
             raise OperatorError(
                 "no_archive", "This instance has no archive directory.", "Set one in the instance's settings."
             )
-        with self._one_at_a_time:
+        with self._swap_lock:
             old = self._sealed(name)
             if old.archived:
                 raise OperatorError(
@@ -77,7 +77,7 @@ class SegmentReplacer:
         Raises OperatorError unknown_journal, journal_current, journal_compressed or bad_prepared_file;
         JournalError when the disk refuses.
         """
-        with self._one_at_a_time:
+        with self._swap_lock:
             old = self._sealed(name)
             if old.compressed:
                 raise OperatorError(
@@ -162,7 +162,7 @@ class SegmentReplacer:
         Raises OperatorError journal_gap when `names` are not the oldest segments, journal_current or
         journal_pinned; JournalError when the disk refuses.
         """
-        with self._one_at_a_time:
+        with self._swap_lock:
             chosen = self._log.segments[: len(names)]
             if not chosen or [segment.path.name for segment in chosen] != list(names):
                 raise OperatorError(
@@ -174,12 +174,12 @@ class SegmentReplacer:
                 self._refuse_if_needed(segment)
             infos = [segment.info() for segment in chosen]
             try:
-                self._note(_noted(infos, now_ns))
+                self._note(_removal_record(infos, now_ns))
             except OSError as error:
                 raise journal_error(error, "the note of what is removed") from error
             with self._lock:
-                held = self._log.segments[len(chosen) :]
-                self._log.replace(held)
+                remaining = self._log.segments[len(chosen) :]
+                self._log.replace(remaining)
             for segment in chosen:
                 self._unlink(segment, keep_sidecar=False)
         nbytes = sum(info.nbytes for info in infos)
@@ -192,7 +192,7 @@ class SegmentReplacer:
             records=sum(info.records for info in infos),
             first_sequence=infos[0].first_sequence,
             last_sequence=infos[-1].last_sequence,
-            first_held=held[0].first_sequence if held else 0,
+            first_held=remaining[0].first_sequence if remaining else 0,
             first_at=infos[0].first_at,
             last_at=max(info.last_at for info in infos),
         )
@@ -217,7 +217,7 @@ def _current(segment: Segment) -> OperatorError:
     )
 
 
-def _noted(infos: Sequence[SegmentInfo], now_ns: int) -> RemovalRecord:
+def _removal_record(infos: Sequence[SegmentInfo], now_ns: int) -> RemovalRecord:
     return RemovalRecord(
         infos[0].first_sequence,
         infos[-1].last_sequence,

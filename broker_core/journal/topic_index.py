@@ -43,24 +43,26 @@ _LIMITS = np.array([1 << 7 * more for more in range(1, 5)])
 class TopicIndex:
     """Topics of a sealed segment, and the ranges that have each. Immutable."""
 
-    __slots__ = ("_any", "_bounds", "_names", "_places", "stretches")
+    __slots__ = ("_any", "_bounds", "_names", "_positions", "range_count")
 
-    def __init__(self, names: bytes, stretches: int, any_topic: bytes, lengths: _Ints, places: bytes) -> None:
-        self.stretches = stretches
+    def __init__(
+        self, names: bytes, range_count: int, any_topic: bytes, lengths: _Ints, positions: bytes
+    ) -> None:
+        self.range_count = range_count
         self._names = b"\0" + names
         """Names with a zero byte before and after each."""
         self._any = any_topic
         self._bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        self._places = places
+        self._positions = positions
         if (
             (len(names) and names[-1])
             or names.count(b"\0") != len(lengths)
-            or self._bounds[-1] != len(places)
+            or self._bounds[-1] != len(positions)
         ):
             raise ValueError("the topics don't fit their places")
 
     @classmethod
-    def build(cls, names: Collection[str], stretches: Sequence[Sequence[int] | None]) -> TopicIndex:
+    def build(cls, names: Collection[str], ranges: Sequence[Sequence[int] | None]) -> TopicIndex:
         """Build the index from the topics of each range, as indexes into `names`.
 
         A range is None if its topics are unknown: then it may have any topic. A name that no range lists may
@@ -68,24 +70,24 @@ class TopicIndex:
         """
         encoded = [name.encode() for name in names]
         if any(b"\0" in name for name in encoded):  # no broker accepts such a topic
-            encoded, stretches = [], [None] * len(stretches)
+            encoded, ranges = [], [None] * len(ranges)
         order = sorted(range(len(encoded)), key=encoded.__getitem__)
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
-        numbers = [np.array(() if one is None else one, np.int64) for one in stretches]
+        numbers = [np.array(() if one is None else one, np.int64) for one in ranges]
         counts = [len(one) for one in numbers]
         topics = rank[np.concatenate(numbers)] if sum(counts) else np.zeros(0, np.int64)
-        places = np.repeat(np.arange(len(stretches)), counts)
+        positions = np.repeat(np.arange(len(ranges)), counts)
         # NumPy sorts 16-bit keys by radix sort, without comparing.
         sort = np.argsort(topics.astype(np.uint16) if len(order) <= MAX_TOPICS else topics, kind="stable")
-        topics, places = topics[sort], places[sort]
-        often = np.bincount(topics, minlength=len(order)) * 2 > len(stretches)
+        topics, positions = topics[sort], positions[sort]
+        often = np.bincount(topics, minlength=len(order)) * 2 > len(ranges)
         kept = ~often[topics]
-        data, lengths = _encode(topics[kept], places[kept], len(order))
-        unknown = np.flatnonzero([one is None for one in stretches])
+        data, lengths = _encode(topics[kept], positions[kept], len(order))
+        unknown = np.flatnonzero([one is None for one in ranges])
         return cls(
             b"".join(encoded[one] + b"\0" for one in order),
-            len(stretches),
+            len(ranges),
             _encode(np.zeros(len(unknown), np.int64), unknown, 1)[0],
             lengths,
             data,
@@ -94,14 +96,14 @@ class TopicIndex:
     def encode(self) -> bytes:
         """Return the bytes of the member, not compressed."""
         names, lengths = self._names[1:], np.diff(self._bounds).astype("<u4")
-        head = _HEAD.pack(len(lengths), self.stretches, len(names), len(self._any))
-        return b"".join((head, names, bytes(-len(names) % 4), lengths.tobytes(), self._any, self._places))
+        head = _HEAD.pack(len(lengths), self.range_count, len(names), len(self._any))
+        return b"".join((head, names, bytes(-len(names) % 4), lengths.tobytes(), self._any, self._positions))
 
     @classmethod
     def decode(cls, raw: bytes) -> TopicIndex:
         """Parse the bytes of the member. Raises ValueError when they are no topic index."""
         try:
-            topics, stretches, names, unknown = _HEAD.unpack_from(raw)
+            topics, range_count, names, unknown = _HEAD.unpack_from(raw)
             lengths_at = _HEAD.size + names + -names % 4
             lengths = np.frombuffer(raw, "<u4", topics, lengths_at).astype(np.int64)
         except struct.error as error:
@@ -109,7 +111,7 @@ class TopicIndex:
         at = lengths_at + 4 * topics
         return cls(
             raw[_HEAD.size : _HEAD.size + names],
-            stretches,
+            range_count,
             raw[at : at + unknown],
             lengths,
             raw[at + unknown :],
@@ -118,9 +120,9 @@ class TopicIndex:
     @property
     def topics(self) -> tuple[str, ...] | None:
         """Topics of the segment, or None when not all are known."""
-        return None if self._any else self.topic_ranges()
+        return None if self._any else self.known_topics()
 
-    def topic_ranges(self) -> tuple[str, ...]:
+    def known_topics(self) -> tuple[str, ...]:
         """Return the known topics."""
         return tuple(self._names[1:-1].decode().split("\0")) if len(self._names) > 1 else ()
 
@@ -130,29 +132,29 @@ class TopicIndex:
         found = (names.find(b"\0" + topic.encode() + b"\0") for topic in topics)
         return self._mask([names.count(b"\0", 0, at) for at in found if at >= 0])
 
-    def ranges_matching(self, test: Callable[[str], bool]) -> Mask:
+    def mask_matching(self, test: Callable[[str], bool]) -> Mask:
         """Return the ranges that may have a topic for which `test` is true."""
-        return self._mask([number for number, topic in enumerate(self.topic_ranges()) if test(topic)])
+        return self._mask([number for number, topic in enumerate(self.known_topics()) if test(topic)])
 
     def _mask(self, topics: list[int]) -> Mask:
         """Return the ranges that may have one of these topics, given by number."""
         bounds = self._bounds
-        parts = [self._places[bounds[number] : bounds[number + 1]] for number in topics]
+        parts = [self._positions[bounds[number] : bounds[number + 1]] for number in topics]
         if not all(parts):
-            return np.ones(self.stretches, np.bool_)
-        made = np.zeros(self.stretches, np.bool_)
+            return np.ones(self.range_count, np.bool_)
+        made = np.zeros(self.range_count, np.bool_)
         made[_decode([self._any, *parts])] = True
         return made
 
 
-def _encode(topics: _Ints, places: _Ints, count: int) -> tuple[bytes, _Ints]:
+def _encode(topics: _Ints, positions: _Ints, count: int) -> tuple[bytes, _Ints]:
     """Return the places of each topic in LEB128, and the number of bytes of each topic's places.
 
-    `topics` must be in ascending order, and `places` within each topic.
+    `topics` must be in ascending order, and `positions` within each topic.
     """
-    steps = np.diff(places, prepend=0)
+    steps = np.diff(positions, prepend=0)
     first = np.diff(topics, prepend=-1) != 0
-    steps[first] = places[first]
+    steps[first] = positions[first]
     sizes = 1 + np.searchsorted(_LIMITS, steps, side="right").astype(np.int64)
     at = np.cumsum(sizes) - sizes
     data = np.zeros(int(sizes.sum()), np.uint8)

@@ -69,6 +69,11 @@ class SentHistory:
 
 DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
 """Reason in gap notices for records that can't be read."""
+UNKNOWN: Final = (
+    "It isn't known whether these sequences ever had records: the file that said so is damaged;"
+    " `manage.py journal verify` says more."
+)
+"""Reason in gap notices for sequences that were skipped, or whose records are lost."""
 REMOVED: Final = "These records were removed from the log."
 """Reason in gap notices for records that were removed from the log."""
 
@@ -115,7 +120,7 @@ class ServingReplay(Protocol):
 class SharedSubscriptionPort(Protocol):
     """Shared subscription as its consumers see it; `sharing.SharedSubscription` implements it."""
 
-    kept: DurableSubscriptionRecord
+    record: DurableSubscriptionRecord
 
     @property
     def consumers(self) -> int:
@@ -130,8 +135,13 @@ class SharedSubscriptionPort(Protocol):
     def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
         """Record that a consumer has acknowledged these records."""
 
-    def on_returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
-        """Take back records that a consumer could not process. `for_good`: no consumer will be able to."""
+    def on_returned(
+        self, target: ClientSubscription, sequences: Sequence[int], *, is_permanent: bool
+    ) -> None:
+        """Take back records that a consumer could not process.
+
+        `is_permanent`: no consumer will be able to.
+        """
 
     def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
         """Return for each record whether a consumer may have received it before; None: no record."""
@@ -155,11 +165,11 @@ class ClientSubscription:
     """Whether the client wants each message with its acceptance time."""
     durability: commands.Durability = "persisted"
     account: DeliveryAccount = field(default_factory=DeliveryAccount)
-    told_upto: int = 0
+    reported_upto: int = 0
     """Newest sequence that the broker reported to the client as a resume point (`persisted`)."""
     durable: str = ""
     """Name of the durable subscription; "" for other subscriptions."""
-    kept: DurableSubscriptionRecord | None = None
+    durable_record: DurableSubscriptionRecord | None = None
     """Stored position of a durable subscription that is not shared; None for others."""
     shared: SharedSubscriptionPort | None = None
     """Shared subscription that assigns records to this consumer; None for others."""
@@ -177,7 +187,7 @@ class ClientSubscription:
     """Newest confirmed end of the log; `completed` is sent when everything up to it was delivered."""
     rate: ReplayRate | None = None
     """Rate that limits its replay; None: no limit."""
-    serving: ServingReplay | None = None
+    serving_replay: ServingReplay | None = None
     """Replay that serves it from the log now, perhaps together with others."""
     pin: Pin | None = None
     """Pin at its position in the log while it is paused."""
@@ -187,7 +197,7 @@ class ClientSubscription:
     """Managed replay that the subscription reads; None for others."""
     trail: SentHistory | None = None
     """Newest sent records of a managed replay; None for others."""
-    noted_messages: int = 0
+    counted_messages: int = 0
     """Delivered messages that are already counted in its managed replay."""
     recorded_at: int = 0
     """Acceptance time of the newest record that its replay queued, ns UTC."""
@@ -210,7 +220,7 @@ class ClientSubscription:
         return self.cursor.span is not None
 
     @property
-    def takes_both(self) -> bool:
+    def gets_unjournaled(self) -> bool:
         """Whether the subscription gets unjournaled records as well as journaled ones: it has no bookmark."""
         return self.cursor.span is None
 
@@ -259,10 +269,10 @@ class ClientSubscription:
         begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
         self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=why))
 
-    def send_completed(self, ended: bool = False) -> None:
-        """Send `completed`: the replay caught up or, with `ended`, reached its end point."""
+    def send_completed(self, is_end: bool = False) -> None:
+        """Send `completed`: the replay caught up or, with `is_end`, reached its end point."""
         self.completed = True
-        self.peer.reply(replies.Ack(ack="completed", of="subscribe", id=self.id, ended=ended or None))
+        self.peer.reply(replies.Ack(ack="completed", of="subscribe", id=self.id, ended=is_end or None))
 
     # Positions.
 
@@ -275,9 +285,9 @@ class ClientSubscription:
         """
         firsts = [
             self.pin.sequence if self.pin is not None else None,
-            self.kept.pinned_from if self.kept is not None else None,
+            self.durable_record.pinned_from if self.durable_record is not None else None,
             self.managed.pinned_from if self.managed is not None else None,
-            self.serving.pinned_from if self.serving is not None else None,
+            self.serving_replay.pinned_from if self.serving_replay is not None else None,
         ]
         return min((first for first in firsts if first is not None), default=None)
 
@@ -301,8 +311,8 @@ class ClientSubscription:
         needed = self.first_needed(
             backlog.first_pending_sequence(self.stream)
         ) or self.cursor.next_to_deliver(durable)
-        lane = backlog.lanes.get(self.stream)
-        window = lane.window if lane is not None else None
+        queue = backlog.lanes.get(self.stream)
+        window = queue.window if queue is not None else None
         return max(needed, window.last_acked + 1 if window is not None else 0)
 
     def unpin(self) -> None:
@@ -327,6 +337,6 @@ def resume_points(
         if peer not in firsts:
             peer.backlog.update_progress()
             firsts[peer] = peer.backlog.first_pending_sequences()
-        if target.cursor.begun:
+        if target.cursor.has_begun:
             needed = target.first_needed(firsts[peer].get(target.stream, 0))
             yield target, (needed or target.cursor.next_to_deliver(durable)) - 1

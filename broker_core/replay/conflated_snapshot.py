@@ -32,7 +32,7 @@ class FoldRange:
         self.matched = 0
         self._journal = journal
         self._subscription = subscription
-        self._places: list[tuple[BatchPosition, int]] = []
+        self._batch_positions: list[tuple[BatchPosition, int]] = []
         """Position and bytes of each batch that has a match for the subscription."""
 
     def read(self, start: int, last: int, keys: LastPerKey) -> int:
@@ -51,19 +51,19 @@ class FoldRange:
         for position, batch in read:
             rows = select_rows(self._subscription, batch, start)
             if rows is None or len(rows):
-                self._places.append((position, batch.nbytes))
+                self._batch_positions.append((position, batch.nbytes))
                 self.matched += batch.count if rows is None else len(rows)
                 keys.add(batch, rows)
         return read[-1][1].last_sequence + 1
 
-    def read_again(self, chosen: Sequence[tuple[int, Rows]], now_ns: int) -> list[OutboxEntry]:
+    def reread(self, chosen: Sequence[tuple[int, Rows]], now_ns: int) -> list[OutboxEntry]:
         """Read the chosen batches again and return the chosen rows as outbox entries.
 
         `chosen` has pairs (index of the batch in this range, rows).
         """
         entries, stream = [], self._subscription.stream
         for number, rows in chosen:
-            part = self._journal.read_at(*self._places[number]).select(rows)
+            part = self._journal.read_at(*self._batch_positions[number]).select(rows)
             # The entry gets no source: falling back to the log from here would also deliver all records in
             # between.
             entries.append(OutboxEntry(stream, part, None, None, 0, part.count, part.nbytes, now_ns))
@@ -91,17 +91,17 @@ async def fold_latest(
     when the log can't be read.
     """
     reader, journal = facilities.reader, facilities.journal
-    stretch, keys = FoldRange(journal, subscription), LastPerKey(key_of)
+    fold_range, keys = FoldRange(journal, subscription), LastPerKey(key_of)
     pin = journal.pin(first, f"snapshot for {subscription.id}")
     try:
         start = first
         while start <= last:
-            start = await reader.run(stretch.read, start, last, keys)
+            start = await reader.run(fold_range.read, start, last, keys)
         chosen = list(keys.last_rows())
         entries: list[OutboxEntry] = []
         for at in range(0, len(chosen), 256):
             part = chosen[at : at + 256]
-            entries += await reader.run(stretch.read_again, part, facilities.clock.now_ns())
-        return stretch.matched, entries
+            entries += await reader.run(fold_range.reread, part, facilities.clock.now_ns())
+        return fold_range.matched, entries
     finally:
         pin.release()

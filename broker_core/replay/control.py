@@ -33,7 +33,7 @@ class ReplayControl:
     _frontier: DurableFrontier
     _everywhere: DurableFrontier
     _live: LiveHandover
-    _kept: PositionStore
+    _store: PositionStore
 
     def execute(
         self,
@@ -59,7 +59,7 @@ class ReplayControl:
                 managed.paused, managed.steered_at = target.cursor.is_paused, self._facilities.clock.now_ns()
                 if isinstance(command, commands.SetRate):
                     managed.rate, managed.rate_max_gap = command.rate, command.rate_max_gap
-                self._kept.mark_changed(managed)
+                self._store.mark_changed(managed)
             stands = Bookmark(self._facilities.instance, target.position(self._frontier.durable) - 1)
             client.reply(replies.Ack(ack="processed", of=word, id=target.id, bookmark=str(stands)))
 
@@ -74,7 +74,7 @@ class ReplayControl:
 
         A subscription that was live still counts matching records, so that its lag is known.
         """
-        self._keep_place(target)
+        self._store_position(target)
         if not target.cursor.is_live or target.conflating is not None:
             self._stop(target)
         target.cursor.apply_event(CursorEvent.PAUSE, self._frontier.durable)
@@ -91,14 +91,14 @@ class ReplayControl:
         moving = []
         for target in targets:
             target.rate = rate
-            shared = target.serving.targets if isinstance(target.serving, Replay) else []
+            shared = target.serving_replay.targets if isinstance(target.serving_replay, Replay) else []
             if target.cursor.is_paused or (not shared and rate is None):
                 continue
             if shared and set(shared) <= set(targets):
-                assert isinstance(target.serving, Replay)
-                target.serving.set_rate(rate)
+                assert isinstance(target.serving_replay, Replay)
+                target.serving_replay.set_rate(rate)
             else:
-                self._keep_place(target)
+                self._store_position(target)
                 self._stop(target)
                 moving.append(target)
         self._start_together(moving)
@@ -109,12 +109,12 @@ class ReplayControl:
         """Start one replay for these subscriptions, from their positions."""
         first = targets[0].cursor
         assert first.span is not None
-        span = first.span._replace(not_before=0) if first.begun else first.span
+        span = first.span._replace(not_before=0) if first.has_begun else first.span
         frontier = self._everywhere if targets[0].durability == "fully_durable" else self._frontier
         replay = Replay(self._facilities, frontier, self._live, targets, span, targets[0].rate)
         for target in targets:
             target.cursor.apply_event(step, self._frontier.durable)
-            target.serving = replay
+            target.serving_replay = replay
         replay.task = self._facilities.spawn(replay.run())
 
     def end(self, target: ClientSubscription) -> None:
@@ -130,10 +130,10 @@ class ReplayControl:
         """
         if not target.cursor.is_live or not target.is_bookmark_subscription or target.conflating is not None:
             return False
-        taken = target.peer.backlog.return_to_log(target.stream)
+        returned = target.peer.backlog.return_to_log(target.stream)
         given = self._live.on_fallback(target)
         self.start([target], CursorEvent.FALL_BACK)
-        target.cursor.rewind_to(taken[0].batch.first_sequence if taken else given + 1)
+        target.cursor.rewind_to(returned[0].batch.first_sequence if returned else given + 1)
         return True
 
     def _start_together(self, targets: Sequence[ClientSubscription]) -> None:
@@ -144,7 +144,7 @@ class ReplayControl:
         for group in groups.values():
             self.start(group)
 
-    def _keep_place(self, target: ClientSubscription) -> None:
+    def _store_position(self, target: ClientSubscription) -> None:
         """Pin the log at a subscription's position.
 
         Must run before the replay that serves it releases its own pin.
@@ -156,8 +156,8 @@ class ReplayControl:
 
     def _stop(self, target: ClientSubscription) -> None:
         """Take a subscription out of its replay, or out of live delivery."""
-        if target.serving is not None:
-            target.serving.remove_subscription(target)
+        if target.serving_replay is not None:
+            target.serving_replay.remove_subscription(target)
         elif target.cursor.is_live:
             self._live.remove_from_live(target)
             if target.conflating is not None:
@@ -197,5 +197,5 @@ def _group(target: ClientSubscription, durable: int) -> Hashable:
     if target.conflating is not None:
         return id(target)
     # once started, the beginning of the span has no effect
-    span = cursor.span._replace(first=0, not_before=0) if cursor.begun else cursor.span
+    span = cursor.span._replace(first=0, not_before=0) if cursor.has_begun else cursor.span
     return cursor.next_to_deliver(durable), span, target.rate, target.durability

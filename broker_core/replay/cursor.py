@@ -82,14 +82,14 @@ class Cursor:
     a bookmark.
     """
 
-    __slots__ = ("begun", "next_sequence", "span", "state")
+    __slots__ = ("has_begun", "next_sequence", "span", "state")
 
     def __init__(self, span: ReplaySpan | None = None) -> None:
         self.state = CursorState.STARTING
         self.span = span
         """Requested range of the log; None for a subscription without a bookmark."""
         self.next_sequence = span.first if span is not None else 0
-        self.begun = span is None or span.not_before == 0
+        self.has_begun = span is None or span.not_before == 0
         """Whether the start of the span was reached. A span may begin at a moment in the future."""
 
     def apply_event(self, step: CursorEvent, durable: int = 0) -> None:
@@ -202,15 +202,16 @@ class DurableFrontier:
 
     * `durable`: newest sequence that is on disk and dispatched to live subscriptions. Replays read up to it.
     * `stamped`: newest assigned sequence; its record may not be on disk yet.
-    * `shown`: newest sequence that subscriptions with durability `live` received before it was on disk.
+    * `newest_shown`: newest sequence that subscriptions with durability `live` received early, before it was
+      on disk.
     """
 
     def __init__(self, durable: int) -> None:
-        self.durable = self.stamped = self.shown = durable
+        self.durable = self.stamped = self.newest_shown = durable
         self.end: LogEnd | None = None
         """Confirmed reads of the end, where other brokers append to this log; None: the log ends with
         `stamped`."""
-        self._news = asyncio.Event()
+        self._progress = asyncio.Event()
 
     async def confirm(self) -> int | None:
         """Return the newest sequence of the log, or None when it can't be confirmed within a few seconds."""
@@ -223,9 +224,9 @@ class DurableFrontier:
 
     def notify_waiters(self) -> None:
         """Wake waiting replays so that they check their conditions again."""
-        self._news.set()
-        self._news.clear()
+        self._progress.set()
+        self._progress.clear()
 
     async def wait_advanced(self) -> None:
         """Wait until more of the log may be read, or a condition has changed."""
-        await self._news.wait()
+        await self._progress.wait()

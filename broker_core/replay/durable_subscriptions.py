@@ -22,7 +22,7 @@ from broker_core.replay.positions.file import SHARED_OWNER, DurableSubscriptionR
 from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 
-NOTED_AT_ONCE: Final = 64
+POSITIONS_PER_ITERATION: Final = 64
 """Positions updated per event-loop iteration. There may be 10,000; each is updated once a second."""
 
 
@@ -36,14 +36,14 @@ class DurableSubscriptions:
         self,
         facilities: InstanceResources,
         frontier: DurableFrontier,
-        kept: PositionStore,
+        store: PositionStore,
         share: Callable[[DurableSubscriptionRecord], SharedSubscription],
     ) -> None:
         self._clock, self._instance, self._turns = facilities.clock, facilities.instance, facilities.turns
         self._journal = facilities.journal
         self._frontier = frontier
-        self._kept = kept
-        self._known = kept.durables
+        self._store = store
+        self._known = store.durables
         self._share = share
         self._active: dict[tuple[str, str], ClientSubscription] = {}
         self._shared: dict[str, SharedSubscription] = {}
@@ -72,9 +72,9 @@ class DurableSubscriptions:
         """
         while True:
             found = self._find(client, command) or self._make(client, command, position)
-            if not self._kept.is_new(found):
+            if not self._store.is_new(found):
                 return found
-            await self._kept.wait_durable(found)
+            await self._store.wait_durable(found)
             # Another client may have subscribed to it or deleted it during the wait, so check again.
 
     def _find(self, client: str, command: commands.Subscribe) -> DurableSubscriptionRecord | None:
@@ -126,13 +126,13 @@ class DurableSubscriptions:
             seen_at=now,
             sharing=SharedProgress(upto=position - 1) if command.shared else None,
         )
-        self._kept.add(durable)
+        self._store.add(durable)
         return durable
 
     def on_opened(self, target: ClientSubscription, name: str) -> None:
         """Connect a subscription with the durable record that `claim` returned."""
         key = target.peer.durable_owner(name), name
-        self._active[key], target.kept = target, self._known.get(key)
+        self._active[key], target.durable_record = target, self._known.get(key)
 
     def on_joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
         """Add a client as a consumer of a shared subscription that `claim` returned."""
@@ -144,17 +144,17 @@ class DurableSubscriptions:
         target.shared = shared
         shared.add_consumer(target)
 
-    def _left(self, target: ClientSubscription, shared: SharedSubscriptionPort) -> None:
+    def _remove_consumer(self, target: ClientSubscription, shared: SharedSubscriptionPort) -> None:
         """Remove a consumer, and close the shared subscription later if it was the last one."""
         shared.remove_consumer(target)
         if not shared.consumers:  # later, because one client may close a thousand subscriptions at once
-            self._turns.call_later_turn(partial(self._end_unless_joined, shared))
+            self._turns.call_later_turn(partial(self._close_if_unused, shared))
 
-    def _end_unless_joined(self, shared: SharedSubscriptionPort) -> None:
+    def _close_if_unused(self, shared: SharedSubscriptionPort) -> None:
         """Close a shared subscription, unless a consumer has joined since the last one left."""
         if not shared.consumers:
-            if self._shared.get(shared.kept.name) is shared:
-                self._note(self._shared.pop(shared.kept.name))
+            if self._shared.get(shared.record.name) is shared:
+                self._update_position(self._shared.pop(shared.record.name))
             shared.close()
 
     def on_closed(self, target: ClientSubscription) -> None:
@@ -164,14 +164,14 @@ class DurableSubscriptions:
         them.
         """
         if target.shared is not None:
-            self._left(target, target.shared)
+            self._remove_consumer(target, target.shared)
             return
         key = (target.peer.durable_owner(target.durable), target.durable)
         if self._active.get(key) is target:
             self._move(key, target)
             del self._active[key]
             if (durable := self._known.get(key)) is not None:
-                self._kept.on_client_left(durable)
+                self._store.record_disconnect(durable)
 
     def delete(self, client: str, name: str) -> DurableSubscriptionRecord:
         """Delete a durable subscription and release its pin. It is removed from disk with the next save.
@@ -185,10 +185,10 @@ class DurableSubscriptions:
                 f"Client {client} has no durable subscription {name}.",
                 "See the list of durable subscriptions.",
             )
-        self._kept.remove(durable)
+        self._store.remove(durable)
         self.sent_upto.pop((client, name), None)
         if durable.sharing is not None:
-            self._kept.mark_deleted(name, self._frontier.durable)
+            self._store.mark_deleted(name, self._frontier.durable)
             self._shared.pop(name, None)  # consumers keep their records; the position is dropped
         return durable
 
@@ -200,19 +200,19 @@ class DurableSubscriptions:
         subscribed = self._active.pop((durable.client, durable.name), None)
         if subscribed is not None:
             subscribed.durable = ""
-            subscribed.kept = None
+            subscribed.durable_record = None
 
     def close(self) -> None:
         """Store the positions of shared subscriptions at shutdown. Call it after all clients were closed."""
         for shared in list(self._shared.values()):
-            self._end_unless_joined(shared)
+            self._close_if_unused(shared)
 
     async def wait_durable(self) -> None:
         """Wait until the durable subscriptions created and deleted so far are on disk.
 
         Raises JournalError not_kept.
         """
-        await self._kept.save()
+        await self._store.save()
 
     # Positions.
 
@@ -221,28 +221,28 @@ class DurableSubscriptions:
 
         Yields to the event loop after each NOTED_AT_ONCE positions.
         """
-        noted = 0
+        updated = 0
         for key, target in list(self._active.items()):
             if self._active.get(key) is target:  # otherwise `on_closed` has stored it during a yield
                 self._move(key, target)
-            noted += 1
-            if not noted % NOTED_AT_ONCE:
+            updated += 1
+            if not updated % POSITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
         for name, shared in list(self._shared.items()):
             if self._shared.get(name) is shared:
-                self._note(shared)
-            noted += 1
-            if not noted % NOTED_AT_ONCE:
+                self._update_position(shared)
+            updated += 1
+            if not updated % POSITIONS_PER_ITERATION:
                 await asyncio.sleep(0)
 
-    def _note(self, shared: SharedSubscription) -> None:
+    def _update_position(self, shared: SharedSubscription) -> None:
         """Update the stored progress of a shared subscription."""
-        shared.kept.seen_at = self._clock.now_ns()
+        shared.record.seen_at = self._clock.now_ns()
         if (
             shared.record_position()
-            and self._known.get((shared.kept.client, shared.kept.name)) is shared.kept
+            and self._known.get((shared.record.client, shared.record.name)) is shared.record
         ):
-            self._kept.mark_changed(shared.kept)
+            self._store.mark_changed(shared.record)
 
     def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
         """Move the stored position of a connected subscription forward."""
@@ -253,9 +253,9 @@ class DurableSubscriptions:
         position = target.position(self._frontier.durable)
         if position > durable.position:
             durable.position = position
-            self._kept.mark_changed(durable)
+            self._store.mark_changed(durable)
 
-    def all(self) -> list[DurableSubscriptionRecord]:
+    def list_records(self) -> list[DurableSubscriptionRecord]:
         """Return the stored records of all durable subscriptions."""
         return list(self._known.values())
 
@@ -272,9 +272,9 @@ class DurableSubscriptions:
                 connected=self.is_connected(durable),
                 shared=durable.sharing is not None,
                 consumers=one.consumers
-                if (one := shared.get(durable.name)) is not None and one.kept is durable
+                if (one := shared.get(durable.name)) is not None and one.record is durable
                 else int(self.is_connected(durable)),
-                unacknowledged=one.unacknowledged if one is not None and one.kept is durable else 0,
+                unacknowledged=one.unacknowledged if one is not None and one.record is durable else 0,
                 behind=self._journal.count(durable.position, self._frontier.durable),
                 unrecorded=not self.is_journaled(durable.topic),
                 created_at=durable.created_at // 1_000_000,

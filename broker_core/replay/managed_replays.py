@@ -27,9 +27,9 @@ from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.rate_limit import parse_rate
 from broker_core.replay.span import ReplaySpan, SpanResult
 
-ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "paused")
+STORED_FIELDS: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "paused")
 """Fields of a subscribe command that are stored unchanged."""
-KEPT_NS: Final = 7 * 24 * 3_600_000_000_000
+ENDED_RETENTION_NS: Final = 7 * 24 * 3_600_000_000_000
 """Time in ns that an ended replay stays listed: 7 days."""
 SMOOTHING: Final = 0.3
 """Weight of the newest second in the smoothed speed, which gives the estimated time left."""
@@ -76,19 +76,19 @@ class ManagedReplays:
         facilities: InstanceResources,
         frontier: DurableFrontier,
         control: ReplayControl,
-        kept: PositionStore,
+        store: PositionStore,
     ) -> None:
         self._clock, self._instance, self._journal = facilities.clock, facilities.instance, facilities.journal
         self._frontier = frontier
         self._control = control
-        self._kept = kept
-        self._replays = kept.replays
+        self._store = store
+        self._replays = store.replays
         self.is_journaled: Callable[[str], bool] = lambda topic: True
         """Callback set by the engine: whether the policy in force journals any record of a topic or
         pattern."""
         self._active: dict[str, tuple[ClientSubscription, ReplaySpeed]] = {}
         """Subscription and speed of each replay whose client is subscribed."""
-        self._asked: dict[str, SpanResult] = {}
+        self._new_spans: dict[str, SpanResult] = {}
         """Span and notices of replays that a client created and has not begun to read."""
 
     def get(self, name: str) -> ManagedReplayRecord:
@@ -103,24 +103,25 @@ class ManagedReplays:
     # Connections of the client.
 
     async def claim(
-        self, client: str, command: commands.Subscribe, look_up: Callable[[], SpanResult]
+        self, client: str, command: commands.Subscribe, find_new_span: Callable[[], SpanResult]
     ) -> None:
         """Ensure that the replay a subscribe command names exists and is on disk.
 
-        The caller must open it without awaiting in between. `look_up` computes the span of a new replay.
+        The caller must open it without awaiting in between. `find_new_span` computes the span of a new
+        replay.
 
-        Raises ClientError as `find` and `look_up` do, or too_many_replays. Raises JournalError not_kept when
-        it can't be stored; a new one is then removed.
+        Raises ClientError as `find` and `find_new_span` do, or too_many_replays. Raises JournalError not_kept
+        when it can't be stored; a new one is then removed.
         """
         while True:
             replay = self.find(client, command)
             if replay is None:
-                found = look_up()
+                found = find_new_span()
                 replay = self._make(client, command, found.span)
-                self._asked[replay.name] = found
-            if not self._kept.is_new(replay):
+                self._new_spans[replay.name] = found
+            if not self._store.is_new(replay):
                 return
-            await self._kept.wait_durable(replay)
+            await self._store.wait_durable(replay)
             # It may have been cancelled or opened by another client during the wait, so check again.
 
     def _make(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
@@ -129,7 +130,9 @@ class ManagedReplays:
         Raises ClientError too_many_replays.
         """
         now = self._clock.now_ns()
-        for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
+        for old in [
+            one for one in self._replays.values() if one.ended and one.ended_at < now - ENDED_RETENTION_NS
+        ]:
             self._drop(old)
         if len(self._replays) >= MAX_MANAGED:
             raise ClientError(
@@ -138,7 +141,7 @@ class ManagedReplays:
                 "Cancel some that nobody needs.",
             )
         replay = ManagedReplayRecord(
-            **{name: getattr(command, name) for name in ASKED},
+            **{name: getattr(command, name) for name in STORED_FIELDS},
             **span._asdict(),
             name=command.managed or "",
             client=client,
@@ -147,8 +150,8 @@ class ManagedReplays:
             begun=span.not_before == 0,
             created_at=now,
         )
-        self._kept.add(replay)
-        self._asked.pop(replay.name, None)  # of an earlier replay of that name that could not be stored
+        self._store.add(replay)
+        self._new_spans.pop(replay.name, None)  # of an earlier replay of that name that could not be stored
         return replay
 
     def find(self, client: str, command: commands.Subscribe) -> ManagedReplayRecord | None:
@@ -195,8 +198,8 @@ class ManagedReplays:
         It starts after the bookmark that the client reports as `received`, otherwise at the first record
         that the client may not have.
         """
-        if (asked := self._asked.pop(replay.name, None)) is not None:
-            return asked
+        if (new_span := self._new_spans.pop(replay.name, None)) is not None:
+            return new_span
         received = (
             bookmark_sequence(command.received, self._instance) if command.received is not None else None
         )
@@ -220,10 +223,10 @@ class ManagedReplays:
         """
         replay = target.managed
         if replay is not None and self._target_of(replay) is target:
-            self._look_at(replay, target)
+            self._update_progress(replay, target)
             del self._active[replay.name]
             replay.caught_up = False
-            self._kept.on_client_left(replay)
+            self._store.record_disconnect(replay)
 
     def release(self, replay: ManagedReplayRecord) -> None:
         """Turn the subscription of a deleted replay into an ordinary one.
@@ -256,7 +259,7 @@ class ManagedReplays:
                 "replay_exists", f"There is a managed replay {command.managed}.", "Choose another name."
             )
         replay = self._make(client, command, span)
-        await self._kept.wait_durable(replay)
+        await self._store.wait_durable(replay)
         return replay
 
     def pause(self, name: str) -> ManagedReplayRecord:
@@ -265,14 +268,14 @@ class ManagedReplays:
         if target is not None:
             self._control.pause([target])
         replay.paused, replay.steered_at = True, self._clock.now_ns()
-        self._kept.mark_changed(replay)
+        self._store.mark_changed(replay)
         return replay
 
     def resume(self, name: str) -> ManagedReplayRecord:
         """Resume a paused replay."""
         replay, target = self._running(name)
         replay.paused, replay.steered_at = False, self._clock.now_ns()
-        self._kept.mark_changed(replay)
+        self._store.mark_changed(replay)
         if target is not None:
             self._control.resume([target])
         return replay
@@ -285,7 +288,7 @@ class ManagedReplays:
             self._control.set_rate([target], parsed)
         replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
         replay.steered_at = self._clock.now_ns()
-        self._kept.mark_changed(replay)
+        self._store.mark_changed(replay)
         return replay
 
     def cancel(self, name: str) -> ManagedReplayRecord:
@@ -320,8 +323,8 @@ class ManagedReplays:
         self._drop(replay)
 
     def _drop(self, replay: ManagedReplayRecord) -> None:
-        self._kept.remove(replay)
-        self._asked.pop(replay.name, None)
+        self._store.remove(replay)
+        self._new_spans.pop(replay.name, None)
 
     def _running(self, name: str) -> tuple[ManagedReplayRecord, ClientSubscription | None]:
         """Return a replay that has not ended, and its subscription or None.
@@ -340,7 +343,7 @@ class ManagedReplays:
 
     def _end(self, replay: ManagedReplayRecord, how: Literal["completed", "cancelled"]) -> None:
         replay.ended, replay.ended_at = how, self._clock.now_ns()
-        self._kept.mark_changed(replay)
+        self._store.mark_changed(replay)
 
     # Positions, the list.
 
@@ -349,10 +352,10 @@ class ManagedReplays:
         now = self._clock.now_ns()
         for name, (target, speed) in self._active.items():
             replay = self._replays[name]
-            self._look_at(replay, target)
+            self._update_progress(replay, target)
             speed.update(replay.position, now)
 
-    def _look_at(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+    def _update_progress(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         """Update a replay's stored progress from its subscription."""
         position = target.position(self._frontier.durable)
         acknowledges = target.peer.backlog.has_ack_window(target.stream)
@@ -361,13 +364,13 @@ class ManagedReplays:
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         before = _moving(replay)
         replay.note_progress(position, certain)
-        replay.begun, replay.caught_up = target.cursor.begun, target.completed
+        replay.begun, replay.caught_up = target.cursor.has_begun, target.completed
         replay.recorded_at = target.recorded_at or replay.recorded_at
         delivered = target.account.delivered.messages
-        replay.delivered_messages += delivered - target.noted_messages
-        target.noted_messages = delivered
+        replay.delivered_messages += delivered - target.counted_messages
+        target.counted_messages = delivered
         if _moving(replay) != before:
-            self._kept.mark_changed(replay)
+            self._store.mark_changed(replay)
 
     def restart(
         self,
@@ -396,7 +399,7 @@ class ManagedReplays:
         old = self.get(name)
         if name in self._active:
             return
-        made = msgspec.structs.replace(
+        restarted = msgspec.structs.replace(
             old,
             topic=topic,
             filter=filter,
@@ -411,8 +414,8 @@ class ManagedReplays:
             set_back=set_back or old.set_back,
             created_at=max(self._clock.now_ns(), old.created_at + 1),
         )
-        self._kept.remove(old, tell=False)
-        self._kept.add(made)
+        self._store.remove(old, publish=False)
+        self._store.add(restarted)
 
     def note_carried(self, name: str, sequence: int) -> None:
         """Record that a link's destination has confirmed everything that is carried up to `sequence`.
@@ -422,7 +425,29 @@ class ManagedReplays:
         replay = self.get(name)
         if sequence > replay.carried:
             replay.carried = sequence
-            self._kept.mark_changed(replay)
+            self._store.mark_changed(replay)
+
+    def limit_carried(self, name: str, newest: int) -> None:
+        """Record that a link carries nothing, and can't have carried more than the log's newest record.
+
+        A limit that is recorded already stays: nothing was carried since. Raises OperatorError
+        unknown_replay.
+        """
+        replay = self.get(name)
+        if not replay.carried_limit:
+            replay.carried_limit = newest
+            self._store.mark_changed(replay)
+
+    async def lift_carried_limit(self, name: str) -> None:
+        """Record that a link may carry any record from now on. On disk when this returns.
+
+        Raises OperatorError unknown_replay; JournalError not_kept.
+        """
+        replay = self.get(name)
+        if replay.carried_limit:
+            replay.carried_limit = 0
+            self._store.mark_changed(replay)
+            await self._store.save()
 
     def is_served(self, name: str) -> bool:
         """Whether the replay's client is subscribed to it at this broker."""

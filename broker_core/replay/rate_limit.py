@@ -157,7 +157,7 @@ class ReplayRateLimiter:
     def __init__(self, rate: ReplayRate | None, now: Callable[[], int]) -> None:
         self._now = now
         self._pacer = ReplayPacer(rate, now()) if rate is not None else None
-        self._changed = asyncio.Event()
+        self._rate_changed = asyncio.Event()
         # The slice that is being cut, and the bytes of its records: a cut then costs no more than the records
         # cut off.
         self._front: BatchSlice | None = None
@@ -176,7 +176,7 @@ class ReplayRateLimiter:
             self._pacer = ReplayPacer(rate, self._now())
         else:
             self._pacer.set_rate(rate, self._now())
-        self._changed.set()
+        self._rate_changed.set()
 
     def admit_batch(self, waiting: deque[BatchSlice]) -> tuple[list[BatchSlice], int]:
         """Remove the slices that are due from the front of `waiting` and return them.
@@ -186,29 +186,31 @@ class ReplayRateLimiter:
         """
         admitted: list[BatchSlice] = []
         while waiting and self._pacer is not None:
-            piece, now = waiting[0], self._now()
-            sizes = self._sizes_of(piece)
-            number = self._pacer.allowed_now(now, piece.recorded_at, sizes)
+            batch_slice, now = waiting[0], self._now()
+            sizes = self._sizes_of(batch_slice)
+            number = self._pacer.allowed_now(now, batch_slice.recorded_at, sizes)
             if number:
-                admitted.append(piece.first(number))
+                admitted.append(batch_slice.first(number))
             if number < len(sizes):
-                waiting[0] = self._front = piece.rest_after(number)
+                waiting[0] = self._front = batch_slice.rest_after(number)
                 self._sizes = sizes[number:]
-                return admitted, self._pacer.next_allowed_at(now, piece.recorded_at)
+                return admitted, self._pacer.next_allowed_at(now, batch_slice.recorded_at)
             waiting.popleft()
-        admitted += [piece.first(piece.batch.count - piece.start) for piece in waiting]
+        admitted += [
+            batch_slice.first(batch_slice.batch.count - batch_slice.start) for batch_slice in waiting
+        ]
         waiting.clear()
         return admitted, 0
 
     async def wait(self, wake_at: int) -> None:
         """Wait until `wake_at` (monotonic ns) or until the rate changes."""
-        self._changed.clear()
+        self._rate_changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(max(wake_at - self._now(), 0), LONGEST_WAIT_NS) / 1e9):
-                await self._changed.wait()
+                await self._rate_changed.wait()
 
-    def _sizes_of(self, piece: BatchSlice) -> npt.NDArray[np.int64]:
+    def _sizes_of(self, batch_slice: BatchSlice) -> npt.NDArray[np.int64]:
         """Return the bytes of each record of the front slice, computed once per slice."""
-        if self._front is not piece:
-            self._front, self._sizes = piece, piece.sizes()
+        if self._front is not batch_slice:
+            self._front, self._sizes = batch_slice, batch_slice.sizes()
         return self._sizes

@@ -46,15 +46,15 @@ class ReplayChunk(NamedTuple):
 
     * `first`: first readable sequence. Above the requested one when the records between are damaged or lost.
     * `following`: sequence at which the next chunk starts.
-    * `begun`: whether a record of the span's beginning was reached.
-    * `over`: whether the end of the span was reached.
+    * `has_begun`: whether a record of the span's beginning was reached.
+    * `is_last`: whether the end of the span was reached.
     """
 
     first: int
     following: int
-    pieces: list[BatchSlice]
-    begun: bool
-    over: bool
+    slices: list[BatchSlice]
+    has_begun: bool
+    is_last: bool
 
 
 @dataclass(slots=True)
@@ -68,21 +68,23 @@ class ReadPosition:
     _journal: Journal
     _readers: Sequence[ReplayTarget]
     _span: ReplaySpan
-    _ended: bool = False
+    _has_ended: bool = False
 
     def read_next_chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> ReplayChunk | None:
         """Read the next chunk, up to sequence `upto`; arguments and errors as for `read_chunk`.
 
         Returns None when nothing remains up to `upto`, or when the chunk before could not be read.
         """
-        ended = self._ended or min(one.next_sequence for one in self._readers) > min(upto, self._span.last)
-        self._ended = True  # stays set if the read fails, so that no chunk is skipped
+        ended = self._has_ended or min(one.next_sequence for one in self._readers) > min(
+            upto, self._span.last
+        )
+        self._has_ended = True  # stays set if the read fails, so that no chunk is skipped
         if ended:
             return None
         chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes, cuts)
-        self._ended = chunk.over
+        self._has_ended = chunk.is_last
         self._readers = [ReplayTarget(one, max(at, chunk.following)) for one, at in self._readers]
-        if chunk.begun:
+        if chunk.has_begun:
             self._span = self._span._replace(not_before=0)
         return chunk
 
@@ -110,24 +112,28 @@ def read_chunk(
         if following > start:
             return ReplayChunk(start, following, [], True, False)
     read = journal.read_with_positions(start, max_bytes, upto)
-    begun, pieces = span.not_before == 0, list[BatchSlice]()
+    has_begun, slices = span.not_before == 0, list[BatchSlice]()
     if not read:
         following = journal.next_readable(start)
-        return ReplayChunk(following, following, pieces, begun, False)
+        return ReplayChunk(following, following, slices, has_begun, False)
     first = following = max(start, read[0][1].first_sequence)
     for position, batch in read:
         at = batch.header.accepted_at
         if at > span.not_after:
-            return ReplayChunk(first, following, pieces, begun, True)
-        begun = begun or at >= span.not_before
-        last = _cut(batch, start, max_bytes) if cuts and batch.nbytes > max_bytes else batch.last_sequence
-        if begun:
-            pieces += _pieces(position, batch, readers, min(span.last, last))
+            return ReplayChunk(first, following, slices, has_begun, True)
+        has_begun = has_begun or at >= span.not_before
+        last = (
+            _last_fitting(batch, start, max_bytes)
+            if cuts and batch.nbytes > max_bytes
+            else batch.last_sequence
+        )
+        if has_begun:
+            slices += _select_slices(position, batch, readers, min(span.last, last))
         following = last + 1
-    return ReplayChunk(first, following, pieces, begun, False)
+    return ReplayChunk(first, following, slices, has_begun, False)
 
 
-def _cut(batch: Batch, start: int, max_bytes: int) -> int:
+def _last_fitting(batch: Batch, start: int, max_bytes: int) -> int:
     """Return the sequence of the last record that fits into `max_bytes`, counted from `start`.
 
     At least one record counts as fitting. A transport that buffers part of a batch keeps the whole batch in
@@ -140,13 +146,13 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
     return int(sequences[first + max(number, 1) - 1])
 
 
-def _pieces(
+def _select_slices(
     position: BatchPosition, batch: Batch, readers: Sequence[ReplayTarget], upto: int
 ) -> list[BatchSlice]:
     """Return the slices of a batch that the subscriptions match, in the order of the records."""
     # One subscription makes an evaluator only if its filter needs it; several share the decoded bodies.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
-    wanted = [
+    selected = [
         select_rows(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers
     ]
     return [
@@ -158,21 +164,21 @@ def _pieces(
             batch if rows is None else batch.select(rows),
             batch.accepted_at,
         )
-        for number, rows in split_into_runs(batch.count, wanted)
+        for number, rows in split_into_runs(batch.count, selected)
     ]
 
 
-def split_into_runs(count: int, wanted: Sequence[Rows | None]) -> list[tuple[int, Rows | None]]:
+def split_into_runs(count: int, selected: Sequence[Rows | None]) -> list[tuple[int, Rows | None]]:
     """Split the wanted rows of a batch of `count` records into runs of (index of the subscription, rows).
 
     Rows None means all rows. A record that several subscriptions want appears once for each, in their order,
     before the next record. Subscriptions that want nothing are left out; a single one gets its rows unsplit.
     """
-    active = [number for number, rows in enumerate(wanted) if rows is None or len(rows)]
+    active = [number for number, rows in enumerate(selected) if rows is None or len(rows)]
     if len(active) < 2:
-        return [(number, wanted[number]) for number in active]
+        return [(number, selected[number]) for number in active]
     every = np.arange(count)
-    parts = [every if (rows := wanted[number]) is None else rows for number in active]
+    parts = [every if (rows := selected[number]) is None else rows for number in active]
     rows = np.concatenate(parts)
     owners = np.repeat(np.array(active), [len(part) for part in parts])
     order = np.lexsort((owners, rows))
@@ -193,7 +199,7 @@ class ReadAhead:
         self._facilities = facilities
         self._share = facilities.share
         self._frontier = frontier
-        self._way: ReadPosition | None = None
+        self._position: ReadPosition | None = None
         self._reading: deque[asyncio.Future[ReplayChunk | None]] = deque()
         self.size = AdaptiveChunkSize(facilities.share)
 
@@ -208,15 +214,17 @@ class ReadAhead:
 
     def _start(self, targets: Sequence[ClientSubscription], span: ReplaySpan, following: int = 0) -> None:
         """Request one more chunk in the reader thread."""
-        if self._way is None:
+        if self._position is None:
             readers = [
                 ReplayTarget(one.subscription, max(one.cursor.next_sequence, following)) for one in targets
             ]
-            self._way = ReadPosition(self._facilities.journal, readers, span)
+            self._position = ReadPosition(self._facilities.journal, readers, span)
         max_bytes = min(self.size.nbytes, self._share.max_chunk_bytes)
         cuts = self.size.taken_bytes < CUT_BEFORE
         self._reading.append(
-            self._facilities.reader.run(self._way.read_next_chunk, self._frontier.durable, max_bytes, cuts)
+            self._facilities.reader.run(
+                self._position.read_next_chunk, self._frontier.durable, max_bytes, cuts
+            )
         )
 
     async def next_chunk(self, targets: Sequence[ClientSubscription], span: ReplaySpan) -> ReplayChunk | None:
@@ -254,7 +262,7 @@ class ReadAhead:
                 reading.exception()  # else asyncio logs that it was never retrieved
             reading.cancel()
         self._reading.clear()
-        self._way = None
+        self._position = None
 
     def on_stalled(self) -> None:
         """Discard the chunks read in advance and restart with small ones: the client has stopped reading."""

@@ -34,7 +34,7 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
-from broker_core.replay.client_subscription import DAMAGED, REMOVED, ClientSubscription
+from broker_core.replay.client_subscription import DAMAGED, REMOVED, UNKNOWN, ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.replay.rate_limit import ReplayRate, ReplayRateLimiter
 from broker_core.replay.read_ahead import ReadAhead, ReplayChunk
@@ -96,7 +96,7 @@ class Replay:
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[BatchSlice] = deque()
         """Slices that were read and wait for the rate limit or for the client."""
-        self._asked_end_at = 0
+        self._end_requested_at = 0
         """Monotonic ns of the first request for the log's end; 0 before that request."""
         self._end_sequence: int | None = None
         """Newest record of the log, from the answer to that request; None until it arrives."""
@@ -126,15 +126,21 @@ class Replay:
         """
         self.targets.remove(target)
         self._ahead.stop()
-        mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
+        queued = [
+            batch_slice for batch_slice in self._waiting if batch_slice.subscription is target.subscription
+        ]
         if target.conflating is not None:
-            target.conflating.hold_batch(mine)
-        elif mine:
-            target.cursor.advance_to(mine[0].first_sequence)
-        if mine:
-            others = [piece for piece in self._waiting if piece.subscription is not target.subscription]
+            target.conflating.hold_batch(queued)
+        elif queued:
+            target.cursor.advance_to(queued[0].first_sequence)
+        if queued:
+            others = [
+                batch_slice
+                for batch_slice in self._waiting
+                if batch_slice.subscription is not target.subscription
+            ]
             self._waiting = deque(others)
-        target.serving = None
+        target.serving_replay = None
         if not self.targets and self.task is not None:
             self.task.cancel()
 
@@ -204,15 +210,15 @@ class Replay:
         if end is None:
             return 0  # a single broker: the records that existed at the request are enough
         if self._end_sequence is None:
-            self._asked_end_at = self._asked_end_at or self._clock.monotonic_ns()
-            if end.was_read_since(self._asked_end_at):
+            self._end_requested_at = self._end_requested_at or self._clock.monotonic_ns()
+            if end.was_read_since(self._end_requested_at):
                 self._end_sequence = end.sequence
         return self._end_sequence
 
     @property
     def _waits_for_end(self) -> bool:
         """Whether the log's end was requested and is not confirmed yet."""
-        return self._asked_end_at > 0 and self._end_sequence is None
+        return self._end_requested_at > 0 and self._end_sequence is None
 
     # The next sequence to read.
 
@@ -224,7 +230,7 @@ class Replay:
         """
         journal, at = self._facilities.journal, self._span.not_before
         completed = self._span.is_bounded
-        while (left := at - self._clock.now_ns()) > 0:
+        while (remaining_ns := at - self._clock.now_ns()) > 0:
             # Read the end first: a record may arrive while the log is searched.
             knows_end = completed or self._read_end() is not None
             if await self._is_in_the_log(at):
@@ -233,8 +239,8 @@ class Replay:
                 completed = True
                 for target in self.targets:
                     target.send_completed()
-            seconds = min(left / 1e9, LONGEST_SLEEP_S)
-            await (asyncio.sleep(seconds) if completed else self._news_within(seconds))
+            seconds = min(remaining_ns / 1e9, LONGEST_SLEEP_S)
+            await (asyncio.sleep(seconds) if completed else self._wait_within(seconds))
         self._pin = journal.pin(self._position, f"replay of {self._peer.name}", self._peer.durable_owner(""))
         for target in self.targets:
             target.unpin()
@@ -262,11 +268,11 @@ class Replay:
         durable, span = self._frontier.durable, self._span
         if span.is_past_end(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
             if self._next_sequence <= span.last and self._read_end() is None:
-                await self._news_within(LONGEST_SLEEP_S)
+                await self._wait_within(LONGEST_SLEEP_S)
                 return True
             await self._end()
             return False
-        if self._next_sequence <= durable and self._passed_by:
+        if self._next_sequence <= durable and self._has_no_more_matches:
             self._ahead.stop()
             for target in self.targets:
                 target.cursor.advance_to(durable + 1)
@@ -274,7 +280,7 @@ class Replay:
         # Records delivered before they were on disk (durability `live`) are dispatched a second time when
         # they are. Such a subscription must not become live before that, or the second dispatch would reach
         # it.
-        given_early = any(one.account.matched_upto > durable for one in self.targets)
+        was_shown_early = any(one.account.matched_upto > durable for one in self.targets)
         if caught_up:
             await self._pass(self._conflated([], release=True))
             # Replies overtake records in the outbox; `completed` must follow the records that it covers.
@@ -286,8 +292,8 @@ class Replay:
             await self._move()
         elif due := self._conflated([]):
             await self._pass(due)  # then check again: the rate may have been removed meanwhile
-        elif span.is_bounded or span.not_before or self._follows or given_early or self._waits_for_end:
-            await self._news()
+        elif span.is_bounded or span.not_before or self._follows or was_shown_early or self._waits_for_end:
+            await self._wait_for_progress()
         elif self._peer.backlog.offline is not None:
             # Stay on the log until the spool is drained: records written meanwhile don't have to be copied to
             # the spool.
@@ -310,7 +316,7 @@ class Replay:
         return [one for one in found if one.cursor.is_caught_up(one.caught_up_at)]
 
     @property
-    def _passed_by(self) -> bool:
+    def _has_no_more_matches(self) -> bool:
         """Whether the rest of the log certainly has no record for the subscriptions; it is then not read.
 
         Without this check a thousand idle queues would never reach the end of a log that is written
@@ -333,13 +339,13 @@ class Replay:
             one.managed or one.durability == "fully_durable" for one in self.targets
         )
 
-    async def _news(self) -> None:
+    async def _wait_for_progress(self) -> None:
         """Wait for more dispatched records, the span's end time, or the end of a conflation interval."""
-        held = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
-        moment = min((at for at in (self._span.not_after, *held) if at), default=NEVER)
-        await self._news_within(min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001))
+        deadlines = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
+        moment = min((at for at in (self._span.not_after, *deadlines) if at), default=NEVER)
+        await self._wait_within(min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001))
 
-    async def _news_within(self, seconds: float) -> None:
+    async def _wait_within(self, seconds: float) -> None:
         """Wait until more records are dispatched, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -353,7 +359,7 @@ class Replay:
         Raises JournalError, except for records that were removed meanwhile: these become a gap.
         """
         backlog, share = self._peer.backlog, self._share
-        if not await self._room():
+        if not await self._wait_for_client():
             await backlog.wait_drained(self._streams, more=True)
             return
         assert self._pin is not None
@@ -365,7 +371,7 @@ class Replay:
             oldest = self._facilities.journal.begins_at
             if error.code != "bookmark_gone" or oldest <= self._next_sequence:
                 raise
-            self._pass_over(oldest - 1, REMOVED)  # removed while the replay waited
+            self._skip_unavailable(oldest - 1, REMOVED)  # removed while the replay waited
             return
         if chunk is None:
             return
@@ -373,7 +379,7 @@ class Replay:
         if backlog.has_room_for(self._streams) and self.targets:
             self._ahead.size.grow()
 
-    async def _room(self) -> bool:
+    async def _wait_for_client(self) -> bool:
         """Wait until the client accepts more, at most STALLED_AFTER_S.
 
         Returns False when it does not; the chunks read ahead for it are then released.
@@ -398,64 +404,67 @@ class Replay:
                 the shared budget.
         """
         if chunk.first > self._next_sequence:
-            self._pass_over(chunk.first - 1, DAMAGED)
-        conflated = self._conflated(chunk.pieces)
-        if chunk.begun:
+            self._skip_unavailable(chunk.first - 1, DAMAGED)
+        conflated = self._conflated(chunk.slices)
+        if chunk.has_begun:
             self._span = self._span._replace(not_before=0)
-        if chunk.over:
+        if chunk.is_last:
             self._span = self._span._replace(last=chunk.following - 1)
         for target in self.targets:
-            target.cursor.begun, target.cursor.span = target.cursor.begun or chunk.begun, self._span
+            target.cursor.has_begun, target.cursor.span = (
+                target.cursor.has_begun or chunk.has_begun,
+                self._span,
+            )
             if target.conflating is not None:
                 target.cursor.advance_to(chunk.following)
         if self._pace.rate is None and self.targets:
             self._ahead.schedule_next(self.targets, self._span, chunk.following)
         self._waiting.extend(conflated)
         if self._pace.rate is None:
-            self._hand_over()
+            self._queue_admitted()
             self._share.charge(self._clock.seconds() - began)
         await self._pass()
         # `_pass` released the slices that the client did not accept. Each cursor stops before its first such
         # record, so exactly those are read again.
         for target in self.targets:
-            mine = (one for one in self._waiting if one.subscription is target.subscription)
-            first = next(mine, None)
+            queued = (one for one in self._waiting if one.subscription is target.subscription)
+            first = next(queued, None)
             target.cursor.advance_to(first.first_sequence if first is not None else chunk.following)
         self._waiting.clear()
 
-    def _conflated(self, pieces: Sequence[BatchSlice], release: bool = False) -> Sequence[BatchSlice]:
-        """Return the slices to deliver now: `pieces`, or for a conflating subscription its due records.
+    def _conflated(self, slices: Sequence[BatchSlice], release: bool = False) -> Sequence[BatchSlice]:
+        """Return the slices to deliver now: `slices`, or for a conflating subscription its due records.
 
         A conflating subscription never shares its replay. `release`: also return records whose interval has
         not ended.
         """
         conflating = self.targets[0].conflating
         if conflating is None:
-            return pieces
+            return slices
         return conflating.add_replayed(
-            pieces, release or self._next_sequence > self._frontier.durable, release
+            slices, release or self._next_sequence > self._frontier.durable, release
         )
 
-    async def _pass(self, pieces: Iterable[BatchSlice] = ()) -> None:
+    async def _pass(self, slices: Iterable[BatchSlice] = ()) -> None:
         """Queue slices as the rate and the client allow.
 
         Returns when everything is queued, no subscription remains, or the client stalls. The slices that a
         stalled client did not accept stay in `_waiting`. Conflated slices can't be read again, so with these
         it waits until the client accepts them.
         """
-        self._waiting.extend(pieces)
+        self._waiting.extend(slices)
         while True:
-            wake_at = self._hand_over()
+            wake_at = self._queue_admitted()
             if not (self._waiting and self.targets):
                 return
             if wake_at:
                 await self._pace.wait(wake_at)
-            if not await self._room():
+            if not await self._wait_for_client():
                 if self.targets and self.targets[0].conflating is None:
                     return
                 await self._peer.backlog.wait_drained(self._streams, more=True)
 
-    def _hand_over(self) -> int:
+    def _queue_admitted(self) -> int:
         """Queue the slices that the rate allows and the client accepts now.
 
         Returns when the rate allows more (monotonic ns), or 0 when the rate is not the reason for waiting.
@@ -474,7 +483,7 @@ class Replay:
             conflated = self.targets[0].conflating is not None and pace.rate is None
             if not conflated and not backlog.can_send(self._streams):
                 break
-            group = self._taken_at_once()
+            group = self._pop_acceptable()
             admitted, wake_at = pace.admit_batch(group)
             self._waiting.extendleft(reversed(group))
             due = deque(admitted)
@@ -482,7 +491,7 @@ class Replay:
             self._waiting.extendleft(reversed(due))
         return wake_at
 
-    def _taken_at_once(self) -> deque[BatchSlice]:
+    def _pop_acceptable(self) -> deque[BatchSlice]:
         """Remove from `_waiting` the slices that the client accepts immediately, and return them.
 
         A slice is cut where its subscription's window ends. A subscription with a full window stops the batch
@@ -492,45 +501,45 @@ class Replay:
             group, self._waiting = self._waiting, deque()
             return group
         backlog, waiting, group = self._peer.backlog, self._waiting, deque[BatchSlice]()
-        room = backlog.sendable_bytes(self._streams)
-        left = {stream: backlog.sendable_messages(stream) for stream in self._streams}
-        while waiting and (not group or waiting[0].batch.nbytes <= room):
-            piece, stream = waiting[0], waiting[0].subscription.stream
-            number, most = piece.batch.count - piece.start, left.get(stream)
-            room -= piece.batch.nbytes
-            if most is not None and number > most:
-                if most:
-                    group.append(piece.first(most))
-                    waiting[0] = piece.rest_after(most)
+        free_bytes = backlog.sendable_bytes(self._streams)
+        free_slots = {stream: backlog.sendable_messages(stream) for stream in self._streams}
+        while waiting and (not group or waiting[0].batch.nbytes <= free_bytes):
+            batch_slice, stream = waiting[0], waiting[0].subscription.stream
+            number, limit = batch_slice.batch.count - batch_slice.start, free_slots.get(stream)
+            free_bytes -= batch_slice.batch.nbytes
+            if limit is not None and number > limit:
+                if limit:
+                    group.append(batch_slice.first(limit))
+                    waiting[0] = batch_slice.rest_after(limit)
                 break
-            if most is not None:
-                left[stream] = most - number
+            if limit is not None:
+                free_slots[stream] = limit - number
             group.append(waiting.popleft())
         return group
 
-    def _queue(self, pieces: deque[BatchSlice]) -> None:
-        """Queue `pieces`, at most PULL_BYTES between two sends, and advance the cursors.
+    def _queue(self, slices: deque[BatchSlice]) -> None:
+        """Queue `slices`, at most PULL_BYTES between two sends, and advance the cursors.
 
         Slices that a full socket does not accept stay in the deque, except conflated ones, which are always
         queued.
         """
-        backlog, now, room = self._peer.backlog, self._clock.now_ns(), PULL_BYTES
+        backlog, now, free_bytes = self._peer.backlog, self._clock.now_ns(), PULL_BYTES
         targets: dict[object, ClientSubscription] = {target.subscription: target for target in self.targets}
-        while pieces:
-            nbytes = pieces[0].batch.nbytes
-            if nbytes > room < PULL_BYTES:
+        while slices:
+            nbytes = slices[0].batch.nbytes
+            if nbytes > free_bytes < PULL_BYTES:
                 backlog.send()
-                room = PULL_BYTES
+                free_bytes = PULL_BYTES
                 if not backlog.has_room and self.targets[0].conflating is None:
                     return
-            room -= nbytes
-            piece = pieces.popleft()
-            target = targets.get(piece.subscription)
+            free_bytes -= nbytes
+            batch_slice = slices.popleft()
+            target = targets.get(batch_slice.subscription)
             if target is None:
                 continue
-            if piece.start:
-                piece = piece.first(piece.batch.count - piece.start)
-            subscription, source, length, rows, batch, target.recorded_at, _ = piece
+            if batch_slice.start:
+                batch_slice = batch_slice.first(batch_slice.batch.count - batch_slice.start)
+            subscription, source, length, rows, batch, target.recorded_at, _ = batch_slice
             entry = OutboxEntry(
                 subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now
             )
@@ -548,16 +557,17 @@ class Replay:
 
     # Gaps and the end.
 
-    def _pass_over(self, last: int, why: str) -> None:
+    def _skip_unavailable(self, last: int, why: str) -> None:
         """Send gap notices for the unavailable records up to `last`, and move the cursors after them.
 
-        Sequences that were never assigned to a record are no gap. `why` is the reason in the notice.
+        Sequences that were never assigned to a record are no gap. `why` is the reason in the notice, unless
+        it isn't known whether the sequences had records.
         """
         journal = self._facilities.journal
         for target in self.targets:
             if target.cursor.next_sequence <= last:
-                for lost in journal.lacks(target.cursor.next_sequence, last):
-                    target.send_gap(self._facilities.instance, *lost, why)
+                for begin, end, is_unknown in journal.gaps(target.cursor.next_sequence, last):
+                    target.send_gap(self._facilities.instance, begin, end, UNKNOWN if is_unknown else why)
                 target.cursor.advance_to(last + 1)
 
     async def _end(self) -> None:
@@ -565,6 +575,6 @@ class Replay:
         await self._pass(self._conflated([], release=True))
         await self._peer.backlog.wait_drained(self._streams)
         for target in self.targets:
-            target.send_completed(ended=True)
+            target.send_completed(is_end=True)
         for target in self.targets:
             self._live.on_replay_ended(target)

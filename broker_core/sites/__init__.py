@@ -1,7 +1,7 @@
-"""Other sites: links that carry this instance's records to other brokers or groups.
+"""Other sites: links that forward this instance's records to other brokers or groups.
 
-link.py            one destination: follows the log, publishes at the far end, and records what that has stored
-local_endpoint.py  the link's end here: a client of this broker, without a socket
-link_manager.py    the links of an instance, as the policy names them
-problems.py        links that carry nothing, as operators see them (pure)
+link            one destination: follows the log, publishes there, and records what the destination has stored
+local_endpoint  the link's client of this broker, without a socket
+link_manager    the links of an instance, as the policy lists them
+problems        links that forward nothing, as operators see them; pure
 """

@@ -1,21 +1,19 @@
-"""What of a delivered batch a link carries, and under which numbers. Pure.
+"""A link: follows this instance's log as its client, and publishes the records at one destination.
 
-At the other side a record's publisher is the link, and its publisher sequence is the sequence that it has here: so what is repeated
-after a kill is known there and left out, and each record can be named there as here. What another site brought isn't
-carried on.
+At the destination the link is the publisher, and the sequence of a record in this log is its publisher
+sequence. So the destination detects records that are repeated after a crash, and a record has the same
+number on both sides. Records that another site published here aren't forwarded.
 
-What links prove themselves with: a file on the broker's machine, so that no policy, revision or database has it.
+The link acknowledges a record here when the destination reports it as persisted. A managed replay stores
+the position here. It pins the log, and is never ahead of the destination. Every failure ends in the same
+way: the link closes both clients, and opens them again at that position.
 
-One link: follows this instance's log as its client, publishes what it gets at the destination under this instance's own sequences,
-and acknowledges here what the destination says is persisted there.
+The replay also stores the newest sequence that the destination has confirmed. A destination that reports
+less was restored from a backup. The next process that carries the link, here or at another member of a
+group, then goes back to the destination's position.
 
-So the place where it is belongs to a managed replay, which is kept here, holds the log, and is never ahead of what the destination
-has; and what comes twice after a kill of either side the destination knows by its number. Every loss ends in
-the same way: both ends are closed, and made again from that place.
-
-The replay also has the newest number that the destination has confirmed. A destination that has less was
-restored from a backup: the process that carries the link next, here or at another member of a group, goes back
-to where the destination is.
+Links log on with credentials from a file on the broker's machine, so that no policy, revision or database
+contains them.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from broker_core.sites.local_endpoint import SUBSCRIPTION, LocalEndpoint
 
 
 class RenumberedBatch(NamedTuple):
-    """A batch to publish there: its records' first and last number, and its bytes."""
+    """A batch for the destination: first and last sequence of its records, and its bytes."""
 
     first: int
     last: int
@@ -59,8 +57,11 @@ class RenumberedBatch(NamedTuple):
 
 
 def renumber_batch(batch: Batch, after: int, publisher: str) -> list[RenumberedBatch]:
-    """What goes of a batch, without what the other side has up to the sequence `after`. One part nearly always; none of what
-    another site brought."""
+    """Return the records of a batch that the destination lacks, as batches of the link.
+
+    `after`: the newest sequence that the destination has. `publisher`: the link's name there. Nearly always
+    one batch; none if another site published the batch.
+    """
     if publisher_origin(batch.publisher_name):
         return []
     sequences = batch.sequences()
@@ -72,7 +73,8 @@ def _parts(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
     try:
         made = batch.for_republish(publisher, rows)
     except ClientError:
-        # Its publisher's name was shorter, or its numbers lie far apart: a batch that was just within the limits isn't any more.
+        # A batch close to the size limit can exceed it: the link's name may be longer, or the sequences
+        # need more room.
         if len(rows) == 1:
             raise
         half = len(rows) // 2
@@ -82,10 +84,11 @@ def _parts(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
 
 
 MAX_BYTES: Final = 64 * 1024
+"""Maximum size of the secrets file."""
 
 
 class LinkCredentials(NamedTuple):
-    """What a logon takes: a token, or a user with a password, or nothing."""
+    """Credentials of a logon: a token, or a user with a password, or neither."""
 
     token: str | None = None
     user: str | None = None
@@ -93,9 +96,10 @@ class LinkCredentials(NamedTuple):
 
 
 def load_link_credentials(path: Path | None, destination: str) -> LinkCredentials:
-    """Out of the file that SLUICE_LINK_SECRETS names: lines `DESTINATION TOKEN`, or `DESTINATION USER PASSWORD`.
+    """Read a destination's credentials from the file that SLUICE_LINK_SECRETS names.
 
-    Nothing for a destination without a line, which may show a certificate. Read anew for each logon. Raises OperatorError no_link_secret.
+    Its lines are `DESTINATION TOKEN` or `DESTINATION USER PASSWORD`. A destination without a line gets
+    none; it may use a certificate. The file is read for each logon. Raises OperatorError no_link_secret.
     """
     if path is None:
         return LinkCredentials()
@@ -108,7 +112,8 @@ def load_link_credentials(path: Path | None, destination: str) -> LinkCredential
         raise OperatorError(
             "no_link_secret",
             f"The file of the links' secrets {path} can't be used: {problem}.",
-            "Name a file that its owner alone may read, with `DESTINATION TOKEN` on each line (SLUICE_LINK_SECRETS).",
+            "Name a file that its owner alone may read, with `DESTINATION TOKEN` on each line "
+            "(SLUICE_LINK_SECRETS).",
         ) from None
     for words in lines:
         if words[:1] == [destination]:
@@ -122,30 +127,38 @@ def load_link_credentials(path: Path | None, destination: str) -> LinkCredential
 
 log = structlog.get_logger("sluice.sites")
 UNDER_WAY: Final = 8 * 1024 * 1024
-"""Bytes that a destination may have been sent and not stored yet; the rest waits in the log."""
+"""Maximum bytes sent to a destination that it hasn't stored yet. Further records wait in the log."""
 HEARTBEAT_MS: Final = 5_000
 RETRY_DELAY_S: Final = (0.5, 1.0, 2.0, 5.0)
-"""How long it waits before it tries again; the last of them from then on."""
+"""Seconds before each attempt to reconnect; the last one repeats."""
 LINK_SESSION: Final = 1
-"""The publisher session of every link: its numbers are the sequences of this instance's log, whichever
-process or member carries them."""
+"""Publisher session of every link.
+
+Its numbers are the sequences of this instance's log, whichever process or member carries them.
+"""
 ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
-"""Each address once: what happens then is the link's to say."""
+"""Try each address once. The link itself decides when to try again."""
 
 
 class InFlightBatch(NamedTuple):
-    """What was delivered here: up to which of the subscription's messages, up to which record (as the destination acknowledges it), and
-    when that was accepted (ns)."""
+    """A batch that was sent to the destination and isn't confirmed.
+
+    `upto`: number of its last message in the subscription; `sequence`: its last record as the destination
+    acknowledges it; `accepted_at`: when that record was accepted, ns.
+    """
 
     upto: int
     sequence: int
     accepted_at: int
     carried: int
-    """Messages of it that were sent."""
+    """Number of its messages that were sent."""
 
 
 class LinkPublishStore(MemoryPublishStore):
-    """Tells how far the destination has everything: `stored` is that record's number here."""
+    """Records that a link has sent and its destination has not confirmed.
+
+    `stored`: sequence in this log up to which the destination has everything.
+    """
 
     durable = True  # the records are in the log
 
@@ -156,10 +169,10 @@ class LinkPublishStore(MemoryPublishStore):
 
     def discard(self, first: int, last: int) -> None:
         super().discard(first, last)
-        self._move(self.oldest() - 1 if self._kept else self.last_sequence)
+        self._move(self.oldest_sequence() - 1 if self._entries else self.last_sequence)
 
-    def discard_upto(self, last: int) -> None:
-        super().discard_upto(last)
+    def discard_through(self, last: int) -> None:
+        super().discard_through(last)
         self._move(last)
 
     def _move(self, upto: int) -> None:
@@ -168,7 +181,7 @@ class LinkPublishStore(MemoryPublishStore):
 
 
 class SiteLink:
-    """One destination's. `close` ends it; its place stays."""
+    """The link to one destination. It runs from its creation until `close`; its position remains."""
 
     def __init__(self, engine: Engine, settings: DestinationSettings, secrets: Path | None) -> None:
         self.settings = settings
@@ -181,6 +194,9 @@ class SiteLink:
         self._error: SluiceError | None = None
         self._instance = ""
         self._connected_at = 0
+        self._newest_carried = engine.frontier.durable
+        """Newest record of the log when nothing was carried any more: the destination has no newer one."""
+        self._may_carry = False
         self._carried = self._gaps = 0
         self._near: LocalEndpoint | None = None
         self._far: AsyncClient | None = None
@@ -192,13 +208,14 @@ class SiteLink:
         self._task = asyncio.create_task(self._run(), name=self._client) if settings.enabled else None
 
     async def close(self) -> None:
-        """Carry no more."""
+        """Stop forwarding and disconnect."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     async def _run(self) -> None:
+        """Forward records, and reconnect after every failure."""
         tries = 0
         while True:
             try:
@@ -206,7 +223,7 @@ class SiteLink:
             except (SluiceError, OSError, TimeoutError) as error:
                 problem = error
             except Exception as error:
-                # A link that died without a word would hold the log for ever.
+                # A link that ended silently would pin the log for ever.
                 log.exception("link_failed", link=self.settings.name)
                 problem = error
             tries = 0 if self._state == "carrying" else tries + 1
@@ -214,6 +231,7 @@ class SiteLink:
             await asyncio.sleep(RETRY_DELAY_S[min(tries, len(RETRY_DELAY_S) - 1)])
 
     def _lost(self, problem: Exception) -> None:
+        """Record that the link is disconnected, and why."""
         error = (
             problem if isinstance(problem, SluiceError) else OperatorError("broker_away", f"{problem}.", "")
         )
@@ -228,7 +246,10 @@ class SiteLink:
             self._state, self._state_since = state, self._clock.now_ns()
 
     async def _carry(self) -> Exception:
-        """From here to there until something ends it; what. Raises SluiceError and OSError."""
+        """Connect both clients and forward records; return the error that ends it.
+
+        Raises SluiceError and OSError.
+        """
         settings, loop = self.settings, asyncio.get_running_loop()
         secret = load_link_credentials(self._secrets, settings.name)
         self._store, self._refused = LinkPublishStore(self), loop.create_future()
@@ -249,6 +270,7 @@ class SiteLink:
         )
         lost: asyncio.Future[SluiceError] | None = None
         try:
+            # The logon there comes first: its answer has the stored sequence, where the subscription begins.
             await far.start()
             lost = asyncio.ensure_future(far.wait_closed())
             self._check_instance(far.instance)
@@ -259,7 +281,6 @@ class SiteLink:
             begun: list[asyncio.Future[Any]] = [near.begun, *ends]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             if near.begun.done():
-                self._check_log(self._store.stored)
                 self._note_carried(self._store.stored)
                 self._carrying()
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -274,6 +295,7 @@ class SiteLink:
         return any(address.startswith("tcps:") for address in self.settings.addresses)
 
     def _check_instance(self, found: str) -> None:
+        """Check that the destination is another instance, and the same as before. Raises OperatorError."""
         if found == self._engine.instance:
             raise OperatorError(
                 "link_to_itself",
@@ -283,34 +305,51 @@ class SiteLink:
         if self._instance not in ("", found):
             raise OperatorError(
                 "link_elsewhere",
-                f"{self.settings.name} was {self._instance}, and here {found} answers: it lacks what the other has.",
+                f"{self.settings.name} was {self._instance}, and here {found} answers: it lacks "
+                "what the other has.",
                 "Give each instance a destination of its own.",
             )
         self._instance = found
 
     def _check_log(self, stored: int) -> None:
-        newest = self._engine.frontier.durable
-        if stored > newest:
+        """Check that the destination has no record that this log lacks.
+
+        The record's number alone cannot show that, because the log may have passed it since. So the destination
+        may have no more than the log had when the link last carried a record.
+
+        Raises:
+            OperatorError: link_gap.
+        """
+        limit = self._engine.frontier.durable
+        if self._engine.frontier.end is None:
+            limit = self._newest_carried
+            with suppress(OperatorError):
+                limit = self._engine.managed.get(self._client).carried_limit or limit
+        if stored > limit:
             raise OperatorError(
                 "link_gap",
-                f"{self._instance} has records of {self._engine.instance} up to {stored}, and this log ends with {newest}.",
-                "It is another log under the same name: give this instance a name of its own, or restore its log.",
+                f"{self._instance} has records of {self._engine.instance} up to {stored},"
+                f" and this log had {limit} when it was last carried.",
+                "It is another log under the same name, or an older copy: give this instance a name of its own,"
+                " or restore its log.",
                 there=stored,
-                here=newest,
+                here=limit,
             )
 
     async def _enter(self, near: LocalEndpoint, stored: int) -> None:
-        """Subscribe where the managed replay is.
+        """Subscribe at the position of the managed replay.
 
-        The replay is of one topic and filter: when the policy changes them it is made anew in its place. A
-        destination that has less than it had gets the lost records first: the numbers of newer ones would
-        shut them out.
+        The replay has one topic and filter: if the policy changed them, it is restarted at its position. If
+        the destination has less than it had, the lost records are sent first: later sequences would make it
+        refuse them as repeats.
         """
         settings, managed = self.settings, self._engine.managed
         if await self._engine.frontier.confirm() is None:
-            raise make_behind_error(
-                self._engine.instance
-            )  # where the place is kept, other members may have told
+            raise make_behind_error(self._engine.instance)  # another member may have moved the position
+        self._check_log(stored)
+        with suppress(OperatorError):
+            await managed.lift_carried_limit(self._client)
+        self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             kept = managed.get(self._client)
@@ -348,28 +387,40 @@ class SiteLink:
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
         return DestinationSetBack(now, had, has)
 
+    def _limit_carried(self) -> None:
+        self._may_carry = False
+        self._newest_carried = self._engine.frontier.durable
+        if self._engine.frontier.end is None:
+            with suppress(OperatorError):
+                self._engine.managed.limit_carried(self._client, self._newest_carried)
+
     def _note_carried(self, sequence: int) -> None:
         with suppress(OperatorError):
             self._engine.managed.note_carried(self._client, sequence)
 
     def _carrying(self) -> None:
+        """Record that the link is forwarding."""
         self._enter_state("carrying")
         self._error, self._connected_at = None, self._clock.now_ns()
         log.info("link_carrying", link=self.settings.name, instance=self._instance)
 
     async def _let_go(self, far: AsyncClient) -> None:
+        """Close both clients, and store the position."""
         if self._near is not None:
             self._gaps += self._near.gaps
             self._near.close_local()
+            if self._may_carry:
+                self._limit_carried()
         self._near = self._far = None
         if self._store is not None and self._state == "carrying":
             self._note_carried(self._store.stored)
         await far.close()
         self._store = None
 
-    # What comes, and what is stored there.
+    # Delivery here, and confirmations of the destination.
 
     def _forward(self, entries: Sequence[OutboxEntry]) -> None:
+        """Publish delivered batches at the destination."""
         far, store, near = self._far, self._store, self._near
         if far is None or store is None or near is None:
             return
@@ -383,7 +434,7 @@ class SiteLink:
                 for part in parts:
                     far.publish_numbered_batch(*part)
             except SluiceError:
-                return  # the far end is lost, which ends both
+                return  # the connection to the destination is lost, which ends both clients
             self._delivered += entry.batch.count
             carried = entry.batch.count if parts else 0
             self._under_way.append(
@@ -393,49 +444,55 @@ class SiteLink:
         self._settle_soon()
 
     def on_confirmed(self) -> None:
-        """The destination has more."""
+        """Process new confirmations of the destination at the end of the event-loop iteration."""
         self._settle_soon()
 
     @property
     def client(self) -> str:
-        """As whom it follows the log here."""
+        """Name of the link's client of this broker."""
         return self._client
 
     @property
     def confirmed_sequence(self) -> int:
-        """Up to which record of the log the destination has everything that the link takes. In a group, while another member carries
-        it, that is what that one told last."""
+        """The record of the log up to which the destination has everything that the link forwards.
+
+        In a group, while another member carries the link, the value that this member reported last.
+        """
         near = self._near
         position = near.position(self._engine.frontier.durable) if near is not None else None
         return (self._kept_position() if position is None else position) - 1
 
     def _say_confirmed(self) -> None:
+        """Report the confirmed record of a sync destination."""
         if self.settings.is_sync:
             self._engine.confirmations.on_peer_confirmed(self._client, self.confirmed_sequence)
 
     def _kept_position(self) -> int:
+        """Return the stored position; 1 without one."""
         with suppress(OperatorError):
             return self._engine.managed.get(self._client).position
         return 1
 
     def _settle_soon(self) -> None:
-        # Not here: what is delivered is entered in its window when the delivery has ended.
+        """Schedule `_settle` for the end of the event-loop iteration."""
+        # Not in this call: a delivery enters its window only when it has ended.
         if not self._settling and self._near is not None:
             self._settling = True
             asyncio.get_running_loop().call_soon(self._settle)
 
     def _settle(self) -> None:
+        """Acknowledge here what the destination has confirmed."""
         self._settling = False
         near, store = self._near, self._store
         if near is None or store is None or (self._refused is not None and self._refused.done()):
-            return  # what was refused has left the store, and isn't there
+            return  # a refused record has left the store, so `stored` would count it as confirmed
         upto = 0
         while self._under_way and self._under_way[0].sequence <= store.stored:
             done = self._under_way.popleft()
             upto = done.upto
             self._carried += done.carried
         if upto:
-            self._note_carried(store.stored)  # with the position, or before it
+            self._note_carried(store.stored)  # before the position moves, or together with it
             near.acknowledge(upto)
         near.set_writable(store.nbytes < UNDER_WAY)
 
@@ -443,7 +500,7 @@ class SiteLink:
         self._refuse(rejection.error)
 
     def _refuse(self, error: SluiceError) -> None:
-        """A record that the destination doesn't take: it isn't left out, so nothing behind it goes."""
+        """End the link because the destination refuses a record. Skipping the record would lose it."""
         if self._refused is not None and not self._refused.done():
             self._refused.set_result(
                 OperatorError(
@@ -457,15 +514,15 @@ class SiteLink:
     # For operators.
 
     def to_entry(self) -> LinkEntry:
-        """As it stands now."""
+        """Return the link's current state for the control plane."""
         settings, engine, error = self.settings, self._engine, self._error
         position, recorded_at, newest = 1, 0, engine.frontier.durable
         set_back: DestinationSetBack | None = None
         with suppress(OperatorError):
             kept = engine.managed.get(self._client)
             position, recorded_at, set_back = kept.position, kept.recorded_at, kept.set_back
-        # What is kept moves with what was carried. Records that the filter leaves out are passed without a
-        # word.
+        # The stored position moves with forwarded records only. Records that the filter excludes move the
+        # endpoint's position.
         passed = self._near.position(newest) if self._near is not None else None
         if passed is not None and passed > position:
             position, recorded_at = passed, 0
@@ -500,7 +557,7 @@ class SiteLink:
         )
 
     def _confirming(self) -> dict[str, Any]:
-        """What `LinkEntry` says of whether it is waited for."""
+        """Return the sync replication fields of `LinkEntry`."""
         confirmations, name = self._engine.confirmations, self._client
         confirming = confirmations.confirming
         return {

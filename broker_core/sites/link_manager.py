@@ -1,4 +1,4 @@
-"""All links of a broker, as the policy in force says."""
+"""All links of a broker, kept in accordance with the policy in force."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from broker_core.sites.link import SiteLink
 
 
 class SiteLinkManager:
-    """Started and ended as destinations come and go."""
+    """The links of one broker. `apply` starts and closes them when the policy's destinations change."""
 
     def __init__(self, engine: Engine, secrets: Path | None) -> None:
-        """`secrets`: the file that has what links prove themselves with."""
+        """Create a manager without links. `secrets`: the file with the links' credentials."""
         self._engine, self._secrets = engine, secrets
         self._links: dict[str, SiteLink] = {}
         engine.confirmations.links = self._confirmed
+        if engine.frontier.end is None:  # before anything is published
+            for replay in engine.managed.list_entries():
+                if replay.client == replay.name and replay.name.startswith(LINK_PREFIX):
+                    engine.managed.limit_carried(replay.name, engine.frontier.durable)
 
     def _confirmed(self) -> Iterator[tuple[str, int]]:
         for link in list(self._links.values()):
@@ -29,8 +33,11 @@ class SiteLinkManager:
                 yield link.client, link.confirmed_sequence
 
     async def apply(self, policy: PolicyDocument) -> None:
-        """End those that changed, begin those that are new. One that the policy doesn't have any more gives its place up: the log isn't
-        held for it."""
+        """Close links whose settings changed, and start new ones.
+
+        The position of a destination that the policy no longer lists is removed, so that it doesn't pin the
+        log.
+        """
         wanted = {one.name: one for one in policy.destinations}
         for name, link in list(self._links.items()):
             if wanted.get(name) != link.settings:
@@ -41,6 +48,7 @@ class SiteLinkManager:
                 self._links[name] = SiteLink(self._engine, settings, self._secrets)
 
     def _forget(self, wanted: Collection[str]) -> None:
+        """Cancel and remove managed replays of destinations that aren't in `wanted`."""
         managed = self._engine.managed
         for replay in managed.list_entries():
             name = replay.name.removeprefix(LINK_PREFIX)
@@ -51,11 +59,11 @@ class SiteLinkManager:
                     managed.forget(replay.name)
 
     def list_entries(self) -> list[LinkEntry]:
-        """For the control plane, by name."""
+        """Return the links for the control plane, sorted by name."""
         return [self._links[name].to_entry() for name in sorted(self._links)]
 
     async def close(self) -> None:
-        """End all; their places stay."""
+        """Close all links. Their positions remain."""
         for link in self._links.values():
             await link.close()
         self._links.clear()

@@ -1,6 +1,7 @@
-"""A link's end here: a client of this broker like any other, with its account, rules and page; without a socket between.
+"""The local endpoint of a link: a client of this broker without a socket.
 
-What it can't pass on at once isn't handed to it: `writable` says so, and the rest waits in the log.
+It has an account, rules and a page like any other client. Records are delivered only while the destination
+can receive more: `is_writable` says so. The others wait in the log.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
 SUBSCRIPTION = "link"
+"""Id of the endpoint's only subscription."""
 
 
 class LocalEngine(Protocol):
-    """What it needs of the engine."""
+    """The methods of the engine that the endpoint calls."""
 
     def add_connection(self, transport: str, sink: LocalEndpoint) -> Connection: ...
 
 
 class _LocalCommand:
-    """A command of its own, taken in its turn."""
+    """A command of the link, queued in the connection's inbox like a client's."""
 
     nbytes = 256
 
@@ -44,7 +46,11 @@ class _LocalCommand:
 
 
 class LocalEndpoint:
-    """Satisfies `delivery.sink.ConnectionSink`. `on_batches` gets what is delivered; `ended` is done when it can't go on, with why."""
+    """The sink of a link's local client. Implements `delivery.sink.ConnectionSink`.
+
+    `on_entries` receives delivered records. `begun` is done when the subscription follows the log. `ended`
+    is done, with the error, when the client can't continue.
+    """
 
     protocol = "link"
     text_mode = False
@@ -67,29 +73,34 @@ class LocalEndpoint:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[SluiceError] = asyncio.get_running_loop().create_future()
         self.gaps = 0
-        """Stretches of the log that were gone before they could be carried."""
+        """Number of intervals of the log that were removed before the link could forward them."""
         self._on_entries = on_entries
         self._on_acknowledged = on_acknowledged
         self._subscribe: commands.Subscribe | None = None
         self._connection: Connection | None = engine.add_connection(BROKER_NAME, self)
 
     def begin(self, name: str, subscribe: commands.Subscribe) -> None:
-        """Log on and subscribe; `begun` is done when the log is followed."""
+        """Log on and subscribe; `begun` is done when the subscription follows the log."""
         self._subscribe = subscribe
         self._ask(commands.Logon(name=name))
 
     def position(self, durable: int) -> int | None:
-        """The first record that it hasn't had acknowledged; None while it doesn't follow the log."""
+        """Return the first record that isn't acknowledged.
+
+        None while the subscription doesn't follow the log.
+
+        `durable`: the durable frontier.
+        """
         connection = self._connection
         target = connection.subscriptions.get(SUBSCRIPTION) if connection is not None else None
         return target.position(durable) if target is not None else None
 
     def acknowledge(self, upto: int) -> None:
-        """The destination has everything up to that number of the subscription's messages."""
+        """Acknowledge the subscription's messages up to number `upto`, which the destination has stored."""
         self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto), self._on_acknowledged)
 
     def set_writable(self, may: bool) -> None:
-        """Whether more can be passed on."""
+        """Set whether the destination can receive more; resume delivery if it can again."""
         if may and not self.is_writable and self._connection is not None:
             self.is_writable = True
             self._connection.on_writable()
@@ -97,7 +108,7 @@ class LocalEndpoint:
             self.is_writable = may and self._connection is not None
 
     def close_local(self) -> None:
-        """It is over from this side."""
+        """Close the client from this side."""
         connection, self._connection = self._connection, None
         self.is_writable = False
         if connection is not None:
@@ -107,7 +118,7 @@ class LocalEndpoint:
         if self._connection is not None:
             self._connection.receive([_LocalCommand(self._connection, command, then)])
 
-    # The engine calls these.
+    # Methods of `ConnectionSink`, called by the engine.
 
     def acked_bytes(self) -> int:
         return self.written_bytes
@@ -116,7 +127,7 @@ class LocalEndpoint:
         return ReadProgress(0, 0, 0)
 
     def on_logged_on(self) -> None:
-        """Nothing is small before and large afterwards."""
+        """Do nothing: the endpoint has no limits that change with the logon."""
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         self.written_bytes += sum(entry.batch.nbytes for entry in entries)
@@ -144,10 +155,10 @@ class LocalEndpoint:
             self.ended.set_result(error)
 
     def pause_reading(self) -> None:
-        """It asks little."""
+        """Do nothing: the endpoint sends few commands."""
 
     def resume_reading(self) -> None:
-        """It asks little."""
+        """Do nothing: see `pause_reading`."""
 
     def close(self, code: str, message: str) -> None:
         self._end(ClientError.from_dict(code, message))

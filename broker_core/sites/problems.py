@@ -9,12 +9,14 @@ from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.replication import LinkEntry
 
 SETTLING_MS: Final = 2_000
-"""A link that connects again within this time is not reported."""
+"""Milliseconds within which a reconnecting link isn't reported."""
 
 
 def link_problems(links: Sequence[LinkEntry], now_ms: int) -> list[ProblemEntry]:
-    """Return the problems of the links at `now_ms`. Severe: publishers wait for a sync destination that is
-    away."""
+    """Return the problems of the links at `now_ms`.
+
+    A problem is severe if publishers wait for the destination, because it is a sync destination.
+    """
     return [
         ProblemEntry(
             code=one.code if one.code else "link_away",

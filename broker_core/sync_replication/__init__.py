@@ -2,7 +2,7 @@
 
 Peers are a group's sync members, and sync destinations.
 
-sync_state         the records of each peer, peers that are downgraded and upgraded again: pure
+sync_state         records that each peer has confirmed, and peers that are downgraded or upgraded; pure
 manual_downgrades  downgrades by an operator, on disk
-sync_replication   the broker's wait for peers: takes their reports, and checks each tenth of a second
+sync_replication   receives the peers' confirmations, and checks their time limits ten times a second
 """

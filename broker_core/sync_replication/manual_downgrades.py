@@ -1,10 +1,13 @@
-"""`<instance>.downgrades`: who was downgraded by hand, members of a group and links by their clients' names. It holds until it is undone
-by hand, also over a restart.
+"""`<instance>.downgrades`: members and links that an operator downgraded.
+
+They are stored by name, a link by the name of its client. A manual downgrade holds until an operator
+upgrades the peer, also across restarts.
 
     {"version": 1, "crc": 1234, "downgraded": {"c": {"by": "ada", "at": 1764000000000000000}}}
 
-`crc` is the CRC32C of the object as it stands there; `at` is ns UTC. A file that can't be believed is logged and counts as none: then
-everybody whom the policy lists is waited for, and the policy downgrades who is too slow.
+`crc` is the CRC32C of the object as stored; `at` is ns UTC. An unreadable or damaged file is logged and
+counts as empty. Acknowledgements then wait for all peers that the policy lists, and the policy downgrades
+slow ones.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ log = structlog.get_logger("sluice.confirming")
 
 
 class ManualDowngrade(msgspec.Struct, frozen=True):
-    """Who decided, and when, ns UTC."""
+    """A manual downgrade: the operator, and the time in ns UTC."""
 
     by: str
     at: int
@@ -39,7 +42,7 @@ class _DowngradeFile(msgspec.Struct):
 
 
 class ManualDowngradeStore:
-    """One broker's decisions of the kind. OSError where the directory can't be read."""
+    """Manual downgrades of one broker. The constructor raises OSError if the directory can't be read."""
 
     def __init__(self, directory: Path, instance: str, files: FileSystem) -> None:
         self._path = directory / f"{instance}.downgrades"
@@ -49,7 +52,10 @@ class ManualDowngradeStore:
         self.of: dict[str, ManualDowngrade] = _read(self._path)
 
     async def record(self, name: str, decided: ManualDowngrade | None, listed: Collection[str]) -> None:
-        """A decision, or that it is undone; on disk when this returns. Of others those whom the policy lists are kept. JournalError not_kept."""
+        """Store a downgrade of `name`, or with None remove it; it is on disk when this returns.
+
+        Of the other downgrades only those of peers in `listed` are retained. Raises JournalError not_kept.
+        """
         async with self._one_at_a_time:
             kept = {other: one for other, one in self.of.items() if other in listed and other != name}
             if decided is not None:
@@ -70,6 +76,7 @@ class ManualDowngradeStore:
 
 
 def _read(path: Path) -> dict[str, ManualDowngrade]:
+    """Read the file; return no downgrades if it is missing, or damaged, which is logged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

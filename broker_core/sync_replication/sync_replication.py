@@ -1,6 +1,8 @@
-"""A broker's one waiting for others: what they say comes in, how far everybody is who is waited for goes out.
+"""A broker's wait for its peers.
 
-The decisions are `SyncReplicationState`'s. Here they are asked for each tenth of a second, logged, told, and kept when they are made by hand.
+It receives their confirmations, and reports up to which record all of them have everything.
+`SyncReplicationState` makes the decisions. This module asks for them ten times a second, logs and reports
+them, and stores the manual ones.
 """
 
 from __future__ import annotations
@@ -21,35 +23,38 @@ from broker_core.sync_replication.sync_state import SyncMode, SyncModeChange, Sy
 
 log = structlog.get_logger("sluice.confirming")
 CHECK_INTERVAL_S: Final = 0.1
-"""How often it is looked who has been waited for too long."""
+"""Seconds between checks for peers that were waited for too long."""
 STOOD_STILL_S: Final = 1.0
-"""Between two looks: then this process was stopped, or got no CPU."""
+"""Seconds between two checks from which on this process counts as stopped, or starved of CPU."""
 
 
 class SyncReplication:
-    """Of one broker. What is said goes to `moved` from `start` on."""
+    """Sync replication of one broker. It calls `moved` after `start`."""
 
     def __init__(self, own: str, journal: Journal, clock: Clock) -> None:
-        """`own`: this broker's name in its group, "" without one."""
+        """Load the manual downgrades. `own`: this broker's name in its group, "" without one."""
         self._clock = clock
         self._before = journal.next_sequence - 1
         self.by_hand = ManualDowngradeStore(journal.directory, journal.instance, journal.files)
         by = {name: one.by for name, one in self.by_hand.of.items()}
         self.confirming = SyncReplicationState(own, self._before, clock.seconds(), by)
         self.moved: Callable[[int], None] = lambda _: None
-        """Everybody who is waited for has everything up to there."""
+        """Called with the record up to which all peers that are waited for have everything."""
         self.on_change: Callable[[SyncModeChange], None] = lambda _: None
-        """Somebody isn't waited for any more, or is again."""
+        """Called when a peer is downgraded or upgraded."""
         self.unheard: Callable[[], Collection[str]] = tuple
-        """Who can't be heard of now; set by a group's log."""
+        """Returns the peers that can't be reached at present; set by a group's log."""
         self.links: Callable[[], Iterable[tuple[str, int]]] = tuple
-        """Up to which record each sync destination has everything, by its link's client; set by who has the links."""
+        """Returns the confirmed record of each sync destination, by the link's client.
+
+        Set by the owner of the links.
+        """
         self._logons_wait = False
         self._started = False
         self._told = 0
 
     def apply_policy(self, policy: PolicyDocument) -> None:
-        """The policy in force. A destination that is switched off isn't waited for."""
+        """Apply the policy in force. A destination that is switched off isn't waited for."""
         instance = policy.instance
         links = [f"{LINK_PREFIX}{one.name}" for one in policy.destinations if one.is_sync]
         self._logons_wait = bool(instance.sync_topics or links)
@@ -61,94 +66,102 @@ class SyncReplication:
         self._tell()
 
     def start(self) -> None:
-        """What is confirmed may be told from now on."""
+        """Allow reports of confirmed records, and check once."""
         self._started = True
         self.check_timeouts()
 
     async def run(self) -> None:
-        """Look, again and again."""
+        """Check time limits every CHECK_INTERVAL_S, without end."""
         now = self._clock.seconds()
         while True:
             before = now
             await asyncio.sleep(CHECK_INTERVAL_S)
             now = self._clock.seconds()
             if now - before > STOOD_STILL_S:
-                # What others said meanwhile waits in the socket.
+                # Confirmations that arrived meanwhile wait in the sockets.
                 log.warning("stood_still", seconds=round(now - before, 1))
                 self.confirming.exclude_pause(now - before, now)
             self.check_timeouts()
 
     @property
     def is_required(self) -> bool:
-        """Whether the policy names anybody who is waited for."""
+        """Whether the policy lists any peer."""
         return self.confirming.is_required
 
     @property
     def members(self) -> list[str]:
-        """The members of the group among them, without this one."""
+        """Listed members of the group, without this one and without links."""
         return [name for name in self.confirming.peers if not name.startswith(LINK_PREFIX)]
 
     @property
     def confirmed_sequence(self) -> int:
-        """Up to which record all of those have everything that they are to have."""
+        """The record up to which all peers that are waited for have everything."""
         return self.confirming.upto
 
     @property
     def is_start_unconfirmed(self) -> bool:
-        """Whether publishers may be told nothing yet of what the journal had at the start: an earlier process may not have
-        acknowledged it, and those that are waited for may not have it."""
+        """Whether publishers must wait at logon, because records of before the start are unconfirmed.
+
+        An earlier process may not have acknowledged these records, and the peers may not have them.
+        """
         return self._logons_wait and not (self._started and self.confirmed_sequence >= self._before)
 
     @property
     def has_unreachable_peer(self) -> bool:
-        """Whether somebody can't be heard, so that it isn't known for how long they would be waited for."""
+        """Whether some peer can't be reached, so that the length of a wait for it is unknown."""
         return bool(self.unheard())
 
-    # What comes in.
+    # Confirmations.
 
     def on_local_durable(self, sequence: int) -> None:
-        """This broker has synced everything up to there; it is told later, when that has been delivered."""
+        """Record that this broker has synced everything up to `sequence`.
+
+        `moved` reports it after delivery.
+        """
         self.confirming.on_local_durable(sequence, self._clock.seconds())
 
     def on_peer_confirmed(self, name: str, sequence: int) -> None:
-        """Somebody else has everything up to there."""
+        """Record that a peer has everything up to `sequence`."""
         change = self.confirming.on_peer_confirmed(name, sequence, self._clock.seconds())
         if change is not None:
             self._changed(change)
         self._tell()
 
     def poll_links(self) -> None:
-        """Ask links how far they are, and tell what follows."""
+        """Read the confirmed records of the links, and report progress."""
         if self.confirming.is_required:
             for name, sequence in self.links():
                 self.on_peer_confirmed(name, sequence)
         self._tell()
 
     def check_timeouts(self) -> None:
-        """Whether somebody has been waited for too long."""
+        """Downgrade peers that were waited for too long."""
         self.poll_links()
         for change in self.confirming.check_timeouts(self._clock.seconds(), self.unheard()):
             self._changed(change)
         self._tell()
 
-    # By hand.
+    # Manual decisions.
 
     async def downgrade(self, name: str, by: str) -> None:
-        """Wait for one no more, until it is upgraded by hand; that is on disk first. OperatorError unknown_member; JournalError not_kept."""
+        """Stop waiting for a peer until an operator upgrades it. The decision is on disk first.
+
+        Raises OperatorError unknown_member; JournalError not_kept.
+        """
         self._check(name)
         await self.by_hand.record(name, ManualDowngrade(by, self._clock.now_ns()), self.confirming.peers)
         self._check(name)
         self._by_hand(self.confirming.downgrade(name, by, self._clock.seconds()))
 
     async def upgrade(self, name: str, by: str) -> None:
-        """Wait for one again. Raises as `downgrade`."""
+        """Wait for a peer again. Raises as `downgrade`."""
         self._check(name)
         await self.by_hand.record(name, None, self.confirming.peers)
         self._check(name)
         self._by_hand(self.confirming.upgrade(name, by, self._clock.seconds()))
 
     def downgraded_at(self, name: str) -> int:
-        """When that was done by hand, ms UTC; 0 when it wasn't."""
+        """Return when an operator downgraded the peer, ms UTC; 0 if none did."""
         decided = self.by_hand.of.get(name)
         return decided.at // 1_000_000 if decided is not None and self.confirming.downgraded_by(name) else 0
 
@@ -158,7 +171,8 @@ class SyncReplication:
             raise OperatorError(
                 "unknown_member",
                 f"{name[:64]} isn't waited for here; the policy lists {', '.join(listed) or 'nobody'}.",
-                "Name another member of sync_members, or link.NAME for a destination whose durability is sync.",
+                "Name another member of sync_members, or link.NAME for a destination whose "
+                "durability is sync.",
                 listed=listed,
             )
 
@@ -167,9 +181,10 @@ class SyncReplication:
         self._changed(change)
         self._tell()
 
-    # What goes out.
+    # Reports.
 
     def _changed(self, change: SyncModeChange) -> None:
+        """Log and report a change."""
         level = log.warning if change.mode is SyncMode.DOWNGRADED else log.info
         level(
             event_name(change),
@@ -182,6 +197,7 @@ class SyncReplication:
         self.on_change(change)
 
     def _tell(self) -> None:
+        """Report a higher confirmed record, after `start`."""
         upto = self.confirming.upto
         if self._started and upto > self._told:
             self._told = upto
@@ -189,6 +205,6 @@ class SyncReplication:
 
 
 def event_name(change: SyncModeChange) -> str:
-    """Its name among the broker's own records, and in the log."""
+    """Return the name of a change among the broker's events, and in its text log."""
     kind = "link" if change.name.startswith(LINK_PREFIX) else "member"
     return f"{kind}_downgraded" if change.mode is SyncMode.DOWNGRADED else f"{kind}_upgraded"

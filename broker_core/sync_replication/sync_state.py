@@ -1,12 +1,16 @@
-"""Which records others have on their disks, as they say themselves: what `fully_durable` waits for, and `persisted` where it is sync. Pure.
+"""Records that the peers of a broker have on disk, by their own reports. Pure.
 
-The others are a group's `sync` members, by their names, and `sync` destinations, by their links' clients (`link.NAME`, which no member can be
-called). One is waited for while the policy lists it and it isn't downgraded. It is downgraded when what it hasn't confirmed has waited for
-`downgrade_after_ms`, and upgraded when it confirms within half of that again; by hand both hold until they are undone by hand.
-Each broker decides for what it acknowledges itself: nobody votes, and nothing that was said is taken back.
+`fully_durable` waits for all peers; `persisted` waits for them where it is sync.
 
-Time in which another couldn't have been heard isn't counted against it: a member that is cut off from the engine hears no other. A link
-that is away is heard: it confirms nothing, which is what the limit is for.
+Peers are a group's `sync` members, by name, and `sync` destinations, by their links' clients (`link.NAME`,
+which no member can be called). The broker waits for a peer while the policy lists it and it isn't
+downgraded. A peer is downgraded when unconfirmed records have waited for `downgrade_after_ms`. It is
+upgraded when it confirms within half of that time. Manual decisions hold until an operator changes them.
+Each broker decides for its own acknowledgements: there is no vote, and no acknowledgement is withdrawn.
+
+Time in which a peer couldn't be reached doesn't count against it: a member that is cut off from the log
+service receives nothing from the others. A disconnected link doesn't count as unreachable: it confirms
+nothing, and the limit exists for that case.
 """
 
 from __future__ import annotations
@@ -19,25 +23,29 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 POLICY: Final = "policy"
-"""Who decided, where nobody did by hand."""
+"""Author of decisions that no operator made."""
 
 
 class SyncMode(StrEnum):
-    """Whether one is waited for."""
+    """Whether the broker waits for a peer."""
 
     SYNC = "sync"
     ASYNC = "async"
-    """The policy doesn't list it."""
+    """The policy doesn't list the peer."""
     DOWNGRADED = "downgraded"
 
 
 class SyncModeChange(NamedTuple):
-    """A decision, with its figures."""
+    """A downgrade or upgrade of a peer, with its figures.
+
+    `confirmed`: newest record that the peer has; `durable`: newest record that this broker has on disk;
+    `waited_ms`: how long the oldest unconfirmed record has waited.
+    """
 
     name: str
     mode: SyncMode
     by: str
-    """`policy`, or who did it by hand."""
+    """`policy`, or the operator."""
     confirmed: int
     durable: int
     waited_ms: int
@@ -47,41 +55,51 @@ class SyncModeChange(NamedTuple):
         lacks = self.durable - self.confirmed
         if self.mode is SyncMode.DOWNGRADED:
             return (
-                f"{self.name} isn't waited for any more ({self.by}): it has confirmed record {self.confirmed} of {self.durable},"
+                f"{self.name} isn't waited for any more ({self.by}): it has confirmed record "
+                f"{self.confirmed} of {self.durable},"
                 f" and the other {lacks} have waited for up to {self.waited_ms} ms"
             )
-        return f"{self.name} is waited for again ({self.by}): it has confirmed record {self.confirmed} of {self.durable}"
+        return (
+            f"{self.name} is waited for again ({self.by}): it has confirmed record {self.confirmed} "
+            f"of {self.durable}"
+        )
 
 
 @dataclass(slots=True)
 class _AwaitedPeer:
     confirmed: int = 0
     goal: int = 0
-    """What was durable here when it was looked at; confirmed, the next is what is durable then."""
+    """Newest durable record at the last check of the peer.
+
+    When the peer confirms it, the goal moves to the newest one.
+    """
     since: float = 0.0
     downgraded_by: str = ""
 
 
 class SyncReplicationState:
-    """Those that one broker waits for. Moments are seconds."""
+    """The peers of one broker. Times are monotonic seconds."""
 
     def __init__(
         self, own: str, durable: int, now: float, by_hand: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`own`: this broker's name in its group. `by_hand`: who was downgraded by whom before."""
+        """Start without peers.
+
+        `own`: this broker's name in its group. `by_hand`: stored manual downgrades, peer to operator.
+        """
         self._own, self._durable = own, durable
         self._by_hand = dict(by_hand)
         self._awaited: dict[str, _AwaitedPeer] = {}
         self._said: dict[str, int] = {}
-        """What each has confirmed, listed or not."""
+        """Newest confirmed record of each peer, listed or not."""
         self._limit_s = 30.0
         self.upto = durable
-        """Everything up to there has been confirmed by all that are waited for. Never goes back."""
+        """The record up to which all peers that are waited for have everything. It never decreases."""
         self.downgrades, self.upgrades = Counter[str](), Counter[str]()
-        """How often each was."""
+        """Number of downgrades and upgrades of each peer."""
 
     def apply_policy(self, names: Collection[str], downgrade_after_ms: int, now: float) -> None:
-        """The policy that is in force from now on."""
+        """Set the peers and the limit of the policy in force. Known peers keep their state."""
         self._limit_s = downgrade_after_ms / 1_000
         listed = [name for name in names if name != self._own]
         self._awaited = {
@@ -92,18 +110,18 @@ class SyncReplicationState:
         self._advance()
 
     def mark_start_unconfirmed(self) -> None:
-        """Nothing that the journal had at the start is known to be anybody else's too, where anybody is waited for."""
+        """Set `upto` to 0 if any peer is listed: no peer is known to have what the journal had at start."""
         if self._awaited:
             self.upto = 0
-            self._advance()  # where nobody of them is waited for
+            self._advance()  # all of them may be downgraded
 
     @property
     def is_required(self) -> bool:
-        """Whether anybody's word is asked for."""
+        """Whether any peer is listed."""
         return bool(self._awaited)
 
     def on_local_durable(self, sequence: int, now: float) -> None:
-        """This broker has synced everything up to there."""
+        """Record that this broker has synced everything up to `sequence`."""
         self._durable = sequence
         for one in self._awaited.values():
             if one.goal <= one.confirmed < sequence:
@@ -111,12 +129,15 @@ class SyncReplicationState:
         self._advance()
 
     def on_peer_confirmed(self, name: str, sequence: int, now: float) -> SyncModeChange | None:
-        """Another has everything up to there that it is to have. What follows from it."""
+        """Record that a peer has everything up to `sequence` that it must have.
+
+        Return its upgrade, if it follows.
+        """
         self._said[name] = sequence
         one = self._awaited.get(name)
         if one is None:
             return None
-        if sequence < one.confirmed:  # another process of that name: it has the whole time
+        if sequence < one.confirmed:  # a new process of that name: its time limit begins again
             one.goal, one.since = self._durable, now
         one.confirmed = sequence
         change = None
@@ -129,7 +150,10 @@ class SyncReplicationState:
         return change
 
     def check_timeouts(self, now: float, unheard: Collection[str] = ()) -> list[SyncModeChange]:
-        """Who is too slow. `unheard`: who couldn't have been heard of; that time isn't counted."""
+        """Downgrade the peers that are too slow; return the changes.
+
+        `unheard`: peers that couldn't be reached; that time doesn't count against them.
+        """
         changes = []
         for name, one in self._awaited.items():
             if name in unheard:
@@ -141,12 +165,12 @@ class SyncReplicationState:
         return changes
 
     def exclude_pause(self, seconds: float, now: float) -> None:
-        """For so long this process did nothing, so it heard nobody: that isn't counted either."""
+        """Don't count `seconds` in which this process stood still against any peer."""
         for one in self._awaited.values():
             one.since = min(one.since + seconds, now)
 
     def downgrade(self, name: str, by: str, now: float) -> SyncModeChange | None:
-        """By hand, until it is upgraded by hand. None: the policy doesn't list it."""
+        """Downgrade a peer manually, until `upgrade`. Return None if the policy doesn't list it."""
         one = self._awaited.get(name)
         if one is None:
             return None
@@ -156,7 +180,7 @@ class SyncReplicationState:
         return change
 
     def upgrade(self, name: str, by: str, now: float) -> SyncModeChange | None:
-        """By hand: it has the whole time again. None: the policy doesn't list it."""
+        """Upgrade a peer manually; its time limit begins again. Return None if the policy doesn't list it."""
         one = self._awaited.get(name)
         if one is None:
             return None
@@ -164,29 +188,29 @@ class SyncReplicationState:
         return self._upgrade(name, one, by, now)
 
     def mode(self, name: str) -> SyncMode:
-        """Whether one is waited for; a sync member's own journal always is."""
+        """Return whether the broker waits for a peer. A sync member always waits for its own journal."""
         one = self._awaited.get(name)
         if one is None:
             return SyncMode.SYNC if name == self._own and self._awaited else SyncMode.ASYNC
         return SyncMode.DOWNGRADED if one.downgraded_by else SyncMode.SYNC
 
     def downgraded_by(self, name: str) -> str:
-        """Who downgraded it; "" while it isn't."""
+        """Return who downgraded a peer; "" while it isn't downgraded."""
         one = self._awaited.get(name)
         return one.downgraded_by if one is not None else ""
 
     def waited_ms(self, name: str, now: float) -> int:
-        """For how long what it hasn't confirmed has waited."""
+        """Return for how long unconfirmed records of a peer have waited."""
         one = self._awaited.get(name)
         return 0 if one is None else int(self._waited_s(one, now) * 1_000)
 
     @property
     def peers(self) -> list[str]:
-        """The others that the policy lists."""
+        """Names of the peers that the policy lists."""
         return list(self._awaited)
 
     def confirmed_sequence_of(self, name: str) -> int:
-        """What one has confirmed here."""
+        """Return the newest record that a peer has confirmed."""
         return self._said.get(name, 0)
 
     @staticmethod
@@ -209,5 +233,6 @@ class SyncReplicationState:
         return SyncModeChange(name, SyncMode.SYNC, by, one.confirmed, self._durable, 0)
 
     def _advance(self) -> None:
+        """Raise `upto` to the lowest confirmed record of this broker and the peers that are waited for."""
         waited = [one.confirmed for one in self._awaited.values() if self._is_waited_for(one)]
         self.upto = max(self.upto, min([self._durable, *waited]))

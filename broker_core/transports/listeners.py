@@ -40,10 +40,10 @@ class ListenerManager:
     """Open listeners of one broker.
 
     `websocket` makes the listeners that need Django and Twisted. Each transport listens on the policy's port
-    plus `ports_apart`.
+    plus `port_offset`.
     """
 
-    def __init__(self, engine: Engine, websocket: ListenerFactory, ports_apart: int) -> None:
+    def __init__(self, engine: Engine, websocket: ListenerFactory, port_offset: int) -> None:
         self._engine = engine
         self._factories: dict[str, ListenerFactory] = {
             "tcp": TcpListener,
@@ -51,7 +51,7 @@ class ListenerManager:
             "websocket": websocket,
             "stomp-ws": websocket,
         }
-        self._ports_apart = ports_apart
+        self._port_offset = port_offset
         self._open: dict[str, tuple[TransportSettings, Listener]] = {}
         self._ports: dict[str, int] = {}
 
@@ -139,7 +139,7 @@ class ListenerManager:
 
         Members of a group on one machine share a policy. Port 0 stays 0.
         """
-        return replace(transport, port=transport.port + self._ports_apart) if transport.port else transport
+        return replace(transport, port=transport.port + self._port_offset) if transport.port else transport
 
 
 def _not_listening(transport: TransportSettings, problem: OSError) -> OperatorError:

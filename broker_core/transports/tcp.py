@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker_core.access.tls import server_context
+from broker_core.access.tls import make_server_context
 from broker_core.config import TransportSettings
 from broker_core.connections.admission import InputBufferUsage
 from broker_core.delivery.entries import OutboxEntry
@@ -148,7 +148,7 @@ class TcpListener:
             OperatorError: bad_certificate.
         """
         settings = self._settings
-        tls = server_context(settings.tls, CountingSslContext) if settings.tls is not None else None
+        tls = make_server_context(settings.tls, CountingSslContext) if settings.tls is not None else None
         self._accepting = Acceptor(self._protocol, self._engine.anteroom, self._engine.door, tls)
         return await self._accepting.listen(settings.host, settings.port)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django import forms
 
-from broker_core.access.credential_hashes import MAX_SECRET, hash_password, hash_token, make_token
+from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_password, hash_token, make_token
 from console.forms.draft_part import DraftPartForm
 from console.forms.fields import LinesField
 
@@ -39,7 +39,7 @@ class BrokerUserForm(DraftPartForm):
     password = forms.CharField(
         label="New password",
         required=False,
-        max_length=MAX_SECRET,
+        max_length=MAX_SECRET_CHARACTERS,
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )

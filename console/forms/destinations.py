@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import forms
 
-from broker_core.config.destinations import BEGINNINGS, DURABILITIES, MAX_TEXT
+from broker_core.config.destinations import BEGIN_POSITIONS, DURABILITIES, MAX_TEXT
 from console.forms.draft_part import DraftPartForm
 from console.forms.fields import LinesField, OptionalBooleanField
 
@@ -51,7 +51,7 @@ class DestinationForm(DraftPartForm):
     )
     begin = forms.ChoiceField(
         label="A new link begins",
-        choices=list(zip(BEGINNINGS, ("with the oldest record of the log", "now"), strict=True)),
+        choices=list(zip(BEGIN_POSITIONS, ("with the oldest record of the log", "now"), strict=True)),
     )
     durability = forms.ChoiceField(
         label="Acknowledgements",

@@ -7,7 +7,13 @@ from typing import Any
 from django import forms
 
 from broker_core.config.access import AUTHENTICATIONS
-from broker_core.config.transports import LEAST_BODY, MAX_BODY, OF_SOME_KINDS, SILENT, TRANSPORT_KINDS
+from broker_core.config.transports import (
+    MAX_BODY,
+    MIN_BODY,
+    RESTRICTED_FIELDS,
+    TRANSPORT_DEFAULTS,
+    TRANSPORT_KINDS,
+)
 from console.choices import ResumeFrom
 from console.forms.fields import FieldGroup, LinesField, style_widget
 from console.forms.limits import LimitsForm
@@ -85,7 +91,7 @@ class DraftTransportForm(TransportLimitsForm):
     max_body = forms.IntegerField(
         label="Largest body (bytes)",
         required=False,
-        min_value=LEAST_BODY,
+        min_value=MIN_BODY,
         max_value=MAX_BODY,
         help_text=f"Of a STOMP message. Default: {MAX_BODY:,}.",
     )
@@ -98,17 +104,17 @@ class DraftTransportForm(TransportLimitsForm):
             name,
             kinds,
             # on the page of a new transport, a script hides the fields of other kinds
-        ) in OF_SOME_KINDS.items():
+        ) in RESTRICTED_FIELDS.items():
             self.fields[name].widget.attrs["data-kinds"] = " ".join(sorted(kinds))
         if not new:  # clients and history refer to a transport by its name
             self.fields["name"].disabled = self.fields["kind"].disabled = True
-            for name, kinds in OF_SOME_KINDS.items():
+            for name, kinds in RESTRICTED_FIELDS.items():
                 if self.initial.get("kind") not in kinds and not self._says(name):
                     del self.fields[name]
 
     def _says(self, name: str) -> bool:
         """Return whether the transport sets a value that differs from the default."""
-        return bool(self.initial.get(name, SILENT[name]) != SILENT[name])
+        return bool(self.initial.get(name, TRANSPORT_DEFAULTS[name]) != TRANSPORT_DEFAULTS[name])
 
     def groups(self) -> list[FieldGroup]:
         """Return the fields by heading, without headings that this kind of transport lacks."""
@@ -127,5 +133,5 @@ class DraftTransportForm(TransportLimitsForm):
             "authentication": clean["authentication"] or "none",
             "restricted": clean["restricted"],
             "tls": {**dict.fromkeys(TLS), **tls} if tls else None,
-            **{name: clean[name] or SILENT[name] for name in OF_SOME_KINDS if name in clean},
+            **{name: clean[name] or TRANSPORT_DEFAULTS[name] for name in RESTRICTED_FIELDS if name in clean},
         }

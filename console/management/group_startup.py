@@ -100,7 +100,7 @@ def _create_home(at: Installation, name: str) -> Installation:
 def member_transports(member: MemberInstallation, policy: PolicyDocument) -> list[TransportSettings]:
     """Return the policy's enabled transports at a member's own ports."""
     return [
-        replace(one, port=one.port + member.ports_apart if one.port else 0)
+        replace(one, port=one.port + member.port_offset if one.port else 0)
         for one in policy.transports
         if one.enabled
     ]

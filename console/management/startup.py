@@ -20,7 +20,7 @@ from django.db import DatabaseError, OperationalError, connection
 from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.errors import OperatorError
-from broker_core.private_files import tighten_trees
+from broker_core.private_files import restrict_tree_permissions
 from console.broker_addresses import format_broker_name
 from console.database_limits import database_error, limit_waits
 from console.management import banner
@@ -82,7 +82,7 @@ def prepare(*, console: bool = True) -> PolicyDocument:
         settings.SLUICE_ARCHIVE_DIRECTORY,
         settings.SLUICE_SPOOL_DIRECTORY,
     )
-    for problem in tighten_trees((settings.SLUICE_HOME, *places)):
+    for problem in restrict_tree_permissions((settings.SLUICE_HOME, *places)):
         print_line(problem)
     check_given_redis()
     call_command("check", fail_level="ERROR", stdout=StringIO())

@@ -18,8 +18,8 @@ from broker_core.config.access import read_authentication, read_origins
 from broker_core.config.document_reader import DocumentReader
 from broker_core.config.instance import (
     DOWNGRADE_AFTER_MS,
-    LEAST_DOWNGRADE_MS,
     MAX_DOWNGRADE_MS,
+    MIN_DOWNGRADE_MS,
     read_journaled_topics,
 )
 from broker_core.config.preset_settings import AMPS
@@ -104,7 +104,7 @@ class Instance(models.Model):
     sync_topics = models.JSONField(default=list, validators=[check_patterns], blank=True)
     downgrade_after_ms = models.PositiveIntegerField(
         default=DOWNGRADE_AFTER_MS,
-        validators=[MinValueValidator(LEAST_DOWNGRADE_MS), MaxValueValidator(MAX_DOWNGRADE_MS)],
+        validators=[MinValueValidator(MIN_DOWNGRADE_MS), MaxValueValidator(MAX_DOWNGRADE_MS)],
     )
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)  # last start of its broker; in a group the first

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 from broker_core.group.settings import GroupSettings, read_settings
-from broker_core.private_files import PRIVATE_UMASK, tighten
+from broker_core.private_files import PRIVATE_UMASK, restrict_permissions
 from console.access.networks import Network, parse_networks
 from console.broker_addresses import BrokerAddress, read_addresses
 
@@ -31,10 +31,10 @@ def prepare_home(home: Path) -> Path:
     home = home.expanduser().resolve()
     home.mkdir(parents=True, exist_ok=True)
     try:
-        tighten(home)
+        restrict_permissions(home)
         for name in FOLDERS:
             (home / name).mkdir(exist_ok=True)
-            tighten(home / name)
+            restrict_permissions(home / name)
     except PermissionError as problem:
         raise ImproperlyConfigured(
             f"{problem} SLUICE_HOME must be closed to others: give it "

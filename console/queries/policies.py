@@ -10,7 +10,7 @@ from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from broker_core.config.instance import GROUP_SILENT
+from broker_core.config.instance import GROUP_DEFAULTS
 from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode
 from broker_core.config.transports import TRANSPORT_FIELDS
@@ -40,7 +40,7 @@ INSTANCE_FIELDS = (
     "preallocated_files",
     "journal_directory",
     "archive_directory",
-    *GROUP_SILENT,
+    *GROUP_DEFAULTS,
 )
 """Fields of an instance in a policy document."""
 TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 import redis
 from django.conf import settings
@@ -27,6 +27,9 @@ from console.queries.database import database_problem, reading_problem
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 
 WORKER_KEY = worker_key("")
+REDIS_REFUSES: Final = "redis_refuses_writes"
+REDIS_PROBE: Final = "sluice:probe"
+"""Key that is written to find a Redis that answers and stores nothing."""
 DATABASE_PREFIX = "database of broker"
 """Name of the component that reports a broker's database, followed by the broker's name if there are
 several.
@@ -56,8 +59,14 @@ def check_components(*, write: bool = True) -> list[ComponentStatus]:
     With `write=False`, for pages, nothing is written to the database. Brokers write every 10 seconds and
     report their errors.
     """
-    alive, worker = _redis()
-    return [_database(write=write), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
+    alive, worker = _redis(write=write)
+    return [
+        _database(write=write),
+        alive,
+        worker,
+        *(_workers() if alive["problem"] in ("", REDIS_REFUSES) else []),
+        *_brokers(),
+    ]
 
 
 def _database(*, write: bool = True) -> ComponentStatus:
@@ -67,11 +76,20 @@ def _database(*, write: bool = True) -> ComponentStatus:
     return {"name": "database", "ok": False, "problem": problem.code, "fix": problem.fix}
 
 
-def _redis() -> tuple[ComponentStatus, ComponentStatus]:
-    """Return the components of Redis and of the default queue's worker."""
+def _redis(*, write: bool) -> tuple[ComponentStatus, ComponentStatus]:
+    """Return the components of Redis and of the default queue's worker.
+
+    `write`: with a small write, which a full or read-only Redis refuses.
+    """
+    refused = ""
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
             worker = bool(client.exists(WORKER_KEY))
+            if write:
+                try:
+                    client.set(REDIS_PROBE, 1, ex=60)
+                except redis.ResponseError as problem:
+                    refused = str(problem)[:200]
     except (redis.RedisError, OSError) as problem:
         name = type(problem).__name__
         return (
@@ -79,6 +97,9 @@ def _redis() -> tuple[ComponentStatus, ComponentStatus]:
             {"name": "worker", "ok": False, "problem": "unknown while Redis is away"},
         )
     alive: ComponentStatus = {"name": "redis", "ok": True, "problem": ""}
+    if refused:
+        fix = f"Give it memory or room on its disk, or name one that may be written to: {refused}"
+        alive = {"name": "redis", "ok": False, "problem": REDIS_REFUSES, "fix": fix}
     if not worker:
         return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
     stuck_s = queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0)

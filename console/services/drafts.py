@@ -269,19 +269,25 @@ def publish(
         reason: Reason for the audit.
         expected_version: Version of the draft that the operator has read; None skips the check.
         rollout: First clients of a staged rollout; None for all clients.
-        guard: Called before anything is stored; raises to refuse.
+        guard: Called before anything is stored; raises to refuse. It asks brokers, which takes seconds.
 
     Raises:
-        OperatorError: `revision_changed` when another revision was published since the draft was created,
-            `bad_policy`, and any error of `guard`.
+        OperatorError: `draft_changed` if the draft was edited meanwhile, `revision_changed` if another revision
+            was published since the draft was created, `bad_policy`, and any error of `guard`. Then nothing is
+            published.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base
+
+    def remove_published(_revision: PolicyRevision, _before: PolicyRevision) -> None:
+        _remove_unchanged(draft)
+
     # The draft's base is the expected revision, so that one of two concurrent publications fails.
     if rollout is not None:
         change = rollouts.start(
-            actor, instance, draft.document, rollout, reason=reason, expected_revision=base, guard=guard
-        )
+            actor, instance, draft.document, rollout, reason=reason, expected_revision=base, guard=guard,
+            first=remove_published,
+        )  # fmt: skip
     else:
         change = policies.publish(
             actor,
@@ -289,10 +295,21 @@ def publish(
             reason=reason,
             instance_name=instance.name,
             expected_revision=base,
+            first=remove_published,
             guard=guard,
         )
-    draft.delete()
+    if change.revision.number == base:  # the draft changed nothing
+        _remove_unchanged(draft)
     return change
+
+
+def _remove_unchanged(draft: PolicyDraft) -> None:
+    """Remove a draft that is being published, if it is the version that was read.
+
+    Raises OperatorError draft_changed, unknown_draft.
+    """
+    with transaction.atomic():
+        _expected(draft_numbered(draft.pk, lock=True), draft.version).delete()
 
 
 def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

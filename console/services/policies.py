@@ -23,9 +23,9 @@ from broker_core.access.policy import access_problems
 from broker_core.config import PolicyDocument, default_policy
 from broker_core.config.document import (
     DirectoryDefaults,
-    directories_outside_roots,
     misplaced_directories,
     misplaced_paths,
+    outside_roots_error,
 )
 from broker_core.documents.requests import ApplyPolicy, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
@@ -526,7 +526,7 @@ def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any
     before = {one for other in known for one in _named_directories(other)}
     named = [one for one in _named_directories(document) if one not in before]
     if problems := [problem for setting, path in named for problem in misplaced(setting, path)]:
-        raise directories_outside_roots(problems)
+        raise outside_roots_error(problems)
 
 
 def _named_directories(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,8 +12,8 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from broker_core.config import PolicyDocument
-from broker_core.config.instance import GROUP_SILENT
-from broker_core.config.transports import SILENT
+from broker_core.config.instance import GROUP_DEFAULTS
+from broker_core.config.transports import TRANSPORT_DEFAULTS
 from broker_core.errors import OperatorError
 from console.choices import PolicyEntryKind
 from console.models import BrokerUser, ClientPolicy, Entitlement, Instance, PolicyEntry, PoolPolicy, Transport
@@ -33,14 +33,14 @@ def write_document(instance: Instance, document: Mapping[str, Any]) -> None:
         OperatorError: `bad_policy`, with every problem in `details["problems"]`.
     """
     whole = PolicyDocument.from_dict(document).to_dict()
-    assign_fields(instance, {**GROUP_SILENT, **whole["instance"]}, read.INSTANCE_FIELDS)
+    assign_fields(instance, {**GROUP_DEFAULTS, **whole["instance"]}, read.INSTANCE_FIELDS)
     edit_limits(instance, None, whole)
     known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
     for name in set(known) - {wanted["name"] for wanted in whole["transports"]}:
         assign_fields(known.pop(name), {"enabled": False}, ("enabled",))
     for wanted in whole["transports"]:
         transport = known.get(wanted["name"]) or Transport(instance=instance)
-        assign_fields(transport, {**SILENT, **wanted}, read.TRANSPORT_COLUMNS)
+        assign_fields(transport, {**TRANSPORT_DEFAULTS, **wanted}, read.TRANSPORT_COLUMNS)
         edit_limits(instance, transport, wanted)
     for kind in PolicyEntryKind.values:
         write_entries(instance, kind, whole.get(kind) or [])

@@ -69,14 +69,17 @@ def start(
     reason: str,
     expected_revision: int | None,
     guard: policies.Guard | None = None,
+    first: policies.First | None = None,
 ) -> policies.PolicyChange:
-    """Publish a document for the first clients of a plan.
+    """Publish a document for the first clients of a plan. `first` is as in `policies.publish`.
 
     Raises:
-        OperatorError: `bad_rollout`, and the errors of `policies.publish`.
+        OperatorError: `bad_rollout`, and the errors of `policies.publish` and `first`.
     """
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
+        if first is not None:
+            first(revision, base)
         rollout = planned(instance, plan)
         rollout.revision, rollout.base = revision, base
         rollout.save()

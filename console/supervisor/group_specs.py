@@ -28,7 +28,7 @@ class MemberInstallation:
 
     name: str
     at: Installation
-    ports_apart: int
+    port_offset: int
     environment: tuple[tuple[str, str], ...]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_settings import DEFAULT_CLIENT_MAX_CAPACITY, PRESETS, PresetField, Table
 from broker_core.config.rule_terms import EnforcementMode, Signal
-from broker_core.config.transports import OF_SOME_KINDS, SILENT
+from broker_core.config.transports import RESTRICTED_FIELDS, TRANSPORT_DEFAULTS
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.rules.worst_case import WorstCaseAction, worst_case_actions
 from console.forms.journaled_topics import write_line
@@ -76,11 +76,11 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
 
 def _kind_settings(transport: Mapping[str, Any]) -> list[str]:
     """Return the settings that only some kinds of transports have, where they differ from the default."""
-    said = {name: transport[name] for name in OF_SOME_KINDS if name in transport}
+    said = {name: transport[name] for name in RESTRICTED_FIELDS if name in transport}
     return [
         f"{name.replace('_', ' ')} {_format_value(value)}"
         for name, value in said.items()
-        if value != SILENT[name]
+        if value != TRANSPORT_DEFAULTS[name]
     ]
 
 

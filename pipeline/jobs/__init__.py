@@ -1,7 +1,9 @@
-"""The jobs, by name. Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) -> result.
+"""The jobs by name.
 
-An operator's own jobs are modules of the same shape in a folder (SLUICE_JOBS_DIRECTORY, or `jobs` in the home): `my_job.py` is
-the job `my-job`. `template.py` is one to begin with.
+Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) -> result.
+
+An operator's custom jobs are modules with the same functions in a directory (SLUICE_JOBS_DIRECTORY, or
+`jobs` in the home): `my_job.py` is the job `my-job`. `template.py` is an example.
 """
 
 from __future__ import annotations
@@ -29,41 +31,44 @@ NEEDED = ("HELP", "add_arguments", "run")
 
 
 class Reporter(Protocol):
-    """Where a job tells how far it has come."""
+    """Receiver of a job's progress, notes and tables."""
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """`done` of `total` of `what`, as known by now."""
+        """Report that `done` of `total` units are finished. `what` names the unit. `total` may grow."""
 
     def note(self, sentence: str) -> None:
-        """Something the operator should know."""
+        """Report a sentence to the operator."""
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
-        """A table of the result, kept with the run and shown on its page. `name` is its file's: small letters and _."""
+        """Add a table to the result. It is stored with the run and shown on its page.
+
+        `name`: name of its file, of small letters, digits and "_".
+        """
 
     def page(self, html: str) -> None:
-        """The result as a document, kept with the run and taken from its page."""
+        """Set the result's HTML document. It is stored with the run and linked on its page."""
 
 
 class JobModule(Protocol):
-    """What each of the modules is."""
+    """Interface of a job's module."""
 
     HELP: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The options that only this job has."""
+        """Add the options that only this job has."""
 
     def run(self, settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-        """Do it; returns the result as JSON-able values."""
+        """Run the job; return the result as JSON-compatible values."""
 
 
 def jobs_directory(environment: Mapping[str, str]) -> Path:
-    """Where an operator's own jobs are; there may be no such folder."""
+    """Return the directory of custom jobs. It may not exist."""
     home = Path(environment.get("SLUICE_HOME") or BASE / "var")
     return Path(environment.get("SLUICE_JOBS_DIRECTORY") or home / "jobs").expanduser()
 
 
 def custom_jobs(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
-    """An operator's own jobs: name and file."""
+    """Return the custom jobs: name and file."""
     directory = jobs_directory(environment)
     files = sorted(directory.glob("*.py")) if directory.is_dir() else []
     found = {
@@ -75,18 +80,18 @@ def custom_jobs(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
 
 
 def load_job(name: str, environment: Mapping[str, str] = os.environ) -> JobModule:
-    """The job of this name. OperatorError bad_job for a file that isn't one."""
+    """Import the job of this name. Raises OperatorError bad_job for a file that isn't a job."""
     if name in JOBS:
         return cast(JobModule, importlib.import_module(JOBS[name]))
     path = custom_jobs(environment)[name]
-    # Spark's workers import what a job hands them by its module's name.
+    # Spark's workers import a job's functions by module name, so they need the directory on their path.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
         known = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = f"{known}{os.pathsep if known else ''}{path.parent}"
     try:
         found = importlib.import_module(path.stem)
-    except Exception as error:  # whatever is wrong with somebody's file
+    except Exception as error:  # an operator's file can raise anything
         raise _no_job(path, f"{type(error).__name__}: {error}") from error
     if Path(found.__file__ or "").resolve() != path.resolve():
         raise _no_job(path, f"there is another module {path.stem}, {found.__file__ or 'of Python itself'}")
@@ -105,7 +110,7 @@ def _no_job(path: Path, why: str) -> OperatorError:
 
 
 def add_options(parser: argparse.ArgumentParser, job: str) -> None:
-    """The options of one of our jobs, with their bounds (`broker_core.documents.jobs`)."""
+    """Add the options of a built-in job, with their bounds (`broker_core.documents.jobs`)."""
     for option in JOB_OPTIONS[job]:
         if option.kind == "flag":
             add_flag(parser, f"--{option.name}", option.says)
@@ -114,13 +119,20 @@ def add_options(parser: argparse.ArgumentParser, job: str) -> None:
         told = "" if option.default is None else f" (default: {option.default})"
         told += "" if option.kind == "text" else f"; {option.bounds}"
         parser.add_argument(
-            f"--{option.name}", type=partial(_read, option), default=default, required=option.required,
-            metavar=option.like or "N", help=f"{option.says}{told}",
-        )  # fmt: skip
+            f"--{option.name}",
+            type=partial(_read, option),
+            default=default,
+            required=option.required,
+            metavar=option.like or "N",
+            help=f"{option.says}{told}",
+        )
 
 
 def add_flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    """A yes-or-no option: `--name`, `--name=yes`, `--name=no`; callers that only know values need the long form."""
+    """Add a yes-or-no option: `--name`, `--name=yes`, `--name=no`.
+
+    The long forms are for callers that always pass a value.
+    """
     plain = name.lstrip("-")
     option = JobOption(name=plain, label=plain, says=text, kind="flag")
     parser.add_argument(

@@ -1,8 +1,8 @@
-"""`anomalies`: clients that don't behave as they used to, and the features that say so.
+"""`anomalies`: clients whose behaviour changed, and the features that show it.
 
-Each client is compared with itself: its newest hours with what its earlier ones were like (`transforms/features.py`), from the hours that
-`client-history` writes. MLlib gives the features' correlations over all clients, and groups clients by how they usually behave, so that an odd
-hour can be told from one that is like another kind of client's.
+Each client's newest hours are compared with its own earlier hours (`transforms/features.py`), read from the
+hourly history of `client-history`. MLlib computes the features' correlations over all clients. It also
+groups clients by their usual behaviour, so that the result tells which other group an odd hour resembles.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_FOUND: Final = 10_000
 PLOTTED: Final = 8
 HOUR_US: Final = 3_600_000_000
 SILENT_SHARE: Final = 0.8
-"""A client that had so much of the earlier hours and has none of the newest has gone silent."""
+"""Minimum share of earlier hours with the client present, for it to be reported as silent."""
 FOUND: Final = pa.schema(
     [
         ("client", pa.string()),
@@ -62,7 +62,7 @@ FOUND: Final = pa.schema(
 
 
 class JudgedClient(NamedTuple):
-    """One client's judged hours beside what is usual of it."""
+    """Scored hours of a client, with its usual values."""
 
     name: str
     hours: list[int]
@@ -70,16 +70,16 @@ class JudgedClient(NamedTuple):
     middle: Floats
     z: Floats
     before: Floats
-    """Its earlier hours' distances: what the correlations are estimated from."""
+    """Distances of its earlier hours, from which the correlations are estimated."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is judged, and how strictly."""
+    """Add options for the hours and the threshold."""
     add_options(parser, "anomalies")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """OperatorError no_history while `client-history` hasn't written hours, bad_range."""
+    """Run the job. Raises OperatorError no_history without hourly history, bad_range."""
     began = time.monotonic()
     if not 0 < arguments.recent < 24 * arguments.days <= 24 * 400:
         raise OperatorError(
@@ -96,21 +96,33 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         inverted = inverse_correlation(correlations(spark, clients))
         names, groups = cluster_clients(spark, clients)
     found, features, scores = build_tables(clients, inverted, names, groups, arguments.threshold)
-    found += [{"client": name, "hour": None, "score": None, "because": "it has gone silent: it was there before, and isn't in the newest hours"}
-              for name in silent]  # fmt: skip
+    found += [
+        {
+            "client": name,
+            "hour": None,
+            "score": None,
+            "because": "it has gone silent: it was there before, and isn't in the newest hours",
+        }
+        for name in silent
+    ]
     report(found, features, scores, groups, reporter)
     odd = len({row["client"] for row in found})
     reporter.note(f"{odd} of {len(clients) + len(silent)} clients don't behave as they used to.")
     if too_new:
         reporter.note(f"{too_new} clients have fewer than {LEAST_HOURS} earlier hours and aren't judged.")
     return {
-        "clients": len(clients), "odd_clients": odd, "odd_hours": sum(row["hour"] is not None for row in found),
-        "silent": len(silent), "too_new": too_new, "groups": len(groups), "seconds": round(time.monotonic() - began, 3),
-    }  # fmt: skip
+        "clients": len(clients),
+        "odd_clients": odd,
+        "odd_hours": sum(row["hour"] is not None for row in found),
+        "silent": len(silent),
+        "too_new": too_new,
+        "groups": len(groups),
+        "seconds": round(time.monotonic() - began, 3),
+    }
 
 
 def load_hours(settings: JobSettings, days: int) -> pa.Table:
-    """The newest days of the lake's hours. OperatorError no_history."""
+    """Read the newest days of the hourly history. Raises OperatorError no_history."""
     files = sorted(settings.client_history.glob(f"day=*/{settings.log.instance}.parquet"))[-days:]
     tables = [pq.ParquetFile(path).read() for path in files]
     hours = pa.concat_tables(tables) if tables else CLIENT_HOURS.empty_table()
@@ -124,8 +136,10 @@ def load_hours(settings: JobSettings, days: int) -> pa.Table:
 
 
 def judge_clients(hours: pa.Table, edge: int) -> tuple[list[JudgedClient], list[str], int]:
-    """The clients whose hours after `edge` can be judged, those that are silent since, and how many are too new. The last hour of all
-    isn't over, and isn't judged."""
+    """Return the clients to score, the silent ones, and the number of clients that are too new.
+
+    Hours after `edge` are scored. The very last hour is incomplete, and isn't scored.
+    """
     points, micros = points_of(hours), hours.column("hour").cast(pa.int64()).to_numpy() // HOUR_US
     last = int(micros.max())
     codes = pc.dictionary_encode(hours.column("client").combine_chunks())
@@ -146,13 +160,20 @@ def judge_clients(hours: pa.Table, edge: int) -> tuple[list[JudgedClient], list[
             continue
         middle, spread = baseline(points[before])
         clients.append(
-            JudgedClient(name, micros[now].tolist(), points[now], middle, distances(points[now], middle, spread), distances(points[before], middle, spread))
-        )  # fmt: skip
+            JudgedClient(
+                name,
+                micros[now].tolist(),
+                points[now],
+                middle,
+                distances(points[now], middle, spread),
+                distances(points[before], middle, spread),
+            )
+        )
     return clients, sorted(silent), too_new
 
 
 def correlations(spark: SparkSession, clients: list[JudgedClient]) -> Floats:
-    """MLlib's, of the features' distances in all earlier hours."""
+    """Return MLlib's correlations of the features' distances over all earlier hours."""
     from pyspark.ml.stat import Correlation
 
     rows = np.concatenate([one.before for one in clients]) if clients else np.zeros((0, len(NAMES)))
@@ -163,7 +184,7 @@ def correlations(spark: SparkSession, clients: list[JudgedClient]) -> Floats:
 
 
 def to_vectors(spark: SparkSession, rows: Floats) -> Any:
-    """As a column of MLlib's."""
+    """Return rows as a vector column of MLlib."""
     from pyspark.ml.feature import VectorAssembler
 
     table = pa.table({name: rows[:, number] for number, name in enumerate(NAMES)})
@@ -173,7 +194,7 @@ def to_vectors(spark: SparkSession, rows: Floats) -> Any:
 
 
 def cluster_clients(spark: SparkSession, clients: list[JudgedClient]) -> tuple[list[int], Floats]:
-    """MLlib's BisectingKMeans over what is usual of each client: (its group, the groups' centres)."""
+    """Cluster clients by their usual values with BisectingKMeans; return (cluster of each, centres)."""
     from pyspark.ml.clustering import BisectingKMeans
 
     if not clients:
@@ -191,14 +212,14 @@ def cluster_clients(spark: SparkSession, clients: list[JudgedClient]) -> tuple[l
 
 
 def nearest_centre(point: Floats, centres: Floats) -> int:
-    """The group that a point is most like."""
+    """Return the cluster whose centre is nearest to a point."""
     return int(((centres - point) ** 2).sum(axis=1).argmin())
 
 
 def build_tables(
     clients: list[JudgedClient], inverted: Floats, groups: list[int], centres: Floats, threshold: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
-    """(odd hours, their features, all hours' scores)."""
+    """Return (odd hours, their features, scores of all hours)."""
     found: list[dict[str, Any]] = []
     features: list[dict[str, Any]] = []
     scores: list[dict[str, Any]] = []
@@ -211,8 +232,16 @@ def build_tables(
                 continue
             why = top_features(one.points[place], one.middle, one.z[place], shares[place])
             now = nearest_centre(one.points[place], centres)
-            found.append({"client": one.name, "hour": at, "score": score, "because": why,
-                          "usually_like": f"group {group + 1}", "now_like": f"group {now + 1}"})  # fmt: skip
+            found.append(
+                {
+                    "client": one.name,
+                    "hour": at,
+                    "score": score,
+                    "because": why,
+                    "usually_like": f"group {group + 1}",
+                    "now_like": f"group {now + 1}",
+                }
+            )
             features += [
                 {"client": one.name, "hour": at, **feature_row(feature, value, middle, z, share)}
                 for feature, value, middle, z, share in zip(
@@ -230,7 +259,7 @@ def report(
     centres: Floats,
     reporter: Reporter,
 ) -> None:
-    """The tables and plots."""
+    """Report tables and plots."""
     reporter.table(
         "odd",
         pa.Table.from_pylist(found[:MAX_FOUND], schema=FOUND),
@@ -254,8 +283,12 @@ def report(
         (row for row in scores if row["client"] in names),
         key=lambda row: (names.index(row["client"]), row["hour"]),
     )
-    reporter.table("scores", pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])), "Distance from what is usual, of the oddest clients",
-                   [PlotSpec("Distance from what is usual", "hour", ("score",), by="client")])  # fmt: skip
+    reporter.table(
+        "scores",
+        pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])),
+        "Distance from what is usual, of the oddest clients",
+        [PlotSpec("Distance from what is usual", "hour", ("score",), by="client")],
+    )
     columns: dict[str, Any] = {"group": [f"group {number + 1}" for number in range(len(centres))]}
     said = to_plain(centres)
     columns |= {

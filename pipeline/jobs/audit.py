@@ -1,8 +1,8 @@
-"""`audit`: whether the log, the lake and the accounts are whole, and what is wrong where they aren't.
+"""`audit`: checks that the log, the lake and the clients' accounts are complete and consistent.
 
-The log is read whole, every batch by its checksum. Each span's records are reduced in the workers to runs of publishers'
-numbers (transforms/publisher_sequences.py) and to what couldn't be read; the lake's files are compared with the log's records by
-checksums; the accounts that the broker recorded of its clients must add up.
+The whole log is read, and every batch is checked by its checksum. The workers reduce each span to runs of
+publisher sequences (transforms/publisher_sequences.py) and to unreadable intervals. The lake's files are
+compared with the log's records by checksum. The clients' accounts that the broker recorded must add up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sluice_spark.segments import SegmentSpan, open_segment, read_batches
 
 HELP = "check the log, its publishers' numbers and the lake: gaps, repeats, damage, order, checksums"
 MAX_RUNS: Final = 200_000
-"""Of one span: a publisher that numbers at random has one a record."""
+"""Maximum runs of one span. A publisher with random sequences has one run for each record."""
 MAX_FINDINGS: Final = 10_000
 SEEN: Final = pa.schema(
     [
@@ -50,7 +50,10 @@ SEEN: Final = pa.schema(
         *RUNS,
     ]
 )
-"""What a worker tells of a span: a row a run, and with kind `damage` what it couldn't read, first to last of the log's."""
+"""A worker's report of a span.
+
+A row for each run, and a row of kind `damage` for each unreadable interval of the log.
+"""
 DAMAGE: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -64,16 +67,20 @@ FILES: Final = pa.schema([("file", pa.string()), ("records", pa.int64()), ("verd
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Bounds of the run."""
+    """Add options for the range."""
     add_options(parser, "audit")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """Findings are the result, not errors: only what can't be looked at is one. With --strict OperatorError audit_failed."""
+    """Run the audit.
+
+    Findings are the result, and raise nothing. With --strict they raise OperatorError audit_failed.
+    """
     began = time.monotonic()
     log = examine_log(settings.log)
     check_bounds(log, arguments)
     check_machine(settings)
+    # Gaps are findings here, so the workers must read on behind them.
     request = ReadRequest(start=arguments.start, end=arguments.end, skip_gaps=True)
     first, last = sequence_bounds(log, request)
     spans = plan_log(log, request)
@@ -88,8 +95,10 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     runs = merge_runs(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
     publishers, findings = find_problems(runs)
     damage = find_damage(log, seen, first, last)
-    sums = {name: pc.sum(publishers.column(name)).as_py() or 0 for name in
-            ("records", "unnumbered", "missing", "repeated", "out_of_order")}  # fmt: skip
+    sums = {
+        name: pc.sum(publishers.column(name)).as_py() or 0
+        for name in ("records", "unnumbered", "missing", "repeated", "out_of_order")
+    }
     unlike = [row for row in files if row["verdict"] not in ("the same", "not in the log any more")]
     lost = sum(row["records"] for row in damage if row["kind"] != REMOVED)
     reporter.table(
@@ -111,15 +120,25 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     )
     reporter.table("lake", pa.Table.from_pylist(files, schema=FILES), "The lake's files against the log")
     told = {
-        "log": log.place.log, "first": first, "last": last, "records": sums["records"],
-        "bytes": pc.sum(seen.column("nbytes")).as_py() or 0, "publishers": publishers.num_rows,
-        "unnumbered": sums["unnumbered"], "numbers_missing": sums["missing"], "repeated": sums["repeated"],
-        "out_of_order": sums["out_of_order"], "unreadable": lost, "lake_files": len(files), "lake_unlike": len(unlike),
-        "accounts": pc.sum(accounts.column("checked")).as_py() or 0, "accounts_wrong": wrong.num_rows,
+        "log": log.place.log,
+        "first": first,
+        "last": last,
+        "records": sums["records"],
+        "bytes": pc.sum(seen.column("nbytes")).as_py() or 0,
+        "publishers": publishers.num_rows,
+        "unnumbered": sums["unnumbered"],
+        "numbers_missing": sums["missing"],
+        "repeated": sums["repeated"],
+        "out_of_order": sums["out_of_order"],
+        "unreadable": lost,
+        "lake_files": len(files),
+        "lake_unlike": len(unlike),
+        "accounts": pc.sum(accounts.column("checked")).as_py() or 0,
+        "accounts_wrong": wrong.num_rows,
         "cut": "cut" in seen.column("kind").to_pylist(),
         "findings": lost + sums["repeated"] + sums["out_of_order"] + len(unlike) + wrong.num_rows,
         "seconds": round(time.monotonic() - began, 3),
-    }  # fmt: skip
+    }
     reporter.note(audit_sentence(told))
     if arguments.strict and told["findings"]:
         raise OperatorError(
@@ -129,7 +148,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
 
 def audit_sentence(told: dict[str, Any]) -> str:
-    """What was found, for people."""
+    """Return the findings as a sentence."""
     found = [
         f"{told[name]:,} {words}"
         for name, words in (
@@ -145,11 +164,14 @@ def audit_sentence(told: dict[str, Any]) -> str:
     also = (
         f" {lacks:,} numbers of publishers aren't in the log: unjournaled, refused, or lost." if lacks else ""
     )
-    return f"{told['records']:,} records of {told['publishers']:,} publishers: {'; '.join(found) or 'all is well'}.{also}"
+    return (
+        f"{told['records']:,} records of {told['publishers']:,} publishers: "
+        f"{'; '.join(found) or 'all is well'}.{also}"
+    )
 
 
 def scan_span(place: LogLocation, span: SegmentSpan) -> Iterator[pa.Table]:
-    """In a worker: the runs of one span's records, and what of it can't be read."""
+    """Yield runs and unreadable intervals of a span. Runs in a worker."""
     expected, size = span.first, 0
 
     def met(batch: Batch) -> None:
@@ -185,7 +207,7 @@ def scan_span(place: LogLocation, span: SegmentSpan) -> Iterator[pa.Table]:
 
 
 def check_accounts(place: LogLocation, span: SegmentSpan) -> Iterator[pa.Table]:
-    """In a worker: what is wrong with the accounts that one span's records tell."""
+    """Yield the errors in the accounts that a span records. Runs in a worker."""
     request = ReadRequest(columns=("sequence", "body"), topics=(CLIENTS_TOPIC,), skip_gaps=True)
     records = (
         pair
@@ -209,7 +231,7 @@ def _told(kind: str, why: str, nbytes: int, runs: pa.Table) -> pa.Table:
 
 
 def _why(place: LogLocation, span: SegmentSpan) -> str:
-    """What reading without leave to skip says."""
+    """Return the reason why a span isn't readable."""
     try:
         for _ in read_batches(place, span, open_segment(place, span.segment)):
             pass
@@ -219,7 +241,7 @@ def _why(place: LogLocation, span: SegmentSpan) -> str:
 
 
 def find_damage(log: LogSnapshot, seen: pa.Table, first: int, last: int) -> list[dict[str, Any]]:
-    """All of first to last that isn't there to be read, and why; oldest first."""
+    """Return the missing or unreadable intervals from first to last, with reasons, oldest first."""
     gaps = [
         {"kind": gap.why, "why": str(gap), "first": gap.first, "last": gap.last}
         for gap in log.gaps(first, last)
@@ -238,7 +260,7 @@ def find_damage(log: LogSnapshot, seen: pa.Table, first: int, last: int) -> list
 def compare_lake(
     settings: JobSettings, log: LogSnapshot, first: int, last: int, reporter: Reporter
 ) -> list[dict[str, Any]]:
-    """Each of the lake's record files, with what comparing it with the log's records says."""
+    """Compare each record file of the lake with the log; return a row for each."""
     instance = log.place.instance
     found: list[tuple[LakeFileName, Any]] = sorted(
         (file, path)
@@ -261,6 +283,7 @@ def compare_lake(
 
 
 def _verdict(log: LogSnapshot, file: LakeFileName, path: Any) -> str:
+    """Return the result of comparing a lake file with the log's records."""
     if log.gaps(file.first, file.last):
         return "not in the log any more"
     if file.last > log.frontier:

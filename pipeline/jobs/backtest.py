@@ -1,8 +1,9 @@
-"""`backtest`: what other policies would have done to the clients that were slow, by what was recorded of them.
+"""`backtest`: the effect of other policies on recorded slow clients.
 
-The broker records each second of every client for whom something waits (`$SLUICE.traffic`); the guard that judges clients in
-the broker judges these again, under each policy, some policies a task (transforms/backtest.py). What was decided at the time
-stands beside: for the policy that was in force both should be the same, and how far they are is said of every policy.
+The broker records samples of every client with waiting messages each second (`$SLUICE.traffic`). The guard
+that judges clients in the broker judges the samples again, under each policy, several policies a task
+(transforms/backtest.py). The recorded decisions are shown beside. Under the policy that was in force both
+should agree; the result states the agreement for every policy.
 """
 
 from __future__ import annotations
@@ -61,35 +62,44 @@ HELP = (
     "try other policies on the recorded traffic: who would have been warned, offlined, disconnected, and when"
 )
 POLICIES: Final = "policies"
-"""The folder of the lake in which a policy is looked for by its name."""
+"""Directory of the lake where policies are found by name."""
 MAX_POLICIES: Final = 256
 RECORDED: Final = "as recorded"
 HARD: Final = frozenset(
     {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
 )
 TASKS_A_CORE: Final = 4
-"""Shares of the policies: policies of one share have the recording read once, and few shares are done before the others."""
+"""Tasks for each core.
+
+The policies of a task share one reading of the recording; more tasks balance the load.
+"""
 LOOKS_OF_A_TABLE: Final = 16_384
+"""Samples of one table, about."""
 _TRIED: Final = pa.schema([("policy", pa.int64()), ("told", pa.string())])
 _KEPT: Final = pa.schema([("looks", pa.int64()), ("left_out", pa.int64())])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which policies, and which part of the recording."""
+    """Add options for the policies, and for the part of the recording."""
     add_options(parser, "backtest")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """SluiceError when there is no such policy, or the log isn't whole."""
+    """Run the job. Raises SluiceError if a policy is missing, or the log is incomplete."""
     began = time.monotonic()
     policies = load_policies(settings, arguments)
     instance = settings.log.instance
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
     log = examine_log(settings.log, arguments.durable)
     request = ReadRequest(
-        columns=("body",), start=start.sequence, start_at=start.at, end=end.sequence, end_at=end.at,
-        durable=arguments.durable, skip_gaps=arguments.skip_gaps,
-    )  # fmt: skip
+        columns=("body",),
+        start=start.sequence,
+        start_at=start.at,
+        end=end.sequence,
+        end_at=end.at,
+        durable=arguments.durable,
+        skip_gaps=arguments.skip_gaps,
+    )
     spans = plan_spans(log, request)
     check_machine(settings)
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -109,7 +119,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             pq.write_table(acts, scratch / "acts.parquet")
             numbered = list(enumerate(one for _, one in policies))
             tasks = min(len(numbered), context.defaultParallelism * TASKS_A_CORE)
-            Random(0).shuffle(numbered)  # neighbours of a grid cost alike, and so does every fourth
+            Random(0).shuffle(numbered)  # neighbours of a grid, and every n-th of them, have similar cost
             shares = [numbered[place::tasks] for place in range(tasks)]
             tried = map_items(context, shares, partial(run_policies, scratch, memory), _TRIED)
     finally:
@@ -118,15 +128,19 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     if left_out:
         reporter.note(f"{left_out:,} looks weren't recorded, for there were too many slow clients at once.")
     return build_tables([name for name, _ in policies], found, names, acts, arguments.save, reporter) | {
-        "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
-    }  # fmt: skip
+        "log": log.place.log,
+        "seconds": round(time.monotonic() - began, 3),
+    }
 
 
-# The policies.
+# Policies.
 
 
 def load_policies(settings: JobSettings, arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
-    """(name, document) of each, the grid's after those that are named. OperatorError bad_setting, bad_policy."""
+    """Return (name, document) of each policy, first the named ones, then those of the grid.
+
+    Raises OperatorError bad_setting, bad_policy.
+    """
     named = [word.strip() for word in arguments.policy.split(",") if word.strip()]
     found = [(Path(word).stem, read_policy(settings, word)) for word in named]
     found += [(name, changed) for name, changed in _grid(found[0][1], arguments.grid)] if found else []
@@ -140,16 +154,17 @@ def load_policies(settings: JobSettings, arguments: argparse.Namespace) -> list[
 
 
 def read_policy(settings: JobSettings, word: str) -> dict[str, Any]:
-    """A policy by its file, or by its name in the lake's folder. OperatorError bad_setting."""
+    """Read a policy from a file, or by name from the lake's directory. Raises OperatorError bad_setting."""
     path = Path(word) if "/" in word else settings.lake / POLICIES / f"{word}.json"
     path = path if path.is_file() or not Path(word).is_file() else Path(word)
     try:
         found = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise OperatorError(
-            "bad_setting", f"The policy {word[:200]} can't be read: {str(error).splitlines()[0]}.",
+            "bad_setting",
+            f"The policy {word[:200]} can't be read: {str(error).splitlines()[0]}.",
             "Write one with manage.py policy export.",
-        ) from error  # fmt: skip
+        ) from error
     if not isinstance(found, dict):
         raise OperatorError(
             "bad_setting", f"{word[:200]} isn't a policy.", "Write one with manage.py policy export."
@@ -178,7 +193,10 @@ def _value(text: str) -> Any:
 
 
 def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """`rules.2.limit` is the limit of the third rule."""
+    """Return a copy of the policy with changed settings.
+
+    `rules.2.limit` names the limit of the third rule.
+    """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for setting, value in combination:
         *way, last = setting.split(".")
@@ -199,13 +217,16 @@ def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...
     return changed
 
 
-# In the workers.
+# Work in the workers.
 
 
 def store_samples(
     scratch: Path, place: LogLocation, request: ReadRequest, share: tuple[int, SegmentSpan]
 ) -> Iterator[pa.Table]:
-    """The looks of one span into a file, for a day's are more than the JVM has room for; how many these are."""
+    """Write the samples of a span to a file; yield how many there are.
+
+    A day's samples don't fit the JVM's memory.
+    """
     number, span = share
     looks = left_out = 0
     with pq.ParquetWriter(scratch / f"looks-{number:06d}.parquet", TRAFFIC, compression="zstd") as file:
@@ -217,19 +238,19 @@ def store_samples(
 
 
 def load_samples(scratch: Path, columns: list[str]) -> pa.Table:
-    """What `store_samples` has kept."""
+    """Read all samples that `store_samples` wrote."""
     files = sorted(scratch.glob("looks-*.parquet"))
     empty = TRAFFIC.empty_table().select(columns)
     return pa.concat_tables([empty, *(pq.ParquetFile(one).read(columns) for one in files)])
 
 
 def read_samples(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
-    """The looks of one span."""
+    """Yield the samples of a span."""
     yield from decode_samples(_bodies(place, request, TRAFFIC_TOPIC, span))
 
 
 def decode_samples(bodies: Iterable[bytes]) -> Iterator[pa.Table]:
-    """Tables of many records of traffic each; what isn't one is left out."""
+    """Decode traffic records to tables of about LOOKS_OF_A_TABLE samples. Undecodable records are skipped."""
     whose: list[TrafficRowKey] = []
     columns = [array("q") for _ in TrafficSample._fields]
     left_out: list[int] = []
@@ -262,7 +283,7 @@ def _looks(whose: list[TrafficRowKey], columns: list[array[int]], left_out: list
 
 
 def read_decisions(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
-    """The decisions of one span."""
+    """Yield the recorded decisions of a span."""
     rows = []
     for body in _bodies(place, request, DECISIONS_TOPIC, span):
         try:
@@ -270,8 +291,10 @@ def read_decisions(place: LogLocation, request: ReadRequest, span: SegmentSpan) 
         except msgspec.DecodeError:
             continue
         newest = told.samples[-1] if told.samples and len(told.samples[-1]) >= 3 else (0, -1, -1)
-        rows.append({name: getattr(told, name) for name in ACTS.names if name not in ("memory", "disk")}
-                    | {"memory": newest[1], "disk": newest[2]})  # fmt: skip
+        rows.append(
+            {name: getattr(told, name) for name in ACTS.names if name not in ("memory", "disk")}
+            | {"memory": newest[1], "disk": newest[2]}
+        )
     yield pa.Table.from_pylist(rows, schema=ACTS)
 
 
@@ -281,7 +304,7 @@ def _bodies(place: LogLocation, request: ReadRequest, topic: str, span: SegmentS
 
 
 def run_policies(scratch: Path, memory: int, share: list[tuple[int, dict[str, Any]]]) -> Iterator[pa.Table]:
-    """Some policies on everything that was recorded."""
+    """Run some policies on the whole recording."""
     documents = [PolicyDocument.from_dict(document) for _, document in share]
     for (number, _), tried in zip(
         share, backtest_policies(documents, memory, _recorded_in(scratch)), strict=True
@@ -291,12 +314,12 @@ def run_policies(scratch: Path, memory: int, share: list[tuple[int, dict[str, An
 
 @lru_cache(maxsize=1)
 def _recorded_in(scratch: Path) -> Recording:
-    """Made ready once for all shares that a worker has."""
+    """Return the recording, cached for all tasks of a worker."""
     acts = pq.read_table(scratch / "acts.parquet")
     return Recording(build_traces(load_samples(scratch, TRAFFIC.names), acts))
 
 
-# What comes of it.
+# Results.
 
 
 def build_tables(
@@ -307,31 +330,54 @@ def build_tables(
     save: str,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """The tables, and the result. `looks` are the names of those looked at."""
+    """Report the tables, and return the result. `looks`: client names of the samples."""
     recorded = acts.to_pylist()
     policies, pools, all_acts = [], [], [{"policy": RECORDED, **row} for row in recorded]
     for name, one in zip(names, found, strict=True):
         like = compare_decisions(recorded, one["acts"])
         peaks = one["peaks"].values()
-        kinds = {act: {row["client"] for row in one["acts"] if row["action"] == act and row["mode"] == "enforce"}
-                 for act in ("warn", "offline", "disconnect")}  # fmt: skip
+        kinds = {
+            act: {row["client"] for row in one["acts"] if row["action"] == act and row["mode"] == "enforce"}
+            for act in ("warn", "offline", "disconnect")
+        }
         hard = {row["client"] for row in one["acts"] if row["action"] in HARD and row["mode"] == "enforce"}
-        policies.append({
-            "policy": name, "warned": len(kinds["warn"]), "offlined": len(kinds["offline"]),
-            "disconnected": len(kinds["disconnect"]), "acted_on": len(hard), "decisions": len(one["acts"]),
-            "offlined_s": round(sum(one["offlined_ms"].values()) / 1_000, 1), "lost": one["lost"],
-            "peak_memory": max((peak[0] for peak in peaks), default=0), "peak_disk": max((peak[1] for peak in peaks), default=0),
-            "as_recorded_percent": like.percent, "within_1s_percent": like.in_time_percent,
-            "carried_on": one["parted"], "not_judged": "; ".join(one["unjudged"]), "saves": bool(save) and save not in hard,
-        })  # fmt: skip
-        pools += [{"policy": name, "pool": pool or "the instance's", "peak_memory": peak[0], "peak_disk": peak[1]}
-                  for pool, peak in one["peaks"].items()]  # fmt: skip
+        policies.append(
+            {
+                "policy": name,
+                "warned": len(kinds["warn"]),
+                "offlined": len(kinds["offline"]),
+                "disconnected": len(kinds["disconnect"]),
+                "acted_on": len(hard),
+                "decisions": len(one["acts"]),
+                "offlined_s": round(sum(one["offlined_ms"].values()) / 1_000, 1),
+                "lost": one["lost"],
+                "peak_memory": max((peak[0] for peak in peaks), default=0),
+                "peak_disk": max((peak[1] for peak in peaks), default=0),
+                "as_recorded_percent": like.percent,
+                "within_1s_percent": like.in_time_percent,
+                "carried_on": one["parted"],
+                "not_judged": "; ".join(one["unjudged"]),
+                "saves": bool(save) and save not in hard,
+            }
+        )
+        pools += [
+            {"policy": name, "pool": pool or "the instance's", "peak_memory": peak[0], "peak_disk": peak[1]}
+            for pool, peak in one["peaks"].items()
+        ]
         all_acts += [{"policy": name, **row} for row in one["acts"]]
     table = pa.Table.from_pylist(policies)
-    reporter.table("policies", table, "What each policy would have done",
-                   [PlotSpec("Clients offlined or disconnected", "policy", ("offlined", "disconnected"), "bars")])  # fmt: skip
-    reporter.table("acts", _timed(all_acts), "Every decision, as recorded and under each policy",
-                   [PlotSpec("Decisions so far", "at", ("so_far",), by="policy")])  # fmt: skip
+    reporter.table(
+        "policies",
+        table,
+        "What each policy would have done",
+        [PlotSpec("Clients offlined or disconnected", "policy", ("offlined", "disconnected"), "bars")],
+    )
+    reporter.table(
+        "acts",
+        _timed(all_acts),
+        "Every decision, as recorded and under each policy",
+        [PlotSpec("Decisions so far", "at", ("so_far",), by="policy")],
+    )
     if pools:
         reporter.table("pools", pa.Table.from_pylist(pools), "Peaks of the pools")
     clients = pc.count_distinct(looks).as_py()
@@ -352,9 +398,13 @@ def build_tables(
         )
         told |= {"saves": saving[0]["policy"] if saving else None, "of_them_save": len(saving)}
         reporter.note(
-            f"{saving[0]['policy']} is the cheapest of {len(saving)} that do nothing hard to {save}: peak memory {saving[0]['peak_memory']:,} bytes."
-            if saving else f"None of them saves {save}."
-        )  # fmt: skip
+            (
+                f"{saving[0]['policy']} is the cheapest of {len(saving)} that do nothing hard to "
+                f"{save}: peak memory {saving[0]['peak_memory']:,} bytes."
+            )
+            if saving
+            else f"None of them saves {save}."
+        )
     return told
 
 

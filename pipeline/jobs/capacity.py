@@ -1,7 +1,8 @@
-"""`capacity`: how long what there is will last, and which settings what was recorded speaks for.
+"""`capacity`: how long disks and pools will last, and which settings the recorded load suggests.
 
-One pass over the log, reduced in the workers (`transforms/capacity.py`): bytes by topic and hour, what clients took of their pools
-each second (`$SLUICE.traffic`), how far back readers reached. Disks are looked at as they are now.
+The log is read once and reduced in the workers (`transforms/capacity.py`): bytes by topic and hour, the
+clients' use of their pools each second (`$SLUICE.traffic`), and how far back readers reached. Disks are
+measured as they are now.
 """
 
 from __future__ import annotations
@@ -60,20 +61,23 @@ from sluice_spark.log import LogSnapshot, examine_log
 from sluice_spark.options import read_bound
 from sluice_spark.segments import SegmentSpan, open_segment, read_batches, sidecar_summary
 
-HELP = "growth by topic, what the pools need, how far back readers reach, days to each limit, recommended settings"
+HELP = (
+    "growth by topic, what the pools need, how far back readers reach, days to each limit, "
+    "recommended settings"
+)
 MAX_TOPICS: Final = 20_000
-"""Of one span, topics and hours; what is smaller counts as others."""
+"""Maximum rows (topic and hour) of one span. Smaller ones are summed as others."""
 MAX_READERS: Final = 1_000
 _EVENTS: Final = {"disconnect": 0, "connect": 1}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which part of the recording, and whose limits."""
+    """Add options for the part of the recording, and for the policy."""
     add_options(parser, "capacity")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """SluiceError when the log isn't whole, or there is no such policy."""
+    """Run the job. Raises SluiceError if the log is incomplete, or the policy is missing."""
     began = time.monotonic()
     instance = settings.log.instance
     document = (
@@ -86,9 +90,14 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
     log = examine_log(settings.log, arguments.durable)
     request = ReadRequest(
-        columns=("accepted_at", "topic", "header", "body"), start=start.sequence, start_at=start.at, end=end.sequence,
-        end_at=end.at, durable=arguments.durable, skip_gaps=arguments.skip_gaps,
-    )  # fmt: skip
+        columns=("accepted_at", "topic", "header", "body"),
+        start=start.sequence,
+        start_at=start.at,
+        end=end.sequence,
+        end_at=end.at,
+        durable=arguments.durable,
+        skip_gaps=arguments.skip_gaps,
+    )
     spans = plan_spans(log, request)
     check_machine(settings)
     with (
@@ -102,22 +111,31 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
     kept = LogAge(log_age_s(log), retention_s(log, arguments.retention_hours))
-    return build_tables(seen, document, limits, seconds, kept, disk_volumes(settings, kept.held_s, unused_preallocation(log)), reporter) | {
-        "log": log.place.log, "seconds": round(time.monotonic() - began, 3),
-    }  # fmt: skip
+    return build_tables(
+        seen,
+        document,
+        limits,
+        seconds,
+        kept,
+        disk_volumes(settings, kept.held_s, unused_preallocation(log)),
+        reporter,
+    ) | {
+        "log": log.place.log,
+        "seconds": round(time.monotonic() - began, 3),
+    }
 
 
 class LogAge(NamedTuple):
-    """How much of its past a log has."""
+    """Time that the log's records cover."""
 
     held_s: float
-    """From its oldest record to its newest."""
+    """Seconds from the oldest record to the newest."""
     retention_s: float | None
-    """After what time records are removed; None: they aren't."""
+    """Seconds after which records are removed; None: never."""
 
 
 def log_age_s(log: LogSnapshot) -> float:
-    """By the moments of its first and its last record."""
+    """Return the seconds between the log's first and last record."""
     request = ReadRequest(columns=("accepted_at",), skip_gaps=True)
     ends = [log.segments[0], log.frontier]
     moments = [
@@ -131,7 +149,7 @@ def log_age_s(log: LogSnapshot) -> float:
 
 
 def retention_s(log: LogSnapshot, hours: float | None) -> float | None:
-    """As set; or the age of the newest record that was removed, when that was done."""
+    """Return the retention: `hours` if given, else the age of the newest removed record at its removal."""
     if hours is not None:
         return hours * 3_600
     told = [one for one in log.removals if one.removed_at and one.last_at]
@@ -139,7 +157,7 @@ def retention_s(log: LogSnapshot, hours: float | None) -> float | None:
 
 
 def scan_span(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
-    """In a worker: one span, reduced."""
+    """Yield the reduced rows of a span. Runs in a worker."""
     topics: list[pa.Table] = []
     found: list[dict[str, Any]] = []
     clients: dict[tuple[int, str, str], tuple[int, int]] = {}
@@ -189,7 +207,7 @@ def _add_looks(
         *(table.column(one).to_pylist() for one in wanted), strict=True
     ):
         key = (at // 1_000, transport, name)
-        before = clients.get(key, (0, 0))  # two looks may fall into one second
+        before = clients.get(key, (0, 0))  # two samples may fall into one second
         clients[key] = (max(before[0], memory), max(before[1], disk))
         mine = reach.get(name, (0, 0, 0))
         reach[name] = (max(mine[0], at - oldest if oldest else 0), max(mine[1], memory), max(mine[2], disk))
@@ -237,7 +255,7 @@ def _topics(parts: pa.Table) -> pa.Table:
 
 
 def unused_preallocation(log: LogSnapshot) -> int:
-    """Bytes of the segment that is written, a file made whole in advance, that nothing is in yet. JournalError."""
+    """Return the unwritten bytes of the active segment, a preallocated file. Raises JournalError."""
     if not log.segments or sidecar_summary(log.place, log.segments[-1]) is not None:
         return 0
     source = open_segment(log.place, log.segments[-1])
@@ -249,8 +267,11 @@ def unused_preallocation(log: LogSnapshot) -> int:
 
 
 def disk_volumes(settings: JobSettings, held: float, empty: int) -> list[DiskVolume]:
-    """The file systems of the journal, the archive and the lake, and how they grow: by what the log's files take, less the `empty` bytes,
-    for the seconds that it `held`, and the lake's for the days that it has. Of less than an hour nothing is concluded."""
+    """Return the file systems of journal, archive and lake, with their growth.
+
+    Growth is the size of the log's files, less `empty` bytes, over the `held` seconds; of the lake, over
+    its days. Below one hour it is 0.
+    """
     found: dict[int, list[Any]] = {}
     for what, directory in (
         ("journal", settings.log.directory),
@@ -272,17 +293,17 @@ def disk_volumes(settings: JobSettings, held: float, empty: int) -> list[DiskVol
 
 
 def _days_s(names: set[str]) -> float:
-    """From the first of a lake's days (`day=2026-11-21`) to the end of the last."""
+    """Return the seconds from a lake's first day (`day=2026-11-21`) to the end of its last."""
     days: list[date] = []
     for name in names:
-        with suppress(ValueError):  # a folder of somebody else's
+        with suppress(ValueError):  # not a directory of the lake
             days.append(date.fromisoformat(name.removeprefix("day=")))
     return ((max(days) - min(days)).days + 1) * DAY_S if len(days) > 1 else 0.0
 
 
 def _bytes(path: Path) -> int:
     try:
-        return path.stat().st_blocks * 512  # a segment that is written is a file made whole in advance
+        return path.stat().st_blocks * 512  # the active segment is preallocated
     except OSError:
         return 0  # moved meanwhile
 
@@ -296,7 +317,7 @@ def build_tables(
     disks: list[DiskVolume],
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """The tables, and the result."""
+    """Report the tables, and return the result."""
     topics = by_topic(seen, seconds / 3_600)
     use = pool_use(seen, {transport: one.name for transport, one in limits.items()})
     pools = _pools(use, {one.name: one for one in limits.values()}, seconds)
@@ -307,14 +328,31 @@ def build_tables(
         pools, farthest, *kept, disks, document.client_policy.client_max_capacity or 100, largest
     )
     names = ("setting", "now", "recommended", "why")
-    reporter.table("advice", pa.table({name: [row[name] for row in found] for name in names}, schema=pa.schema([(name, pa.string()) for name in names])), "Recommended settings")  # fmt: skip
+    reporter.table(
+        "advice",
+        pa.table(
+            {name: [row[name] for row in found] for name in names},
+            schema=pa.schema([(name, pa.string()) for name in names]),
+        ),
+        "Recommended settings",
+    )
     reporter.table("disks", _disks(disks), "Disks, and how long they last")
     reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "What clients took of the pools")
-    reporter.table("use", _use(use), "Pools over time, the peak of each minute",
-                   [PlotSpec("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
-                    PlotSpec("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes")])  # fmt: skip
-    reporter.table("readers", pa.Table.from_pylist(reach[:MAX_READERS], schema=_READERS), "How far back clients reached",
-                   [PlotSpec("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")])  # fmt: skip
+    reporter.table(
+        "use",
+        _use(use),
+        "Pools over time, the peak of each minute",
+        [
+            PlotSpec("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
+            PlotSpec("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes"),
+        ],
+    )
+    reporter.table(
+        "readers",
+        pa.Table.from_pylist(reach[:MAX_READERS], schema=_READERS),
+        "How far back clients reached",
+        [PlotSpec("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")],
+    )
     reporter.table(
         "topics",
         topics,
@@ -334,12 +372,17 @@ def build_tables(
     for row in found:
         reporter.note(f"{row['setting']}: {row['recommended']} (now {row['now']}). {row['why']}")
     return {
-        "records": pc.sum(topics.column("records")).as_py() or 0, "bytes": pc.sum(topics.column("bytes")).as_py() or 0,
-        "topics": topics.num_rows, "covers_s": seconds, "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py(),
-        "reaches_back_s": farthest, "log_held_s": round(kept.held_s, 1),
-        "retention_s": None if kept.retention_s is None else round(kept.retention_s, 1), "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
+        "records": pc.sum(topics.column("records")).as_py() or 0,
+        "bytes": pc.sum(topics.column("bytes")).as_py() or 0,
+        "topics": topics.num_rows,
+        "covers_s": seconds,
+        "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py(),
+        "reaches_back_s": farthest,
+        "log_held_s": round(kept.held_s, 1),
+        "retention_s": None if kept.retention_s is None else round(kept.retention_s, 1),
+        "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
         "recommendations": len(found),
-    }  # fmt: skip
+    }
 
 
 _POOLS: Final = pa.schema(
@@ -362,6 +405,7 @@ _READERS: Final = pa.schema(
 
 
 def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> list[dict[str, Any]]:
+    """Return memory and disk usage of each pool: percentiles, peak, limit and days to the limit."""
     rows = []
     for name in sorted(use.keys() | limits.keys()):
         slots, *parts = use.get(name, (np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
@@ -372,15 +416,24 @@ def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> 
             percents = {
                 f"p{one:g}".replace(".", "_"): int(percentile(values, one, seconds)) for one in PERCENTS
             }
-            rows.append({
-                "pool": name, "of": of, **percents, "peak": peak, "limit": limit or 0,
-                "peak_percent": round(100 * peak / limit, 2) if limit else None,
-                "days_to_limit": days_until_limit(limit, slots, values) if limit and len(values) else None,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "pool": name,
+                    "of": of,
+                    **percents,
+                    "peak": peak,
+                    "limit": limit or 0,
+                    "peak_percent": round(100 * peak / limit, 2) if limit else None,
+                    "days_to_limit": days_until_limit(limit, slots, values)
+                    if limit and len(values)
+                    else None,
+                }
+            )
     return rows
 
 
 def _use(use: dict[str, Any]) -> pa.Table:
+    """Return the peak usage of each pool by minute."""
     rows: list[dict[str, Any]] = []
     for name, (slots, memory, disk) in use.items():
         minutes = slots // 60
@@ -403,8 +456,16 @@ def _use(use: dict[str, Any]) -> pa.Table:
 
 
 def _disks(disks: list[DiskVolume]) -> pa.Table:
-    rows = [{"places": one.places, "used": one.used, "free": one.free, "grows_a_day": round(one.grows),
-             "days_to_full": None if one.days is None else round(one.days, 1)} for one in disks]  # fmt: skip
+    rows = [
+        {
+            "places": one.places,
+            "used": one.used,
+            "free": one.free,
+            "grows_a_day": round(one.grows),
+            "days_to_full": None if one.days is None else round(one.days, 1),
+        }
+        for one in disks
+    ]
     kinds = [(name, pa.int64()) for name in ("used", "free", "grows_a_day")]
     return pa.Table.from_pylist(
         rows, schema=pa.schema([("places", pa.string()), *kinds, ("days_to_full", pa.float64())])

@@ -1,7 +1,8 @@
-"""`client-history`: each client's lag, rates, states and decisions by hour, from what the broker journaled about its clients.
+"""`client-history`: lag, rates, states and decisions of each client by hour.
 
-Files are `client_history/day=<day>/<instance>.parquet`. The newest hour there was incomplete when it was written, so
-a run starts with that hour again and replaces it; older hours stay, also when their journal has been removed.
+They come from the broker's events about its clients. Files are
+`client_history/day=<day>/<instance>.parquet`. The newest stored hour was incomplete when it was written, so
+a run starts with that hour and replaces it. Older hours remain, also when their journal was removed.
 """
 
 from __future__ import annotations
@@ -39,24 +40,33 @@ if TYPE_CHECKING:
 HELP = "write each client's lag, rates, states and decisions by hour, for the console's long ranges"
 HOUR_US = HOUR_MS * 1_000
 LEAD_MS = 60_000
-"""How far before its first hour a run reads, to learn which clients entered that hour offlined."""
+"""Time before the first hour from which a run reads, to learn which clients entered that hour offlined."""
 EVENT = spark_ddl(pa.schema([field for field in EVENTS if field.name != "sequence"])).replace(
     "`lag_ms` bigint", "`lag_ms` double"
 )
 WORST = 200
 _SUMS = (
-    "connected_ms", "delivered_messages", "delivered_bytes", "offline_episodes", "offline_ms", "connects", "disconnects",
-    "warned", "offlined", "disconnected", "lost_messages",
-)  # fmt: skip
+    "connected_ms",
+    "delivered_messages",
+    "delivered_bytes",
+    "offline_episodes",
+    "offline_ms",
+    "connects",
+    "disconnects",
+    "warned",
+    "offlined",
+    "disconnected",
+    "lost_messages",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Bounds of the run."""
+    """Add options for the range."""
     add_options(parser, "client-history")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """Make the hours from the newest written one on. SluiceError when the journal isn't whole."""
+    """Compute the hours from the newest stored one on. Raises SluiceError if the journal is incomplete."""
     began = time.monotonic()
     log = examine_log(settings.log, arguments.durable)
     check_machine(settings)
@@ -92,7 +102,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
 
 def request_from(newest_us: int | None, arguments: argparse.Namespace) -> ReadRequest:
-    """What to read of the journal to make the hours from `newest_us` on."""
+    """Return the request that reads the hours from `newest_us` on."""
     return ReadRequest(
         columns=("sequence", "body"),
         topics=(CLIENTS_TOPIC, DECISIONS_TOPIC),
@@ -103,7 +113,7 @@ def request_from(newest_us: int | None, arguments: argparse.Namespace) -> ReadRe
 
 
 def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadRequest) -> pa.Table:
-    """The hours of all clients; events that can't be read are counted in a row without a client."""
+    """Return the hours of all clients. A row without a client counts unreadable events."""
     from pyspark.sql import functions as F
 
     place = settings.log
@@ -128,7 +138,7 @@ def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadReque
 
 
 def client_hours(events: pa.Table) -> pa.Table:
-    """One group of Spark's: a client's events, or those that couldn't be read."""
+    """Return the hours of one group of Spark: a client's events, or the unreadable ones."""
     if events.column("client")[0].as_py() is None:
         row = {"samples": events.num_rows, "connected_ms": 0, "lag_messages_mean": 0.0}
         return pa.Table.from_pylist([row], schema=MADE)
@@ -136,33 +146,41 @@ def client_hours(events: pa.Table) -> pa.Table:
 
 
 def report_hours(hours: pa.Table, reporter: Reporter) -> None:
-    """What this run found, by transport and hour, and the clients that fared worst."""
+    """Report this run's hours by transport, and the clients with the most offlined time."""
     sums = [(name, "sum") for name in _SUMS]
     by_hour = hours.group_by(["transport", "hour"]).aggregate([("client", "count_distinct"), *sums])
     by_hour = _renamed(by_hour).rename_columns({"client_count_distinct": "clients"})
     reporter.table(
-        "transports", by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]), "By transport and hour",
-        [PlotSpec("Messages handed over", "hour", ("delivered_messages",), by="transport"),
-         PlotSpec("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms")],
-    )  # fmt: skip
+        "transports",
+        by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]),
+        "By transport and hour",
+        [
+            PlotSpec("Messages handed over", "hour", ("delivered_messages",), by="transport"),
+            PlotSpec("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
+        ],
+    )
     peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
     worst = _renamed(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
     worst = worst.sort_by(
         [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
     )
-    reporter.table("clients", worst.slice(0, WORST), "The clients that fared worst",
-                   [PlotSpec("Time offlined", "client", ("offline_ms",), "bars", unit="ms")])  # fmt: skip
+    reporter.table(
+        "clients",
+        worst.slice(0, WORST),
+        "The clients that fared worst",
+        [PlotSpec("Time offlined", "client", ("offline_ms",), "bars", unit="ms")],
+    )
 
 
 def _renamed(table: pa.Table) -> pa.Table:
-    """Aggregates under the names of what they are of."""
+    """Remove the aggregates' suffixes from column names."""
     return table.rename_columns(
         [name.removesuffix("_sum").replace("_max_max", "_max") for name in table.column_names]
     )
 
 
 def newest_hour(directory: Path, instance: str) -> int | None:
-    """The newest hour written, in microseconds; None when there is none."""
+    """Return the newest stored hour in microseconds; None if there is none."""
     for path in sorted(directory.glob(f"day=*/{instance}.parquet"), reverse=True):
         newest = pc.max(pq.ParquetFile(path).read(["hour"]).column("hour").cast(pa.int64())).as_py()
         if newest is not None:
@@ -171,12 +189,13 @@ def newest_hour(directory: Path, instance: str) -> int | None:
 
 
 def write_hours(directory: Path, instance: str, fresh: pa.Table, newest_us: int | None) -> int:
-    """Replace the files of the days that changed; returns how many."""
+    """Replace the files of the changed days; return their number."""
     fresh = fresh.filter(pc.is_valid(fresh.column("client")))
     if fresh.num_rows == 0:
         return 0
     hours = fresh.column("hour").cast(pa.int64()).to_numpy()
-    # Without a start, the oldest hour the journal holds may be cut: an earlier file knew more of it.
+    # Without a start, the journal may have only part of its oldest hour, of which the earlier file has
+    # more.
     from_us = int(hours.min()) if newest_us is None else newest_us
     days = sorted({int(day) for day in hours[hours >= from_us] // DAY_US})
     for day in days:

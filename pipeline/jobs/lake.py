@@ -1,7 +1,7 @@
-"""`lake`: the journal's records to Parquet, by day, each file sorted by topic and bookmark.
+"""`lake`: writes the journal's records to Parquet by day, each file sorted by topic and bookmark.
 
-The work is done on Arrow inside Spark's Python workers, one span of the journal a task; only the names of the files
-go back. See transforms/lake.py for what makes a repeated run harmless.
+The work runs on Arrow in Spark's Python workers, one span of the journal a task. Only the names of files
+are returned. See transforms/lake.py for the reason why a repeated run is harmless.
 """
 
 from __future__ import annotations
@@ -49,27 +49,36 @@ from sluice_spark.segments import SegmentSpan
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
 MAX_FILE_BYTES = 96 * 1024 * 1024
-"""Of Arrow data that are sorted at once and make one file, half a segment of the usual size. A worker needs some 450 MB for it; with whole
-segments it was more, and slower for the fresh memory."""
+"""Arrow bytes that are sorted together into one file, half a segment of the usual size.
+
+A worker needs some 450 MB for that. Whole segments needed more, and were slower because the memory was not
+in the cache.
+"""
 SPAN_BYTES = 1 << 40
-"""A segment is one task, and as a rule one file."""
+"""Task size so large that a segment is one task, and usually one file."""
 NAMED = 20
 SAMPLED, SAMPLED_SPANS = 20_000, 20
-"""Bodies that the schema of typed columns is inferred from, and of how many spans they are at most."""
+"""Bodies from which the schema of typed columns is inferred, and the maximum spans they come from."""
 GIVEN_UP_WHY = "given up"
 GIVEN_UP = "_given_up"
-"""Holds an empty file per interval that was skipped; Spark and pyarrow ignore names that start with "_"."""
+"""Directory with an empty file for each skipped interval.
+
+Spark and pyarrow ignore names that start with "_".
+"""
 REPEATING = ["origin", "topic", "publisher", "epoch"]
 COUNTING = ["sequence", "publisher_sequence"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Bounds of the run."""
+    """Add options for the range and the lake."""
     add_options(parser, "lake")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """Write what the lake doesn't hold yet. SluiceError when a span isn't whole; what was finished stays."""
+    """Write the records that the lake lacks.
+
+    Raises SluiceError if a span is incomplete; finished files remain.
+    """
     began = time.monotonic()
     log = examine_log(settings.log, arguments.durable)
     check_bounds(log, arguments)
@@ -84,7 +93,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
         else:
             with hold_lease(log.place, "lake", work.spans[0].first, reporter.note):
-                # Looked at once more now that nothing can go any longer.
+                # Take the snapshot again: the lease now protects the segments from removal.
                 log = examine_log(settings.log, log.frontier)
                 work = plan_lake(settings, log, arguments)
                 write_manifest(settings.records, manifest)
@@ -114,7 +123,10 @@ def type_bodies(
     arguments: argparse.Namespace,
     reporter: Reporter,
 ) -> None:
-    """See to the schema of typed columns before anything is written: inferred once, then only evolved."""
+    """Prepare the schema of typed columns before anything is written.
+
+    It is inferred once, and later only extended.
+    """
     known = read_typed(settings.records)
     if not (arguments.typed or arguments.evolve) or (known is not None and not arguments.evolve):
         return
@@ -130,7 +142,7 @@ def type_bodies(
 
 
 def sample_bodies(log: LogSnapshot, spans: list[SegmentSpan]) -> Iterator[bytes]:
-    """Bodies from the beginning of each span, and of many spans from as many that lie evenly."""
+    """Yield bodies from the beginning of each span, or of evenly chosen spans if there are many."""
     chosen = spans[:: max(1, -(-len(spans) // SAMPLED_SPANS))]
     for span in chosen:
         left = SAMPLED // len(chosen)
@@ -146,7 +158,7 @@ def sample_bodies(log: LogSnapshot, spans: list[SegmentSpan]) -> Iterator[bytes]
 
 
 def report_types(settings: JobSettings, rows: list[dict[str, Any]], reporter: Reporter) -> dict[str, Any]:
-    """What of the bodies had no place in typed columns."""
+    """Report the values of bodies that no typed column could hold."""
     fields = read_typed(settings.records)
     if fields is None:
         return {}
@@ -163,7 +175,7 @@ def report_types(settings: JobSettings, rows: list[dict[str, Any]], reporter: Re
 
 
 def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) -> dict[str, int]:
-    """Put small files together."""
+    """Join small files; return their numbers before and after."""
 
     def write(directory: Path, table: pa.Table) -> Path:
         columns = {name: table.column(name) for name in table.schema.names}
@@ -179,8 +191,10 @@ def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) ->
 
 
 def update_delta(settings: JobSettings, wanted: bool) -> int | None:
-    """Bring the Delta table of the records up to date; None where there is none. Once it is a table it stays one: who reads the table
-    must not fall behind the files."""
+    """Update the Delta table of the records; return its version, None without a table.
+
+    An existing table is always updated, because its readers must not fall behind the files.
+    """
     if not (wanted or (settings.records / "_delta_log").is_dir()):
         return None
     from pipeline.delta_table import update_delta_table  # the workers import this module, and need no Delta
@@ -190,17 +204,18 @@ def update_delta(settings: JobSettings, wanted: bool) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LakePlan:
-    """What a run has to do: spans to write, and what of the log it can't have."""
+    """Plan of a run: the spans to write, and the log's gaps."""
 
     spans: list[SegmentSpan]
     gaps: list[LogGap]
-    """Told in the result and in the manifest, in the same words by a fresh lake and by an old one."""
+    """Gaps reported in the result and the manifest, in the same words by a new and by an existing lake."""
 
 
 def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Namespace) -> LakePlan:
-    """The spans the lake doesn't cover yet. JournalError bookmark_gone when some of them left the journal unread.
+    """Plan the spans that the lake lacks. Raises JournalError bookmark_gone if the log removed some of them.
 
-    What was removed before this lake began is stated and no error; what a lake that followed the log has missed is one.
+    Records removed before this lake began are reported, and no error. For a lake that followed the log they
+    are.
     """
     files = covered_intervals(settings.records, log.place.instance)
     given_up = covered_intervals(settings.records, log.place.instance, GIVEN_UP)
@@ -220,13 +235,19 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
 
 
 def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFileName]:
-    """What the lake's files hold, by their names; with GIVEN_UP, what an operator gave up."""
+    """Return the intervals of the lake's files, by their names.
+
+    With GIVEN_UP, the intervals that an operator gave up.
+    """
     names = (path.name for path in directory.glob(f"{folder}/*"))
     return [file for name in names if (file := parse_file_name(name, instance)) is not None]
 
 
 def give_up(settings: JobSettings, log: LogSnapshot, work: LakePlan) -> list[LogGap]:
-    """Note what --skip-gaps skipped, so that later runs needn't skip, and report new gaps again."""
+    """Record the intervals that --skip-gaps skipped, and return the new ones.
+
+    Later runs then don't need --skip-gaps for them, and still report new gaps.
+    """
     directory, instance = settings.records, log.place.instance
     edges = [*((span.first, span.last) for span in work.spans), *((gap.first, gap.last) for gap in work.gaps)]
     if not edges:
@@ -247,7 +268,7 @@ def give_up(settings: JobSettings, log: LogSnapshot, work: LakePlan) -> list[Log
 
 
 def claim_records(settings: JobSettings, log: LogSnapshot) -> LakeManifest:
-    """The manifest of this log's records. OperatorError other_log."""
+    """Return the manifest of this log's records. Raises OperatorError other_log."""
     instance, directory = log.place.instance, settings.records
     tags = [file.tag for file in covered_intervals(directory, instance)]
     return claim_directory(directory, log, tags)
@@ -256,7 +277,7 @@ def claim_records(settings: JobSettings, log: LogSnapshot) -> LakeManifest:
 def updated_manifest(
     manifest: LakeManifest, settings: JobSettings, log: LogSnapshot, gaps: list[LogGap]
 ) -> LakeManifest:
-    """The manifest after a run."""
+    """Return the manifest after a run."""
     files = covered_intervals(settings.records, log.place.instance)
     return msgspec.structs.replace(
         manifest,
@@ -271,7 +292,7 @@ def updated_manifest(
 def write_spans(
     settings: JobSettings, log: LogSnapshot, spans: list[SegmentSpan], skip_gaps: bool, reporter: Reporter
 ) -> list[dict[str, Any]]:
-    """Have the workers write them; a row per file. SluiceError of the first that failed."""
+    """Have the workers write spans; return a row for each file. Raises the first SluiceError."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
     report = partial(reporter.progress, what="spans")
     work = partial(write_span_task, log.place, settings.records, skip_gaps)
@@ -284,7 +305,7 @@ def write_spans(
 def write_span_task(
     place: LogLocation, directory: Path, skip_gaps: bool, span: SegmentSpan
 ) -> Iterator[pa.Table]:
-    """What one task does."""
+    """Write a span in a task."""
     rows = try_write_span(place, directory, span, skip_gaps)
     yield pa.Table.from_pylist(rows, schema=WRITTEN)
 
@@ -292,8 +313,11 @@ def write_span_task(
 def try_write_span(
     place: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool
 ) -> list[dict[str, Any]]:
-    """A row per file. A failure of the journal is a row as well, so that it reaches the operator as itself rather
-    than as a stack of Java; other exceptions are left to Spark, which tries the task again on a cluster."""
+    """Write a span; return a row for each file.
+
+    A failure of the journal is also a row, so that the operator gets that error, not a Java stack. Other
+    exceptions are left to Spark, which repeats the task on a cluster.
+    """
     rows: list[dict[str, Any]] = []
     try:
         for row in write_span(place, directory, span, skip_gaps):
@@ -308,7 +332,7 @@ def try_write_span(
 def write_span(
     place: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Put one span into the lake; yields each file when it stands."""
+    """Write a span to the lake; yield a row when each file is in place."""
     kept: list[pa.RecordBatch] = []
     day, size, expected = 0, 0, span.first
     for batch in read_span(place, span, ReadRequest(skip_gaps=skip_gaps)):
@@ -324,7 +348,10 @@ def write_span(
 
 
 def write_file(place: LogLocation, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
-    """Sort and write one file's records. Its footer says how many they are, of which log, and their checksum. Takes the parts."""
+    """Sort and write the records of one file. Empties `parts`, to free memory.
+
+    The footer has the number of records, their log and their checksum.
+    """
     table = pa.Table.from_batches(parts)
     parts.clear()
     columns = {name: table.column(name) for name in table.schema.names}
@@ -335,7 +362,10 @@ def write_file(place: LogLocation, directory: Path, day: int, parts: list[pa.Rec
 def write_records(
     place: LogLocation, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
-    """The same of columns in the order of sequences, into a folder; typed as the lake's schema says. Takes the columns."""
+    """Write columns in sequence order as a file in `folder`, with the lake's typed columns.
+
+    Empties `columns`.
+    """
     digest = RecordDigest()
     for part in pa.table(columns).to_batches():
         digest.add(part)
@@ -356,7 +386,7 @@ def write_records(
 
 
 class TypedColumnWriter:
-    """Adds typed columns, and counts what has no place in them."""
+    """Writer of typed columns, with counts of values that don't fit."""
 
     def __init__(self, fields: Fields | None) -> None:
         self._fields = fields
@@ -364,7 +394,7 @@ class TypedColumnWriter:
         self._new: set[str] = set()
 
     def add_typed_columns(self, table: pa.Table) -> pa.Table:
-        """The table with its typed columns."""
+        """Return the table with its typed columns."""
         assert self._fields is not None
         made = typed_columns(table.column("topic").cast(pa.string()), table.column("body"), self._fields)
         self._unfit, self._not_json = self._unfit + made.unfit, self._not_json + made.not_json
@@ -374,7 +404,7 @@ class TypedColumnWriter:
         return table
 
     def to_row(self) -> dict[str, Any]:
-        """As columns of WRITTEN; none where nothing is typed."""
+        """Return the counts as columns of WRITTEN; empty without typed columns."""
         new = " ".join(sorted(self._new)[:NAMED])
         return (
             {}
@@ -384,7 +414,7 @@ class TypedColumnWriter:
 
 
 def raise_first(rows: list[dict[str, Any]]) -> None:
-    """Raise the first failure a worker reported."""
+    """Raise the first error that a worker reported."""
     for row in rows:
         if row["error"] is not None:
             told = json.loads(row["error"])
@@ -392,7 +422,7 @@ def raise_first(rows: list[dict[str, Any]]) -> None:
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """The result of a run."""
+    """Return the result of a run."""
     records = sum(row["records"] for row in rows)
     return {
         "files": len(rows),

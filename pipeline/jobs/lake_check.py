@@ -1,6 +1,6 @@
-"""`lake-check`: that the lake's record files are what was written, and how far the lake has all that the log holds.
+"""`lake-check`: checks that the lake's record files are intact, and how far the lake covers the log.
 
-Removal of journals asks it before it removes only what the lake has. Needs neither Spark nor Java.
+Journal removal runs it before it removes only what the lake has. Needs neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ HELP = "check the lake's files by counts and checksums, and say how far it has a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Bounds of the run."""
+    """Add options for the range."""
     add_options(parser, "lake-check")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log."""
+    """Check the lake. Raises OperatorError lake_damaged, other_log.
+
+    In the result, the lake has all records from `first` to `through`.
+    """
     began = time.monotonic()
     log = examine_log(settings.log)
     check_bounds(log, arguments)
@@ -71,7 +74,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
 
 def check_file(log: LogSnapshot, file: LakeFileName, path: Path, *, quick: bool) -> int:
-    """The records of one file, as many as its name says. OperatorError lake_damaged."""
+    """Check a file; return its number of records. Raises OperatorError lake_damaged."""
     try:
         opened = pq.ParquetFile(path)
         rows, facts = opened.metadata.num_rows, file_metadata(opened)

@@ -1,7 +1,8 @@
-"""`report`: a week on one page: a file of HTML that holds all it shows, to keep, to send, and to print.
+"""`report`: a week on one self-contained HTML page, to store, send and print.
 
-From what other jobs left: the hours of `client-history`, and the newest runs of `capacity`, `anomalies` and `audit` of the time. Needs neither
-Spark nor Java. Plots stand in the page as SVG; nothing in it can run, and it asks nobody for anything.
+It uses results of other jobs: the hourly history of `client-history`, and the newest runs of `capacity`,
+`anomalies` and `audit` in that time. Needs neither Spark nor Java. Plots are embedded as SVG; the page has
+no script and fetches nothing.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ PARTS: Final = (
     ("capacity", "What will be too small, and when", ("advice", "disks", "pools", "use", "topics", "growth")),
     ("audit", "Whether the log is whole", ("damage", "findings")),
 )
-"""Jobs whose newest run is told, and which of its tables."""
+"""Jobs whose newest run is included, with the title and the tables to show."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which days."""
+    """Add options for the days."""
     add_options(parser, "report")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """OperatorError no_history while `client-history` hasn't written hours, bad_range."""
+    """Write the report. Raises OperatorError no_history without hourly history, bad_range."""
     began = time.monotonic()
     if not 0 < arguments.days <= 92:
         raise OperatorError("bad_range", "A report is of 1 to 92 days.", "Give --days.")
@@ -90,7 +91,7 @@ def _facts(hours: pa.Table) -> dict[str, int]:
 
 
 def _clients(page: HtmlPage, hours: pa.Table, reporter: Reporter) -> None:
-    """What all clients did by hour and transport, and those that fared worst."""
+    """Add the clients by hour and transport, and those with the most offlined time."""
     sums = ("delivered_messages", "offline_ms", "warned", "offlined", "disconnected", "lost_messages")
     by_hour = _summed(hours, ["hour", "transport"], sums).sort_by(
         [("hour", "ascending"), ("transport", "ascending")]
@@ -132,7 +133,7 @@ def _summed(hours: pa.Table, keys: list[str], sums: tuple[str, ...], peaks: tupl
 
 
 def _runs(page: HtmlPage, settings: JobSettings, start: int) -> Iterator[str]:
-    """The newest run of each job since the time began, with what it found; yields the jobs that had one."""
+    """Add the newest run of each job since `start`; yield the jobs that had one."""
     shelf = settings.lake / FOLDER
     for job, title, wanted in PARTS:
         kept = _newest(shelf, job, settings.log.instance, start)
@@ -158,7 +159,7 @@ def _newest(shelf: Path, job: str, instance: str, start: int) -> StoredRun | Non
         try:
             kept = msgspec.json.decode(path.read_bytes(), type=StoredRun)
         except (OSError, msgspec.DecodeError):
-            continue  # removed meanwhile, or not whole
+            continue  # removed meanwhile, or damaged
         if kept.ended_at * 1_000 < start:
             break
         if (kept.job, kept.instance, kept.state) == (job, instance, "succeeded"):

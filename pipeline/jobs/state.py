@@ -1,6 +1,7 @@
-"""`state`: the last record of every key at a moment, and with a second moment what changed between them.
+"""`state`: the last record of every key at a time; with a second time, the changes between both.
 
-A key is a topic, or a topic and a field of JSON bodies. Each span is reduced in the workers to the last record of each key.
+A key is a topic, or a topic and a field of JSON bodies. The workers reduce each span to the last record of
+each key.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ _COLUMNS = ("sequence", "accepted_at", "topic", "publisher", "body")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Bounds of the run."""
+    """Add options for times, topics and key."""
     add_options(parser, "state")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """SluiceError when the log isn't whole: a state that lacks records would be a wrong one."""
+    """Compute the state. Raises SluiceError if the log is incomplete, because the state would be wrong."""
     began = time.monotonic()
     if arguments.key and not arguments.key.startswith("/"):
         raise OperatorError("bad_setting", f"key is {arguments.key[:80]!r}.", "Give a field like /order/id.")
@@ -61,20 +62,32 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     topics = tuple(word.strip() for word in arguments.topics.split(",") if word.strip())
     log = examine_log(settings.log, arguments.durable)
     request = ReadRequest(
-        columns=_COLUMNS, topics=topics, start=1 if log.first == 1 else None, end=at.sequence, end_at=at.at,
-        skip_gaps=arguments.skip_gaps, durable=arguments.durable,
-    )  # fmt: skip
+        columns=_COLUMNS,
+        topics=topics,
+        start=1 if log.first == 1 else None,
+        end=at.sequence,
+        end_at=at.at,
+        skip_gaps=arguments.skip_gaps,
+        durable=arguments.durable,
+    )
+    # `start=1` above makes a removed record an error. A log that begins later is read from its beginning.
     spans = plan_spans(log, request)
     earlier = ReadRequest(
-        columns=_COLUMNS, topics=topics, end=since.sequence, end_at=since.at, skip_gaps=arguments.skip_gaps, durable=arguments.durable,
-    )  # fmt: skip
+        columns=_COLUMNS,
+        topics=topics,
+        end=since.sequence,
+        end_at=since.at,
+        skip_gaps=arguments.skip_gaps,
+        durable=arguments.durable,
+    )
     if since != RangeBound():
         sequence_bounds(log, earlier)
         check_bounds_order(since, at, log)
     check_machine(settings)
     if log.first > 1:
         reporter.note(
-            f"The log begins with record {log.first}: keys that were written before alone aren't in the state."
+            f"The log begins with record {log.first}: keys that were written before alone aren't "
+            "in the state."
         )
     work = partial(last_of_span, log.place, request, arguments.key)
     with (
@@ -104,15 +117,20 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         changes = diff_states(before, now)
         reporter.table("changes", changes, f"What changed from {arguments.since} to {told['at']}")
         kinds = changes.column("change").to_pylist()
-        told |= {"since": arguments.since, "new": kinds.count("new"), "changed": kinds.count("changed"),
-                 "rewritten": kinds.count("rewritten"), "untouched": now.num_rows - len(kinds)}  # fmt: skip
+        told |= {
+            "since": arguments.since,
+            "new": kinds.count("new"),
+            "changed": kinds.count("changed"),
+            "rewritten": kinds.count("rewritten"),
+            "untouched": now.num_rows - len(kinds),
+        }
     return told | {"seconds": round(time.monotonic() - began, 3)}
 
 
 def last_of_span(
     place: LogLocation, request: ReadRequest, field: str, span: SegmentSpan
 ) -> Iterator[pa.Table]:
-    """In a worker: the last record of each key of one span."""
+    """Yield the last record of each key in a span. Runs in a worker."""
     kept = STATE.empty_table()
     for batch in read_span(place, span, request):
         table = pa.Table.from_batches([batch])
@@ -126,7 +144,7 @@ def last_of_span(
 
 
 def keys_of(batch: pa.RecordBatch, field: str) -> pa.Array:
-    """The field of each body as text; bodies without it, or that aren't JSON, have the key ""."""
+    """Return the field of each body as text; "" for bodies without it, or that aren't JSON."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in field.split("/")[1:]]
     return pa.array([_key(body.as_buffer(), parts) for body in batch.column("body")], pa.string())
 
@@ -144,7 +162,10 @@ def _key(body: Any, parts: list[str]) -> str:
 
 
 def latest_by_key(rows: pa.Table) -> pa.Table:
-    """The row with the highest sequence of each topic and key, by topic and key. OperatorError too_many_keys."""
+    """Return the row with the highest sequence of each topic and key, sorted.
+
+    Raises OperatorError too_many_keys.
+    """
     if rows.num_rows == 0:
         return rows
     sorted_rows = rows.sort_by([("sequence", "ascending")])
@@ -156,7 +177,10 @@ def latest_by_key(rows: pa.Table) -> pa.Table:
 
 
 def diff_states(before: pa.Table, now: pa.Table) -> pa.Table:
-    """Keys that are new, changed, or rewritten with the same body, as they are now and as they were."""
+    """Return keys that are new, changed, or rewritten with the same body.
+
+    Each row has the present and the earlier sequence and body.
+    """
     known = {
         (row["topic"], row["key"]): row
         for row in before.select(["topic", "key", "sequence", "body"]).to_pylist()

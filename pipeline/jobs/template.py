@@ -1,7 +1,8 @@
-"""`messages-by-minute`: how many messages came on each topic in each minute. A template for a job of your own.
+"""`messages-by-minute`: messages on each topic in each minute. A template for custom jobs.
 
-Copy it into the folder of your jobs (SLUICE_JOBS_DIRECTORY, or `jobs` in the home) as `messages_by_minute.py`, and change it. The file's name is
-the job's, and `manage.py pipeline ls`, the console and actions know it at once.
+Copy it into the directory of custom jobs (SLUICE_JOBS_DIRECTORY, or `jobs` in the home) as
+`messages_by_minute.py`, and change it. The name of the file is the name of the job. `manage.py pipeline
+ls`, the console and actions list it immediately.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ HELP = "how many messages came on each topic in each minute"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The job's own options, besides --home, --instance and those that every job has."""
+    """Add the job's own options. Every job also has --home, --instance and other common ones."""
     parser.add_argument("--topics", default="", help="patterns, with commas between (default: all)")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """Tables go to the reporter; what is returned is shown as the run's result."""
+    """Run the job. Tables go to the reporter; the console shows the returned values as the run's result."""
     from pyspark.sql import functions as F
 
     place = settings.log

@@ -1,1 +1,1 @@
-"""Pure functions on Arrow: no files, no Spark, no time."""
+"""Pure functions on Arrow tables: no files, no Spark, no clock."""

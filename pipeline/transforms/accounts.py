@@ -1,4 +1,4 @@
-"""Whether the accounts that a broker recorded of its clients add up: acknowledged + in flight + waiting + gone = matched. Pure."""
+"""Check that recorded accounts add up: acknowledged + in flight + waiting + discarded = matched. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ ACCOUNTS: Final = pa.schema(
         ("checked", pa.int64()),
     ]
 )
-"""A row a finding. The last row of a span has no client, and says how many accounts were looked at."""
+"""Findings, one a row.
+
+The last row of a span has no client; its `checked` is the number of accounts checked.
+"""
 MOST: Final = 1_000
-"""Findings of one span."""
+"""Maximum findings of one span."""
 
 
 def check_account_rows(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, object]]:
-    """What is wrong with the accounts in these records (sequence and body) of `$SLUICE.clients`, in their order, and how many there are."""
+    """Yield findings in records (sequence, body) of `$SLUICE.clients`, in log order.
+
+    The last row has no client, and the number of accounts checked.
+    """
     before: dict[str, tuple[int, ...]] = {}
     looked = found = 0
     for sequence, body in records:
@@ -37,7 +43,7 @@ def check_account_rows(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[st
         if event.event == "connect":
             before.pop(event.client, None)
         if event.matched_messages is None:
-            continue  # it tells of something else
+            continue  # another kind of event
         looked += 1
         sums = tuple(getattr(event, f"{name}_messages") or 0 for name in SUMS)
         for what in _wrong(sums, before.get(event.client)):

@@ -1,4 +1,4 @@
-"""How far predicted decisions are the recorded ones: who and which act, and when. Pure."""
+"""Agreement of predicted and recorded decisions: client, action and time. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 CHECK_MS: Final = 1_000
-"""The guard looks at each client once a second."""
+"""Period in which the guard checks each client."""
 RETURNS_MS: Final = 5_000
-"""Of one client and act, decisions nearer to each other than this are one."""
+"""Decisions with equal client, action and mode closer than this form one episode."""
 
 Key = tuple[str, str, str]
+"""Client, action and mode."""
 
 
 class Agreement(NamedTuple):
-    """Counts of who and which act: in both, in one alone; and of those in both, how many came in time."""
+    """Episode counts: in both recordings, in one alone, and in both within the time limit."""
 
     both: int
     recorded_alone: int
@@ -23,20 +24,23 @@ class Agreement(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Of all, how many are in both; 100 of none."""
+        """Percentage of episodes that are in both; 100 without any."""
         every = self.both + self.recorded_alone + self.predicted_alone
         return round(100.0 * self.both / every, 1) if every else 100.0
 
     @property
     def in_time_percent(self) -> float:
-        """Of those in both, how many are within one check period."""
+        """Percentage of the episodes in both that are at most one check period apart."""
         return round(100.0 * self.in_time / self.both, 1) if self.both else 100.0
 
 
 def compare_decisions(
     recorded: Iterable[Mapping[str, Any]], predicted: Iterable[Mapping[str, Any]], check_ms: int = CHECK_MS
 ) -> Agreement:
-    """Episodes of the same client, act and mode, matched in the order of time; in time are those within `check_ms`."""
+    """Match episodes of equal client, action and mode in time order.
+
+    Those within `check_ms` are in time.
+    """
     mine, theirs = _episodes(recorded), _episodes(predicted)
     both = alone = other = in_time = 0
     for key in mine.keys() | theirs.keys():
@@ -56,6 +60,7 @@ def compare_decisions(
 
 
 def _episodes(acts: Iterable[Mapping[str, Any]]) -> dict[Key, list[int]]:
+    """Return the start times of episodes by client, action and mode."""
     found: dict[Key, list[int]] = {}
     newest: dict[Key, int] = {}
     for act in sorted(acts, key=lambda one: int(one["at"])):

@@ -1,10 +1,14 @@
-"""A policy tried on traces: the broker's own guard, fed with what was recorded (`trial`). Pure, in ms of the recording.
+"""A policy tested on recorded traces, with the broker's own guard. Pure, in ms of the recording.
 
-The guard isn't asked where its answer is known. A window (`recording`) in which no signal of a client comes above what is of
-interest to any of its rules leaves the guard as it was: there the client rests, and is counted in its pool. Where the pool may
-come above what is of interest to its own rules, the guard knows what all who rest hold together, and of each only when it is to
-choose among them, or when it is he who takes the pool over its limit (`resting`). With `rests` false everybody is looked at at
-each step, and what comes of it is the same.
+The guard (`backtest_guard`) is not called where its answer is known. In a window (`recording`) where no
+signal of a client exceeds the quiet limits of its rules, the guard's state stays unchanged. The client is
+then idle: only its pool usage is counted. If a pool may exceed the quiet limits of its own rules, the guard
+knows the total usage of all idle clients (`idle_clients`). It gets a single idle client only to choose
+among clients, or if this client takes the pool over its limit. With `rests` false every client is checked
+at each step, with the same result.
+
+A client *diverges* when the policy and the recording do different things to it. From then on it is
+simulated (`simulated_client`).
 """
 
 from __future__ import annotations
@@ -30,21 +34,24 @@ from pipeline.transforms.simulated_client import SimulatedClient
 from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints
 
 QUIET: Final = 3
-"""Steps without anything to remember, in which what was decided for the next tick has come."""
+"""Steps without rule state after which a client may become idle.
+
+Decisions for the next tick have come by then.
+"""
 _MS: Final = 1_000_000
 
 
 def backtest_policies(
     policies: Iterable[PolicyDocument], host_memory: int, recording: Recording
 ) -> list[BacktestResult]:
-    """Several policies on a recording, side by side, so that what is read of it serves all of them."""
+    """Run several policies on a recording side by side, so that all share one reading of it."""
     return run_backtests(
         recording, [PolicyBacktest(policy, host_memory, recording.traces) for policy in policies]
     )
 
 
 def run_backtests(recording: Recording, tries: Sequence[PolicyBacktest]) -> list[BacktestResult]:
-    """What came of each, in their order."""
+    """Run back-tests on a recording; return their results in order."""
     for window in recording.windows(lambda: any(one.has_active_clients for one in tries)):
         for one in tries:
             one.run_window(window)
@@ -52,12 +59,19 @@ def run_backtests(recording: Recording, tries: Sequence[PolicyBacktest]) -> list
 
 
 class PolicyBacktest:
-    """One policy on all traces: who rests in a window and who is awake, and the moves of both from step to step."""
+    """Back-test of one policy on all traces.
+
+    It keeps which clients are idle in a window and which the guard checks, and moves both from step to
+    step.
+    """
 
     def __init__(
         self, document: PolicyDocument, host_memory: int, traces: Sequence[ClientTrace], rests: bool = True
     ) -> None:
-        """`traces` as a `Recording` has them."""
+        """Create a back-test.
+
+        `traces`: in the order of `Recording.traces`. `rests`: whether clients can be idle.
+        """
         self._trial = BacktestGuard(document, host_memory, self._summon, self._forget)
         self._pools = list(self._trial.pools.values())
         self._numbers = {name: number for number, name in enumerate(self._trial.pools)}
@@ -65,28 +79,28 @@ class PolicyBacktest:
         self._traces = traces
         self._rests = rests
         self._next = 0
-        """The trace that begins next."""
+        """Index of the next trace to begin."""
         self._awake: dict[int, SimulatedClient] = {}
-        """Those that the guard looks at, by the numbers of their traces, as below."""
+        """Clients that the guard checks, by index of their trace, as in the following attributes."""
         self._resting: dict[int, SimulatedClient] = {}
-        """Those that have parted, are looked at window by window, and rest."""
+        """Idle clients that have diverged and are simulated window by window."""
         self._asleep: list[tuple[int, int, SimulatedClient]] = []
-        """Those that have parted and take all that comes, and until when that is known."""
+        """Diverged clients that keep up with everything, as a heap by the time until which this is known."""
         self._serial = count()
         self._gaps = RecordingGaps(len(traces), [*self._trial.pools])
-        """Those that have parted and of whom nothing is recorded for a while."""
+        """Diverged clients without recorded samples for a while."""
         self._window: RecordingWindow
         self._held: IdleTotals
-        """What those that rest hold of each pool."""
+        """Usage of each pool by idle clients."""
         self._queue: IdleClients | None = None
-        """Those that rest, in a step in which the guard knows what they hold together."""
+        """Idle clients in a step in which the guard knows their total usage; else None."""
         self._turns: list[int] = []
-        """Who is awake and hasn't moved to it yet, as a heap."""
+        """Heap of active clients that haven't moved to the step yet."""
         self._summoned = 0
-        """The step in which the guard has asked for somebody."""
+        """The newest step of the window in which the guard asked for idle clients; 0: none."""
 
     def _interest(self, name: str) -> tuple[int, int]:
-        """Up to what memory and disk of a pool are of interest to none of its rules."""
+        """Return the memory and disk of a pool up to which none of its rules reacts."""
         memory = disk = UNLIMITED
         for rule in self._trial.guard.book.pool_rules:
             if rule.scope == name and rule.signal is Signal.POOL_DISK:
@@ -97,27 +111,30 @@ class PolicyBacktest:
 
     @property
     def has_active_clients(self) -> bool:
-        """Whether anybody is to be looked at also where nothing is recorded."""
+        """Whether some client must be checked even where nothing is recorded."""
         return bool(self._awake or self._resting or self._gaps.sessions)
 
     def result(self) -> BacktestResult:
-        """What came of it. The decisions of a moment are in the order of the clients' names."""
+        """End all sessions and return the result. Decisions of one time are sorted by client."""
         for session in list(self._trial.present.values()):
             self._trial.end(session)
         tried = self._trial.tried
         tried.acts.sort(key=lambda act: (act["at"], act["client"]))
         return tried
 
-    # Through a window.
+    # Windows.
 
     def run_window(self, window: RecordingWindow) -> None:
-        """The guard's decisions from its first step to its last."""
+        """Run all steps of a window."""
         following: RecordingWindow | None = window
         while following is not None:
             following = self._through(following)
 
     def _through(self, window: RecordingWindow) -> RecordingWindow | None:
-        """Up to its end, or to where those whom the guard has asked for may rest again: what is left of it."""
+        """Run a window, up to its end or to a step at which clients may become idle again.
+
+        Return the rest of it.
+        """
         self._window, self._summoned = window, 0
         due, queue = self._plan() if self._rests else self._plan_nothing()
         points, place, looked = window.points, 0, 0
@@ -154,8 +171,11 @@ class PolicyBacktest:
         return None
 
     def _plan(self) -> tuple[dict[int, list[SimulatedClient]], IdleClients | None]:
-        """Who is to be roused at which step (those who are so at once are awake already), and those who rest in the order of
-        their moves if a pool may come above what is of interest to its rules."""
+        """Return which clients become active at which step, and the queue of idle clients.
+
+        Clients that become active immediately are activated here. The queue is None unless a pool may
+        exceed the quiet limits of its rules.
+        """
         window = self._window
         leaving, staying = self._gaps.advance_window(window.moments, window.active)
         for number in leaving:
@@ -186,12 +206,12 @@ class PolicyBacktest:
         return due, IdleClients(self._held)
 
     def _plan_nothing(self) -> tuple[dict[int, list[SimulatedClient]], None]:
-        """Everybody is awake."""
+        """Plan a window in which every client is active."""
         self._held = IdleTotals([], len(self._pools), self._window.steps + 1)
         return {}, None
 
     def _most_of_others(self) -> Ints:
-        """What those who are awake and those who begin may come to in the window, by kind and pool."""
+        """Return the maximum usage of active and beginning clients in the window, by kind and pool."""
         most: Ints = np.zeros((2, len(self._pools)), np.int64)
         for session in self._awake.values():
             pool = self._numbers[session.use.pool_name]
@@ -204,11 +224,11 @@ class PolicyBacktest:
         return most
 
     def _holding(self) -> bool:
-        """Whether a pool's rules remember anything."""
+        """Whether the rules of some pool have state."""
         return any(pool.holds for pool in self._pools)
 
     def _coming(self) -> Iterator[SimulatedClient]:
-        """Those who rest and of whom there is anything in the window, in the order of their traces."""
+        """Yield idle clients with anything recorded in the window, in the order of their traces."""
         while self._asleep and self._asleep[0][0] <= self._window.last:
             self._look_after(heappop(self._asleep)[2])
         present = self._trial.present
@@ -221,7 +241,7 @@ class PolicyBacktest:
             yield present[number]
 
     def _look_after(self, session: SimulatedClient) -> None:
-        """It slept, or is looked after already."""
+        """Simulate a client that was asleep, unless it is simulated already."""
         known = (self._awake, self._resting, self._gaps.sessions)
         if session.gone or any(session.number in these for these in known):
             return
@@ -230,13 +250,16 @@ class PolicyBacktest:
         self._resting[session.number] = session
 
     def _stirs(self, session: SimulatedClient, stretch: TraceWindow, course: WindowCourse) -> int:
-        """The step from which on the guard is to look at it, 0 for at once; more than it has: it may rest through the window."""
+        """Return the step from which the guard must check a client.
+
+        0: immediately; more steps than the window has: never.
+        """
         calm, use = session.calm, session.use
         if stretch.eventful or (
             not session.free and stretch.offlined and not (use.is_offlined and stretch.all_offlined)
         ):
             return 0
-        if use.is_offlined and course.memory.any():  # such memory raises its pool's ceiling
+        if use.is_offlined and course.memory.any():  # memory of an offlined client raises its pool's ceiling
             return 0
         if calm.rated:
             return 0 if any(course.most) else self._window.steps + 1
@@ -247,18 +270,18 @@ class PolicyBacktest:
         if use.is_offlined:
             if self._window.last + STEP_MS - use.offlined_at // _MS > calm.spool_age:
                 return 0
-            if session.free and not min(session.ahead):  # its spool is empty: it is live again
+            if session.free and not min(session.ahead):  # its spool is empty, so it becomes live
                 step = min(step, max(session.ahead.index(0), 1))
         return step
 
-    # Who wakes and who rests.
+    # Active and idle clients.
 
     def _rouse_at_once(self, session: SimulatedClient) -> None:
         self._trial.catch_up(int(self._window.moments[1]))
         self._rouse(session, 0)
 
     def _wake(self, session: SimulatedClient, step: int) -> None:
-        """Its rules may see something from a step on."""
+        """Activate a client at a step, because its rules may react from there on."""
         if session.gone or session.number in self._awake:
             return
         if self._queue is not None:
@@ -268,7 +291,7 @@ class PolicyBacktest:
             self._rouse(session, step - 1)
 
     def _rouse(self, session: SimulatedClient, moment: int) -> None:
-        """Have the guard look at it as of one of the window's moments; it moves on from there with the others."""
+        """Activate a client as of a position in the window's moments. Afterwards it moves with the others."""
         number, window = session.number, self._window
         stretch = window.of(number)
         if number in self._gaps.sessions:
@@ -281,7 +304,7 @@ class PolicyBacktest:
         self._trial.activate_client(session, stretch, moment)
 
     def _settle(self, step: int) -> None:
-        """Let those rest of whom the guard remembers nothing, and take those who did to a step."""
+        """Make clients without rule state idle, and move simulated idle clients to `step`."""
         window, guard = self._window, self._trial.guard
         for session in list(self._resting.values()):
             session.waiting = session.ahead[step]
@@ -306,7 +329,10 @@ class PolicyBacktest:
                 self._leave_alone(session)
 
     def _leave_alone(self, session: SimulatedClient) -> None:
-        """Where nothing is recorded of it for a while, and where it takes all that comes then, it needn't be looked after."""
+        """Stop simulating an idle client window by window, if its course is known.
+
+        It is known in a recording gap, or if the client's capacity suffices for all arrivals.
+        """
         if session.waiting or session.use.is_offlined:
             if self._gaps.enter(session):
                 del self._resting[session.number]
@@ -315,14 +341,17 @@ class PolicyBacktest:
             heappush(self._asleep, (until, next(self._serial), session))
 
     def _forget(self, session: SimulatedClient) -> None:
-        """It has gone."""
+        """Remove a client that ended."""
         for known in (self._awake, self._resting, self._gaps.sessions):
             known.pop(session.number, None)
 
-    # Where a pool may pass its limit.
+    # Pools near their limits.
 
     def _show(self, queue: IdleClients, step: int) -> None:
-        """The guard knows what those who rest hold together as of the step before; they are about to move to this one."""
+        """Add the idle clients' total usage at the step before to the guard's pools.
+
+        They are about to move to `step`.
+        """
         self._trial.catch_up(int(self._window.moments[step]))
         queue.start_step(step)
         self._queue = queue
@@ -338,7 +367,10 @@ class PolicyBacktest:
             pool.adjust_resting_usage(memory, disk)
 
     def _summon(self, pool: Pool, signal: Signal, wanted: int) -> None:
-        """The guard is about to choose: those of a pool who rest and hold most of it, as of where they have moved to by now."""
+        """Activate the idle clients that use most of a pool.
+
+        The guard is about to choose among the pool's clients. Usage is that after the moves so far.
+        """
         queue, number = self._queue, self._numbers[pool.name]
         if queue is not None:
             self._summoned = queue.step
@@ -349,7 +381,7 @@ class PolicyBacktest:
                 self._step_out(place)
 
     def _step_out(self, place: int) -> None:
-        """Out of the queue: the guard looks at it from now on."""
+        """Remove a client from the queue, and activate it."""
         queue = self._queue
         if queue is None:
             return
@@ -360,13 +392,13 @@ class PolicyBacktest:
         if moment < queue.step:
             heappush(self._turns, number)
 
-    # A moment.
+    # Moments.
 
     def _begins_by(self, now: int) -> bool:
         return self._next < len(self._traces) and self._traces[self._next].started_at <= now
 
     def _look(self, now: int, step: int, only: int | None = None) -> None:
-        """A turn of the broker's: at the steps for everybody, in between for whom something was decided then."""
+        """Run one iteration of the broker: at a step for all clients, between steps for the client `only`."""
         trial = self._trial
         trial.catch_up(now)
         trial.now = max(now, trial.now)
@@ -385,11 +417,14 @@ class PolicyBacktest:
             trial.judge_client(self._traces[only])
         for pool, (memory, disk) in zip(self._pools, self._held.used[:, :, step].T.tolist(), strict=True):
             if self._queue is not None:
-                memory = disk = 0  # are lent to the pool
+                memory = disk = 0  # the pool's usage includes them
             trial.note_peak(pool.name, pool.memory_used + memory, pool.disk_used + disk)
 
     def _move_all(self, queue: IdleClients, step: int) -> None:
-        """One after the other; of those who rest only who takes a pool over its limit is moved by the guard."""
+        """Move all clients to the step in trace order.
+
+        The guard moves only those idle ones that take a pool over its limit.
+        """
         self._turns = sorted(self._awake)
         while True:
             stop = queue.index_of(self._turns[0]) if self._turns else len(queue.numbers)
@@ -418,7 +453,7 @@ class PolicyBacktest:
             self._trial.update_client(session, self._window.of(number), step)
 
     def _note_rest(self, stop: int) -> None:
-        """The most that was used at steps up to one at which nobody was looked at."""
+        """Record the pools' peaks at the steps up to `stop`, at which no client was checked."""
         for pool, (memory, disk) in zip(
             self._pools, self._held.used[:, :, 1 : stop + 1].max(axis=2).T.tolist(), strict=True
         ):

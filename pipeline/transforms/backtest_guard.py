@@ -1,7 +1,10 @@
-"""A policy's guard in a back-test: clients are told to it as they were recorded, or carried on, and what it decides is done to them.
+"""The guard of a back-test.
 
-Every decision is the guard's (`SlowClientGuard`, which asks `evaluate.judge`): nothing here judges. A client follows its
-recording as long as the policy does to it what was done then. Moments are ms of the recording.
+It receives clients as recorded, or as simulated, and its decisions are applied to them.
+
+Every decision is that of the broker's `SlowClientGuard`, which calls `evaluate.judge`; this module judges
+nothing. A client follows its recording as long as the policy makes the recorded decisions. Times are ms of
+the recording.
 """
 
 from __future__ import annotations
@@ -22,34 +25,38 @@ from pipeline.transforms.simulated_client import UNSEEN, SimulatedClient, quiet_
 from pipeline.transforms.traces import STEP_MS, ClientTrace
 
 SLACK_MS: Final = 2_000
-"""An act that comes so near to the recorded one is the same act."""
+"""An action within this time of the recorded one counts as the same action."""
 _MS: Final = 1_000_000
 
 
 @dataclass(slots=True)
 class BacktestResult:
-    """What a policy would have done."""
+    """Effects that a policy would have had."""
 
     acts: list[dict[str, Any]] = field(default_factory=list)
     offlined_ms: Counter[str] = field(default_factory=Counter)
     peaks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each pool, memory and disk."""
+    """Peak memory and disk of each pool."""
     lost: int = 0
     parted: int = 0
-    """Sessions that were carried on by what they were seen to take."""
+    """Sessions that diverged from their recording and were simulated."""
     unjudged: list[str] = field(default_factory=list)
-    """Rules of which nothing can be said."""
+    """Rules that the recording can't judge."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the result as JSON-compatible values."""
         return {
-            "acts": self.acts, "offlined_ms": dict(self.offlined_ms), "peaks": self.peaks, "lost": self.lost,
-            "parted": self.parted, "unjudged": self.unjudged,
-        }  # fmt: skip
+            "acts": self.acts,
+            "offlined_ms": dict(self.offlined_ms),
+            "peaks": self.peaks,
+            "lost": self.lost,
+            "parted": self.parted,
+            "unjudged": self.unjudged,
+        }
 
 
 class BacktestGuard:
-    """The guard with the clients that are there, by name and by the numbers of their traces."""
+    """The guard with its present clients, by name and by index of their traces."""
 
     def __init__(
         self,
@@ -58,7 +65,7 @@ class BacktestGuard:
         summon: Summon,
         ended: Callable[[SimulatedClient], None],
     ) -> None:
-        """`summon` as the guard has it; `ended` is told who has gone."""
+        """Create a guard. `summon`: as for `SlowClientGuard`; `ended`: called with each client that ends."""
         self.guard = SlowClientGuard(document, host_memory, None, "/nowhere", summon=summon)
         self.pools = {name: pool for name, (pool, _) in self.guard.pools().items()}
         self.tried = BacktestResult(unjudged=unsupported_rules(document))
@@ -67,10 +74,10 @@ class BacktestGuard:
         self._by_name: dict[str, SimulatedClient] = {}
         self.now = self._ticked = 0
 
-    # Who comes, moves and goes.
+    # Begin, move and end of clients.
 
     def begin(self, number: int, trace: ClientTrace) -> SimulatedClient:
-        """Another one of its name ends."""
+        """Register the client of a trace. An earlier client with that name ends."""
         before = self._by_name.get(trace.who.name)
         if before is not None:
             self.end(before)
@@ -85,7 +92,7 @@ class BacktestGuard:
         return session
 
     def end(self, session: SimulatedClient) -> None:
-        """It goes, for whatever reason."""
+        """End a client, for any reason."""
         self._ended(session)
         self._live_again(session)
         self.tried.offlined_ms[session.trace.who.name] += session.offlined_ms
@@ -96,7 +103,10 @@ class BacktestGuard:
         self.present.pop(session.number, None)
 
     def update_client(self, session: SimulatedClient, stretch: TraceWindow, step: int | None) -> None:
-        """What it is at this moment: `step` of the window; None: between two."""
+        """Move a client to the present time, and pass its figures to the guard.
+
+        `step`: index in the window; None: between two steps.
+        """
         if not session.free and self._parts(session):
             session.diverge(self.now)
         if session.free:
@@ -115,7 +125,7 @@ class BacktestGuard:
         session.quiet = 0 if session.use.rule_states or session.use.closing else session.quiet + 1
 
     def activate_client(self, session: SimulatedClient, stretch: TraceWindow, moment: int) -> None:
-        """The guard looks at it again, and knows what it was at one of the window's moments, by which nothing had come of it."""
+        """Let the guard check an idle client again, with its figures at index `moment` of the window."""
         memory, disk = (
             session.update_backlog() if session.free else session.follow_recording(stretch.rows[moment])
         )
@@ -123,14 +133,17 @@ class BacktestGuard:
         session.quiet = 0
         self.guard.resume_ticks(session.use, memory, disk)
 
-    # The guard's turn.
+    # Ticks.
 
     def tick(self) -> None:
-        """The broker's tick of this moment."""
+        """Run the guard's tick of the present time."""
         self._tick(self.now)
 
     def catch_up(self, now: int) -> None:
-        """The guard's tick of the step before, if it wasn't asked then: its next one is to be of a step and no more."""
+        """Run the guard's tick of the step before `now`, if it was skipped.
+
+        So the next tick covers one step only.
+        """
         if 0 < self._ticked < now - STEP_MS:
             self._tick(now - STEP_MS)
 
@@ -140,32 +153,35 @@ class BacktestGuard:
             self._carry_out(decision)
 
     def judge_client(self, trace: ClientTrace) -> None:
-        """The broker looked at it now, whenever its turn is here."""
+        """Judge a client now, because the broker judged it at this time."""
         session = self._by_name.get(trace.who.name)
         if session is not None and session.trace is trace and not session.use.closing:
             for decision in self.guard.judge_client(session.use, self.now * _MS):
                 self._carry_out(decision)
 
     def note_peak(self, name: str, memory: int, disk: int) -> None:
-        """So much of a pool was used at a moment."""
+        """Record a pool's usage at one time for its peaks."""
         known = self.tried.peaks.get(name, (0, 0))
         self.tried.peaks[name] = (max(memory, known[0]), max(disk, known[1]))
 
-    # As it was recorded, or not.
+    # Recording and divergence.
 
     def _parts(self, session: SimulatedClient) -> bool:
-        """Whether what was done then and what is done now have become two things."""
+        """Return whether a client's present state and its recording differ, so that it diverges."""
         trace, now = session.trace, self.now
         if session.use.is_offlined:
             return not (trace.was_offlined_near(now, SLACK_MS) or self._came_back(session))
         return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
 
     def _came_back(self, session: SimulatedClient) -> bool:
-        """Whether it is offlined here, and the recorded episode that this is has ended."""
+        """Whether the client is offlined here, and the corresponding recorded episode has ended."""
         return session.trace.is_resumed(session.offlined_since, self.now, SLACK_MS)
 
     def _tell(self, session: SimulatedClient, memory: int, disk: int) -> None:
-        """Tell the guard, as the broker does at the end of a turn, and do what it decides at once."""
+        """Pass a client's figures to the guard, and apply its decisions.
+
+        The broker does the same at the end of an event-loop iteration.
+        """
         use, guard, now = session.use, self.guard, self.now * _MS
         session.backlog.outbox_bytes = memory
         if not session.free and use.is_offlined and not disk and self._came_back(session):
@@ -194,10 +210,10 @@ class BacktestGuard:
         if session.use.is_offlined and not session.use.disk and not session.use.closing:
             self.guard.on_spool_empty(session.use)
 
-    # What is decided.
+    # Decisions.
 
     def _carry_out(self, decision: Decision) -> None:
-        """Note it, and what the broker would do to the client's backlog."""
+        """Record a decision, and apply its effect on the client's backlog."""
         session = self._by_name.get(decision.client)
         if session is None:
             return
@@ -206,13 +222,22 @@ class BacktestGuard:
         lost = decision.lost if decision.mode is EnforcementMode.ENFORCE and final else 0
         self.tried.acts.append(
             {
-                "at": self.now, "client": decision.client, "action": decision.action.value,
-                "reason": decision.reason.value, "rule": decision.rule, "mode": decision.mode.value,
-                "signal": decision.signal.value, "observed": decision.observed, "limit": decision.limit,
-                "unit": decision.unit.value, "revision": decision.revision, "lost": lost,
-                "memory": session.use.memory, "disk": session.use.disk,
+                "at": self.now,
+                "client": decision.client,
+                "action": decision.action.value,
+                "reason": decision.reason.value,
+                "rule": decision.rule,
+                "mode": decision.mode.value,
+                "signal": decision.signal.value,
+                "observed": decision.observed,
+                "limit": decision.limit,
+                "unit": decision.unit.value,
+                "revision": decision.revision,
+                "lost": lost,
+                "memory": session.use.memory,
+                "disk": session.use.disk,
             }
-        )  # fmt: skip
+        )
         if decision.mode is not EnforcementMode.ENFORCE:
             return
         self.tried.lost += lost
@@ -232,6 +257,6 @@ class BacktestGuard:
 
 
 def unsupported_rules(document: PolicyDocument) -> list[str]:
-    """What of a policy is told by figures that aren't recorded."""
+    """Return the parts of a policy that need figures which aren't recorded."""
     told = [f"rule {rule.name} on {rule.signal.value}" for rule in document.rules if rule.signal in UNSEEN]
     return told + (["ActiveMQ's slow consumers, told by their prefetch windows"] if document.activemq else [])

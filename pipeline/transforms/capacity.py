@@ -1,4 +1,4 @@
-"""What grows, what the pools' clients take, how far back readers reach, and what follows for the settings. Pure."""
+"""Growth, pool usage and reader lag, and the settings that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -21,28 +21,32 @@ SEEN: Final = pa.schema(
         ("disk", pa.int64()),
     ]
 )
-"""What a worker tells of a span. Of a `topic` in the hour `slot`: records in count, bytes in memory. Of a `transport` in the second
-`slot`: clients, and what they take. Of a `reader`: the age in ms of the oldest it hadn't been sent, at worst, and its peaks.
-`largest`: what one client
-of a transport took at most. `away`: that it left (0) or came (1) at the ms `slot`."""
+"""A worker's report of a span. The columns depend on `kind`:
+
+* `topic`: in the hour `slot`, records in `count`, bytes in `memory`
+* `transport`: in the second `slot`, clients in `count`, and their usage
+* `reader`: greatest age in ms of its oldest unsent record in `count`, and its peak usage
+* `largest`: greatest memory of one client of a transport
+* `away`: a client left (`count` 0) or came (1) at `slot`, ms
+"""
 HOUR_US: Final = 3_600_000_000
 DAY_S: Final = 86_400
 OTHERS: Final = "(others)"
 PLOTTED: Final = 7
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 ENOUGH_S: Final = 3_600
-"""Of less than so many seconds nothing is said of what comes in a day: a burst isn't a day's traffic."""
+"""Minimum seconds of data for daily figures: a burst isn't a day's traffic."""
 TREND_DAYS: Final = 3
-"""So many whole days are the least a trend is told from."""
+"""Minimum whole days for a trend."""
 RESERVE: Final = 1.5
-"""What is recommended is so much more than was needed."""
+"""Factor of recommendations over the observed need."""
 FULL_SOON_DAYS: Final = 30
 
 Floats = npt.NDArray[np.float64]
 
 
 class DiskVolume(NamedTuple):
-    """A file system that directories of this installation are on. `grows` is bytes a day."""
+    """A file system with directories of this installation. `grows`: bytes a day."""
 
     places: str
     used: int
@@ -51,24 +55,30 @@ class DiskVolume(NamedTuple):
 
     @property
     def days(self) -> float | None:
-        """Until it is full; None when it doesn't grow."""
+        """Days until it is full; None if it doesn't grow."""
         return self.free / self.grows if self.grows > 0 else None
 
 
 def by_topic(seen: pa.Table, hours: float) -> pa.Table:
-    """Each topic's records and bytes, the largest first; what comes in a day is known from an hour on; `change_percent` is by how much its days grow in a week."""
+    """Return records and bytes of each topic, largest first.
+
+    Daily figures need an hour of data. `change_percent_a_week` is the trend of the daily bytes.
+    """
     rows = seen.filter(pc.equal(seen.column("kind"), "topic"))
     sums = rows.group_by("name").aggregate([("count", "sum"), ("memory", "sum")]).to_pylist()
     total = sum(row["memory_sum"] for row in sums) or 1
     trends = _trends(rows)
     made = [
         {
-            "topic": row["name"], "records": row["count_sum"], "bytes": row["memory_sum"],
-            "bytes_a_day": round(row["memory_sum"] * 24 / hours) if hours * 3_600 >= ENOUGH_S else None, "share_percent": round(100 * row["memory_sum"] / total, 2),
+            "topic": row["name"],
+            "records": row["count_sum"],
+            "bytes": row["memory_sum"],
+            "bytes_a_day": round(row["memory_sum"] * 24 / hours) if hours * 3_600 >= ENOUGH_S else None,
+            "share_percent": round(100 * row["memory_sum"] / total, 2),
             "change_percent_a_week": trends.get(row["name"]),
         }
         for row in sums
-    ]  # fmt: skip
+    ]
     made.sort(key=lambda row: (-row["bytes"], row["topic"]))
     kinds = [
         ("topic", pa.string()),
@@ -83,7 +93,7 @@ def by_topic(seen: pa.Table, hours: float) -> pa.Table:
 
 
 def hourly_growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
-    """Bytes by hour of the largest topics and of all others together, for a plot."""
+    """Return bytes by hour of the largest topics and of all others together, for a plot."""
     largest = topics.column("topic").to_pylist()[:PLOTTED]
     sums: dict[tuple[int, int], int] = {}
     names = [*largest, OTHERS]
@@ -104,8 +114,10 @@ def hourly_growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
 def pool_use(
     seen: pa.Table, pools: Mapping[str, str]
 ) -> dict[str, tuple[npt.NDArray[np.int64], Floats, Floats]]:
-    """Of each pool: seconds in which its clients took anything, ascending, their memory and their disk. `pools` says which one a
-    transport draws on."""
+    """Return for each pool: seconds with usage, ascending, their memory and their disk.
+
+    `pools` maps a transport to its pool.
+    """
     rows = seen.filter(pc.equal(seen.column("kind"), "transport"))
     if not rows.num_rows:
         return {}
@@ -128,13 +140,13 @@ def pool_use(
 
 
 def percentile(values: Floats, percent: float, seconds: int) -> float:
-    """Over so many seconds, of which only those in `values` weren't 0."""
+    """Return a percentile over `seconds` values. Those that aren't in `values` are 0."""
     above = math.floor(seconds * (1 - percent / 100))
     return float(np.sort(values)[::-1][above]) if above < len(values) else 0.0
 
 
 def days_until_limit(limit: float, slots: npt.NDArray[np.int64], values: Floats) -> float | None:
-    """Days until the daily peak reaches a limit, as it grows now; None when it doesn't, or too few days are known."""
+    """Return days until the daily peak reaches a limit at its present growth; None without growth or data."""
     days = np.asarray(slots) // DAY_S
     peaks = {int(day): float(values[days == day].max()) for day in np.unique(days)}
     fit = _line(peaks)
@@ -145,7 +157,10 @@ def days_until_limit(limit: float, slots: npt.NDArray[np.int64], values: Floats)
 
 
 def reader_lag(seen: pa.Table) -> list[dict[str, Any]]:
-    """How far back each client reached, the farthest first: the oldest it hadn't been sent, and how long it was away before it came back."""
+    """Return how far back each client reached, farthest first.
+
+    That is the age of its oldest unsent record, plus the longest time that it was away before it returned.
+    """
     lags, peaks = dict[str, int](), dict[str, tuple[int, int]]()
     for row in seen.filter(pc.equal(seen.column("kind"), "reader")).to_pylist():
         name, (memory, disk) = row["name"], peaks.get(row["name"], (0, 0))
@@ -154,17 +169,20 @@ def reader_lag(seen: pa.Table) -> list[dict[str, Any]]:
     away = _away(seen.filter(pc.equal(seen.column("kind"), "away")))
     found = [
         {
-            "client": name, "behind_s": round(lags.get(name, 0) / 1_000, 1), "away_s": round(away.get(name, 0) / 1_000, 1),
+            "client": name,
+            "behind_s": round(lags.get(name, 0) / 1_000, 1),
+            "away_s": round(away.get(name, 0) / 1_000, 1),
             "reaches_back_s": round((lags.get(name, 0) + away.get(name, 0)) / 1_000, 1),
-            "peak_memory": peaks.get(name, (0, 0))[0], "peak_disk": peaks.get(name, (0, 0))[1],
+            "peak_memory": peaks.get(name, (0, 0))[0],
+            "peak_disk": peaks.get(name, (0, 0))[1],
         }
         for name in lags.keys() | away.keys()
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda row: (-row["reaches_back_s"], row["client"]))
 
 
 def max_share(seen: pa.Table, limits: Mapping[str, int]) -> float:
-    """The most that one client took of its pool's memory, in percent. `limits` are those of the transports' pools."""
+    """Return the greatest share of one client in its pool's memory, in percent. `limits`: by transport."""
     rows = seen.filter(pc.equal(seen.column("kind"), "largest")).to_pylist()
     return max(
         (100 * row["memory"] / limits[row["name"]] for row in rows if limits.get(row["name"])), default=0.0
@@ -180,19 +198,28 @@ def setting_advice(
     capacity: int,
     largest: float,
 ) -> list[dict[str, str]]:
-    """Settings that what was seen speaks for: what is set, what would do, and why. `held_s` is what the log held in the end, `retention_s` after
-    what time records are removed, None: they aren't. `capacity` is client_max_capacity in percent,
-    `largest` the largest client's share of its pool's memory in percent."""
+    """Return recommended settings: present value, recommended value and reason.
+
+    `reach_s`: how far back the slowest reader reached; `held_s`: seconds that the log covers;
+    `retention_s`: seconds until removal, None for never; `capacity`: client_max_capacity in percent;
+    `largest`: the largest client's share of its pool's memory in percent.
+    """
     found = []
     for pool in pools:
         setting = f"{pool['pool']}: {pool['of']} limit"
         peak, limit = pool["peak"], pool["limit"]
         if peak > 0.8 * limit:
             enough = _rounded(peak * RESERVE)
-            why = f"its peak was {_size(peak)}, {100 * peak / limit:.0f} % of the limit: clients were close to being acted on, or were."
+            why = (
+                f"its peak was {_size(peak)}, {100 * peak / limit:.0f} % of the limit: clients were "
+                "close to being acted on, or were."
+            )
             found.append(_row(setting, _size(limit), _size(max(enough, limit)), why))
         elif 0 < peak < 0.05 * limit:
-            why = f"its peak was {_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds nothing. Keep it if bursts are to come."
+            why = (
+                f"its peak was {_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds "
+                "nothing. Keep it if bursts are to come."
+            )
             found.append(_row(setting, _size(limit), _size(_rounded(peak * 4)), why))
         if pool["days_to_limit"] is not None and pool["days_to_limit"] < FULL_SOON_DAYS:
             why = f"its daily peak grows and is at the limit in {pool['days_to_limit']:.0f} days."
@@ -204,7 +231,10 @@ def setting_advice(
         now = "nothing is removed" if retention_s is None else _span(retention_s)
         found.append(_row("journal retention", now, word, why))
     if largest > 0.8 * capacity:
-        why = f"one client took {largest:.0f} % of its pool's memory, near the {capacity} % at which it is offlined."
+        why = (
+            f"one client took {largest:.0f} % of its pool's memory, near the {capacity} % at which "
+            "it is offlined."
+        )
         found.append(
             _row(
                 "client_policy.client_max_capacity",
@@ -215,7 +245,10 @@ def setting_advice(
         )
     for volume in volumes:
         if volume.days is not None and volume.days < FULL_SOON_DAYS:
-            why = f"{volume.places} grow by {_size(volume.grows)} a day, and {_size(volume.free)} are free: full in {volume.days:.1f} days."
+            why = (
+                f"{volume.places} grow by {_size(volume.grows)} a day, and {_size(volume.free)} are "
+                f"free: full in {volume.days:.1f} days."
+            )
             found.append(
                 _row(
                     f"disk of {volume.places}",
@@ -232,7 +265,7 @@ def _row(setting: str, now: str, recommended: str, why: str) -> dict[str, str]:
 
 
 def _away(rows: pa.Table) -> dict[str, int]:
-    """The longest that each client was away and came back after, ms."""
+    """Return the longest absence of each client that returned, ms."""
     found: dict[str, int] = {}
     left: dict[str, int] = {}
     for row in rows.sort_by("slot").to_pylist():
@@ -249,7 +282,8 @@ def _trends(rows: pa.Table) -> dict[str, float]:
     for row in rows.to_pylist():
         own = days.setdefault(row["name"], {})
         own[row["slot"] // 24] = own.get(row["slot"] // 24, 0.0) + row["memory"]
-    every = sorted({day for own in days.values() for day in own})[1:-1]  # the first and the last are cut
+    # the first and the last day are incomplete
+    every = sorted({day for own in days.values() for day in own})[1:-1]
     found = {}
     for name, own in days.items():
         fit = _line({day: own.get(day, 0.0) for day in every})
@@ -260,7 +294,7 @@ def _trends(rows: pa.Table) -> dict[str, float]:
 
 
 def _line(points: Mapping[int, float]) -> tuple[float, float] | None:
-    """(slope a day, value at the newest) of the line through them."""
+    """Return (slope a day, value at the newest day) of the line through the points."""
     if len(points) < TREND_DAYS:
         return None
     xs, ys = np.array(sorted(points), np.float64), np.array([points[day] for day in sorted(points)])
@@ -269,7 +303,7 @@ def _line(points: Mapping[int, float]) -> tuple[float, float] | None:
 
 
 def _rounded(size: float) -> float:
-    """Up to a multiple of 16 MiB: what one would set."""
+    """Round up to a multiple of 16 MiB, a usual setting."""
     return math.ceil(max(size, 1) / 2**24) * 2**24
 
 

@@ -1,10 +1,10 @@
-"""From the events of one client to its hours: lag, rates, states, decisions.
+"""Hourly history of a client from its events: lag, rates, states, decisions.
 
-The broker publishes an event when a client connects, disconnects, is offlined and returns, a sample whenever its delivery
-or lag changed and every 10 seconds while something waits, and one in ten minutes while nothing does. So what an event says
-of a client holds until its next event: means are over that time, not over events, of which a client has the more the worse it
-fares. Only when the next event is a new connection, the end isn't known (the broker was restarted): then it holds as long as
-samples can be apart.
+The broker publishes an event when a client connects, disconnects, is offlined and returns. It publishes a
+sample when delivery or lag changed, every 10 seconds while messages wait, and every ten minutes otherwise.
+So an event describes the client until its next event. Means are over time, not over events, because a slow
+client has more of them. Only if the next event is a new connection, the end is unknown, since the broker
+was restarted. Then the event holds for the longest time between samples.
 """
 
 from __future__ import annotations
@@ -20,19 +20,32 @@ from pipeline.schemas import CLIENT_HOURS
 
 HOUR_MS = 3_600_000
 UNSEEN_MS = 30_000
-"""The longest a client is taken to have stayed as it was without a further event: three samples."""
+"""Maximum time that an event holds if the end is unknown: three samples."""
 EVENTS: Final = pa.schema(
     [
         *((name, pa.int64()) for name in ("sequence", "at")),
         *((name, pa.string()) for name in ("client", "event", "state", "transport", "action", "mode")),
-        *((name, pa.int64()) for name in (
-            "lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "delivered_messages", "delivered_bytes", "lost",
-        )),
+        *(
+            (name, pa.int64())
+            for name in (
+                "lag_messages",
+                "lag_bytes",
+                "lag_ms",
+                "outbox_bytes",
+                "spool_bytes",
+                "delivered_messages",
+                "delivered_bytes",
+                "lost",
+            )
+        ),
     ]
-)  # fmt: skip
-"""One client's events and decisions, in any order; `at` is ms UTC. A decision has an action and no event."""
+)
+"""Events and decisions of a client, in any order. `at` is ms UTC. A decision has an action and no event."""
 MADE: Final = pa.schema([*CLIENT_HOURS, ("last_at", pa.int64()), ("open", pa.int64())])
-"""Hours as a group makes them. On its last one stands when its last event was, and whether it was still connected; means are sums yet."""
+"""Hours of one client.
+
+Its last row has the time of its last event and whether it was connected. Means are still sums.
+"""
 _STATES: Final = {"draining": "draining_ms", "replaying": "replaying_ms", "paused": "paused_ms"}
 _PEAKS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _ACTS: Final = {"warn": "warned", "offline": "offlined", "disconnect": "disconnected"}
@@ -50,7 +63,7 @@ Key = tuple[str, int]
 
 
 def hours_of(events: pa.Table) -> pa.Table:
-    """One row of MADE per transport and hour in which the client had an event or was in a state other than live."""
+    """Return a row of MADE for each transport and hour with an event, or with a state other than live."""
     events = events.sort_by([("at", "ascending"), ("sequence", "ascending")]).combine_chunks()
     decided = pc.is_valid(events.column("action"))
     told, acts = events.filter(pc.invert(decided)), events.filter(decided)
@@ -72,7 +85,10 @@ def hours_of(events: pa.Table) -> pa.Table:
 
 
 def close_open_hours(made: pa.Table) -> pa.Table:
-    """All clients' hours: who was still connected stays so until its hour ends, or until the newest event of all."""
+    """Complete all clients' hours.
+
+    A connected client stays so to the end of its hour, or to the newest event.
+    """
     newest = pc.max(made.column("last_at")).as_py() or 0
     connected = made.column("connected_ms").to_numpy().copy()
     last = pc.fill_null(made.column("last_at"), 0).to_numpy()
@@ -90,7 +106,7 @@ def close_open_hours(made: pa.Table) -> pa.Table:
 
 
 class _HourRows:
-    """Figures by transport and hour, as they are found."""
+    """Figures by transport and hour."""
 
     def __init__(self) -> None:
         self.found: dict[Key, dict[str, Any]] = {}
@@ -101,7 +117,7 @@ class _HourRows:
     def add(
         self, name: str, transports: Texts, hours: Ints, amounts: npt.NDArray[Any], how: str = "sum"
     ) -> None:
-        """Sums, or with `how` max the greatest, of each transport and hour."""
+        """Add amounts to each transport and hour, or with `how="max"` keep the greatest."""
         if not len(hours):
             return
         table = pa.table({"transport": pa.array(transports, pa.string()), "hour": hours, "amount": amounts})
@@ -111,6 +127,7 @@ class _HourRows:
 
 
 def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
+    """Add the figures of all events of a client to its hours."""
     at = told.column("at").to_numpy()
     kinds, states = _texts(told, "event"), _texts(told, "state")
     sessions = np.cumsum(kinds == "connect")
@@ -130,7 +147,7 @@ def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     begins = away & ~np.concatenate(([False], away[:-1] & (sessions[1:] == sessions[:-1])))
     rows.add("offline_episodes", transports[begins], hours[begins], np.ones(int(begins.sum()), np.int64))
     starts, ends = _held(at, kinds)
-    # Who was there before its first event we saw, was there when its hour began.
+    # A client whose first event isn't its connection was connected when its hour began.
     if kinds[0] != "connect":
         starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
     which, their, spans = split_by_hour(starts, ends)
@@ -149,8 +166,10 @@ def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
 
 
 def _held(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
-    """(starts, ends) in ms for which what each event says holds; nothing for a disconnection. What comes after the last
-    event isn't known yet and counts in the next run."""
+    """Return (starts, ends) in ms of the time that each event describes; none for a disconnection.
+
+    The time after the last event is unknown, and counts in the next run.
+    """
     ends = np.append(at[1:], at[-1])
     reborn = np.append(kinds[1:] == "connect", False)
     ends = np.where(reborn, np.minimum(ends, at + UNSEEN_MS), ends)
@@ -158,7 +177,7 @@ def _held(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
 
 
 def split_by_hour(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """The intervals cut at the hours: (which of them, hour, ms) of each piece."""
+    """Split intervals at full hours; return (index of the interval, hour, ms) of each part."""
     which, nothing = np.arange(len(starts)), np.zeros(0, np.int64)
     pieces = [(nothing, nothing, nothing)]
     while (some := starts < ends).any():
@@ -172,7 +191,10 @@ def split_by_hour(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _HourRows) -> None:
-    """What it was handed between two events that say so, shared among the hours by time; from its logon on, if that was seen."""
+    """Divide deliveries between two events among the hours, by time.
+
+    The first interval begins with the logon, if that was recorded.
+    """
     known = pc.is_valid(told.column("delivered_messages")).to_numpy(zero_copy_only=False)
     known |= _texts(told, "event") == "connect"
     place = np.flatnonzero(known)
@@ -197,7 +219,10 @@ def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, row
 
 
 def _transports(told: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
-    """Each event's: a session has one, and tells it in its connection, samples and decisions."""
+    """Return the transport of each event.
+
+    A session has one, named in its connection, samples and decisions.
+    """
     own = _texts(told, "transport")
     found = {int(number): name for number, name in zip(sessions[::-1], own[::-1], strict=True) if name}
     starts = told.column("at").to_numpy()
@@ -228,7 +253,7 @@ def _numbers(table: pa.Table, name: str) -> Ints:
 
 
 def merge_hours(before: pa.Table, fresh: pa.Table, from_us: int) -> pa.Table:
-    """What was known of the hours before `from_us`, and what is known now of those from it on; by client and hour."""
+    """Return the stored hours before `from_us` and the fresh hours from it on, by client and hour."""
     edge = pa.scalar(from_us, pa.int64()).cast(CLIENT_HOURS.field("hour").type)
     kept = before.filter(pc.less(before.column("hour"), edge))
     new = fresh.filter(pc.greater_equal(fresh.column("hour"), edge))

@@ -1,6 +1,9 @@
-"""A checksum of records that doesn't depend on how they lie: the same from the journal's batches and from a lake's file.
+"""Checksum of records that doesn't depend on their storage.
 
-Of each column, in the order of sequences: a CRC32C of the values' bytes, and for texts and bytes one of their lengths.
+Equal for the journal's batches and a lake's file.
+
+It covers each column in sequence order: a CRC32C of the values' bytes, and for texts and bytes one of their
+lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from sluice_spark.columns import COLUMNS
 
 
 class RecordDigest:
-    """Takes records in the order of their sequences, in any portions."""
+    """Checksum of records that are added in sequence order, in any portions."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -24,7 +27,7 @@ class RecordDigest:
         self._lengths = dict.fromkeys(COLUMNS, 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next records; all columns, in any order."""
+        """Add the next records. All columns must be present, in any order."""
         self.records += batch.num_rows
         for name, kind in COLUMNS.items():
             column = batch.column(name)
@@ -37,13 +40,13 @@ class RecordDigest:
                 self._values[name] = crc32c(np.ascontiguousarray(numbers).data, self._values[name])
 
     def text(self) -> str:
-        """The checksum so far, 32 hexadecimal digits."""
+        """Return the checksum so far, 32 hexadecimal digits."""
         told = repr((self.records, self._values, self._lengths)).encode()
         return blake2b(told, digest_size=16).hexdigest()
 
 
 def digest_of(table: pa.Table) -> str:
-    """Of a table in any order."""
+    """Return the checksum of a table in any order."""
     made = RecordDigest()
     order = np.argsort(table.column("sequence").to_numpy(), kind="stable")
     for batch in table.take(pa.array(order)).to_batches():
@@ -52,7 +55,7 @@ def digest_of(table: pa.Table) -> str:
 
 
 def _data(column: pa.Array) -> memoryview:
-    """The bytes of all values, back to back; nulls have none."""
+    """Return the bytes of all values, joined. Nulls have none."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):
         return memoryview(b"")

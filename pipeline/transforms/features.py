@@ -1,9 +1,11 @@
-"""What a client's hours say of how it behaves, and how far an hour is from what that client is used to. Pure.
+"""Features of a client's behaviour in an hour, and the distance of an hour from the client's usual behaviour.
 
-An hour is a point of FEATURES, amounts as logarithms, since ten times as much is as remarkable at any size. Of each feature the
-client's own earlier hours give what is usual (the median) and how far it varies (the median distance from it): neither minds that some of
-these hours were bad themselves. An hour's distances are put together by Mahalanobis, which counts features that always move
-together once.
+Pure.
+
+An hour is a point of FEATURES. Amounts are logarithms, since a factor of ten is as remarkable at any size.
+The client's own earlier hours give the usual value of each feature (median) and its variation (median
+distance). Both tolerate that some of these hours were bad. The Mahalanobis distance combines the features,
+and counts features that always change together once.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Feature(NamedTuple):
-    """One number of an hour. `floor` is the least variation that is taken for usual: a client that never varied may."""
+    """A number of an hour. `floor`: minimum variation, also for a client that never varied."""
 
     name: str
     words: str
@@ -40,46 +42,55 @@ FEATURES: Final = (
 NAMES: Final = tuple(one.name for one in FEATURES)
 FLOORS: Final = np.array([one.floor for one in FEATURES])
 LEAST_HOURS: Final = 12
-"""So many earlier hours are needed to say what is usual."""
+"""Minimum earlier hours for a baseline."""
 MAX_Z: Final = 12.0
-"""A distance in one feature counts no more than that."""
+"""Maximum distance of one feature."""
 SHRUNK: Final = 0.3
-"""How much of the correlations is taken away: they are estimated, and their inverse must not make much of little."""
+"""Shrinkage of the correlations: they are estimates, and their inverse must not amplify noise."""
 
 
 def points_of(hours: pa.Table) -> Floats:
-    """A row of FEATURES for each of the hours."""
-    value = {name: pc.fill_null(hours.column(name), 0).cast(pa.float64()).to_numpy() for name in hours.column_names
-             if name not in ("client", "transport", "hour")}  # fmt: skip
+    """Return a row of FEATURES for each hour."""
+    value = {
+        name: pc.fill_null(hours.column(name), 0).cast(pa.float64()).to_numpy()
+        for name in hours.column_names
+        if name not in ("client", "transport", "hour")
+    }
     seconds = np.maximum(value["connected_ms"] / 1_000, 1.0)
     messages = value["delivered_messages"]
-    found: Floats = np.log1p(np.column_stack([
-        value["lag_messages_mean"],
-        value["lag_ms_max"],
-        messages / seconds,
-        value["rate_max"],
-        np.divide(value["delivered_bytes"], messages, out=np.zeros(len(messages)), where=messages > 0),
-        np.minimum(value["offline_ms"] / (10.0 * np.maximum(seconds, 60.0)), 100.0),
-        value["connects"],
-        value["warned"] + value["offlined"] + value["disconnected"] + value["other_acts"],
-    ]))  # fmt: skip
+    found: Floats = np.log1p(
+        np.column_stack(
+            [
+                value["lag_messages_mean"],
+                value["lag_ms_max"],
+                messages / seconds,
+                value["rate_max"],
+                np.divide(
+                    value["delivered_bytes"], messages, out=np.zeros(len(messages)), where=messages > 0
+                ),
+                np.minimum(value["offline_ms"] / (10.0 * np.maximum(seconds, 60.0)), 100.0),
+                value["connects"],
+                value["warned"] + value["offlined"] + value["disconnected"] + value["other_acts"],
+            ]
+        )
+    )
     return found
 
 
 def baseline(points: Floats) -> tuple[Floats, Floats]:
-    """(what is usual, how far it varies) of each feature; the second never under its floor."""
+    """Return (usual value, variation) of each feature. The variation is at least its floor."""
     middle = np.median(points, axis=0)
     spread = 1.4826 * np.median(np.abs(points - middle), axis=0)
     return middle, np.maximum(spread, FLOORS)
 
 
 def distances(points: Floats, middle: Floats, spread: Floats) -> Floats:
-    """By how many usual variations each feature is off, with its sign."""
+    """Return the signed distance of each feature in usual variations."""
     return np.clip((points - middle) / spread, -MAX_Z, MAX_Z)
 
 
 def inverse_correlation(correlations: Floats) -> Floats:
-    """What Mahalanobis needs of the features' correlations; where a feature never varied it has none."""
+    """Return the inverse of the shrunk correlations. A feature that never varied correlates with none."""
     known = np.nan_to_num(correlations, nan=0.0)
     np.fill_diagonal(known, 1.0)
     found: Floats = np.linalg.inv((1 - SHRUNK) * known + SHRUNK * np.eye(len(known))).astype(np.float64)
@@ -87,7 +98,7 @@ def inverse_correlation(correlations: Floats) -> Floats:
 
 
 def score_features(z: Floats, inverted: Floats) -> tuple[Floats, Floats]:
-    """(distance of each row, each feature's share of it in percent)."""
+    """Return (distance of each row, each feature's share of it in percent)."""
     parts: Floats = z * (z @ inverted)
     squares = np.maximum(parts.sum(axis=1), 0.0)
     positive = np.maximum(parts, 0.0)
@@ -97,12 +108,12 @@ def score_features(z: Floats, inverted: Floats) -> tuple[Floats, Floats]:
 
 
 def to_plain(values: Floats) -> Floats:
-    """Features as one would say them."""
+    """Convert logarithmic features to plain values."""
     return np.expm1(values)
 
 
 def top_features(values: Floats, middle: Floats, z: Floats, shares: Floats, most: int = 3) -> str:
-    """The features that say so, the weightiest first."""
+    """Describe the features that contribute most, in descending order."""
     told = []
     for place in np.argsort(-shares)[:most]:
         if shares[place] < 10:
@@ -110,7 +121,8 @@ def top_features(values: Floats, middle: Floats, z: Floats, shares: Floats, most
         one = FEATURES[place]
         word = "more" if z[place] > 0 else "less"
         told.append(
-            f"{one.words}: {_short(to_plain(values)[place])}, usually {_short(to_plain(middle)[place])} ({abs(z[place]):.0f} times its variation {word})"
+            f"{one.words}: {_short(to_plain(values)[place])}, usually "
+            f"{_short(to_plain(middle)[place])} ({abs(z[place]):.0f} times its variation {word})"
         )
     return "; ".join(told)
 
@@ -120,8 +132,11 @@ def _short(value: float) -> str:
 
 
 def feature_row(feature: Feature, value: float, middle: float, z: float, share: float) -> dict[str, Any]:
-    """One feature of an hour, for a table."""
+    """Return one feature of an hour as a row of a table."""
     return {
-        "feature": feature.words, "value": round(float(np.expm1(value)), 3), "usually": round(float(np.expm1(middle)), 3),
-        "variations_off": round(float(z), 1), "share_percent": round(float(share), 1),
-    }  # fmt: skip
+        "feature": feature.words,
+        "value": round(float(np.expm1(value)), 3),
+        "usually": round(float(np.expm1(middle)), 3),
+        "variations_off": round(float(z), 1),
+        "share_percent": round(float(share), 1),
+    }

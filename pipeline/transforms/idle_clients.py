@@ -1,9 +1,10 @@
-"""What those who rest hold of the pools in a window of a back-test, and their moves to a step in which a pool may pass its limit. Pure.
+"""Pool usage of idle clients in a window of a back-test. Pure.
 
-At each step clients move one after the other, in the order of their traces, and a pool is looked at whenever one of them takes
-more of it. Where everybody rests that is a running sum: only who passes the limit by it is moved by the guard.
+Also their moves to a step in which a pool may exceed its limit. At each step clients move one after the
+other, in the order of their traces. The guard checks a pool when a client's usage of it grows. While all
+clients are idle this is a running sum: the guard moves only the client that exceeds the limit.
 
-Pools have numbers here, moments are the step before a window (0) and its steps.
+Pools are numbered here. Moments are the step before a window (0) and the window's steps.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ KINDS: Final = (MEMORY, DISK)
 
 
 class IdleUsage(NamedTuple):
-    """What one client holds at each moment."""
+    """Usage of one client at each moment."""
 
     number: int
-    """Of its trace."""
+    """Index of its trace."""
     pool: int
     memory: Ints
     disk: Ints
     until: int
-    """From this step on it rests no more."""
+    """Step from which on it isn't idle."""
 
 
 class IdleUsages(NamedTuple):
-    """The same of several who rest through the window."""
+    """Usage of several clients that are idle during the window."""
 
     numbers: Ints
     pools: Ints
     held: tuple[Ints, Ints]
-    """By kind, row and moment."""
+    """Bytes held, by kind, row and moment."""
 
 
 def stack_usages(rows: Sequence[IdleUsage], moments: int) -> IdleUsages:
-    """Nothing from where one rests no more."""
+    """Combine usages. They are 0 from the step at which a client isn't idle."""
     memory, disk = np.zeros((2, len(rows), moments), np.int64)
     for place, row in enumerate(rows):
         memory[place, : row.until] = row.memory[: row.until]
@@ -54,12 +55,12 @@ def stack_usages(rows: Sequence[IdleUsage], moments: int) -> IdleUsages:
 
 
 class IdleTotals:
-    """The sums over those who rest in a window."""
+    """Sums over the idle clients of a window."""
 
     def __init__(self, rows: Sequence[IdleUsages], pools: int, moments: int) -> None:
         self.rows = [one for one in rows if len(one.numbers)]
         self.used: Ints = np.zeros((2, pools, moments), np.int64)
-        """By kind, pool and moment."""
+        """Bytes used, by kind, pool and moment."""
         most: Ints = np.zeros((2, pools, moments), np.int64)
         for one in self.rows:
             for kind in KINDS:
@@ -68,11 +69,14 @@ class IdleTotals:
                     self.used[kind, pool] += table.sum(axis=0)
                     most[kind, pool, 1:] += np.maximum(table[:, 1:], table[:, :-1]).sum(axis=0)
         self.most: Ints = most.max(axis=2)
-        """The most that can come together on the way to any of the steps, by kind and pool, in whatever order they move."""
+        """Maximum usage on the way to any step, in any order of moves; by kind and pool."""
 
 
 class IdleClients:
-    """Those who rest in a window, in the order of their moves from one step to the next. A place is one's in it."""
+    """Idle clients of a window in the order of their moves.
+
+    An index in this class is a position in that order.
+    """
 
     def __init__(self, held: IdleTotals) -> None:
         self._held = held
@@ -87,19 +91,22 @@ class IdleClients:
             ]
             for kind in KINDS
         ]
-        """By kind, place and moment."""
+        """Bytes held, by kind, index and moment."""
         self.step = 0
         self.moved = 0
-        """How many have moved to the step already."""
+        """Number of clients that have moved to the step."""
         self._growth: list[list[Ints]] = []
-        """By kind and pool: of each who takes more of it in this step, how much; of the others how much less, or 0."""
+        """By kind and pool: change of each client's usage in this step; 0 for clients of other pools."""
         self._sums: list[list[Ints]] = []
-        """By kind and pool: how much more is used when so many have moved."""
+        """By kind and pool: change of the usage after the first n moves."""
         self._rises: list[list[int]] = []
-        """By kind and pool: how much more they take who take more."""
+        """By kind and pool: sum of all increases."""
 
     def may_exceed(self, step: int, spare: Ints) -> bool:
-        """Whether more of a pool is used on the way to a step than there is to spare by kind and pool, if nobody else uses any."""
+        """Whether a pool's usage exceeds `spare` on the way to a step, without other clients.
+
+        `spare`: bytes by kind and pool.
+        """
         return bool((self._highest[:, :, step] > spare).any())
 
     @cached_property
@@ -113,7 +120,7 @@ class IdleClients:
         return found
 
     def start_step(self, step: int) -> None:
-        """Nobody has moved to it yet."""
+        """Begin a step: no client has moved to it."""
         self.step, self.moved = step, 0
         self._sum_up()
 
@@ -125,11 +132,14 @@ class IdleClients:
         self._rises = [[int(one.sum(where=one > 0)) for one in of] for of in self._growth]
 
     def index_of(self, number: int) -> int:
-        """How many come before a trace."""
+        """Return the number of clients before a trace."""
         return bisect_left(self.numbers, number)
 
     def first_exceeding(self, stop: int, room: Sequence[tuple[int, int]]) -> int:
-        """Of those up to a place, the first whose growth takes a pool over what it has room for by kind; `stop` if nobody does."""
+        """Return the first client before `stop` whose growth exceeds the room of a pool; else `stop`.
+
+        `room`: memory and disk left in each pool.
+        """
         for pool, kinds in enumerate(room):
             for kind, limit in enumerate(kinds):
                 if self._rises[kind][pool] <= limit:
@@ -142,7 +152,7 @@ class IdleClients:
         return stop
 
     def move(self, stop: int) -> list[tuple[int, int]]:
-        """They have moved up to a place: by how much memory and disk each pool's use changes."""
+        """Move the clients before `stop` to the step; return the change of memory and disk of each pool."""
         start, self.moved = self.moved, stop
         if start == stop:
             return []
@@ -150,13 +160,13 @@ class IdleClients:
         return list(zip(memory, disk, strict=True))
 
     def largest(self, pool: int, kind: int, wanted: int) -> list[int]:
-        """The places of so many that hold most by now; all that hold as much as the last of them, too."""
+        """Return the `wanted` clients with most usage, and those equal to the last of them."""
         mine = np.where(self._whose == pool, self._now(kind), 0)
         least = int(np.partition(mine, -wanted)[-wanted]) if wanted < len(mine) else 0
         return _places(mine >= max(least, 1))
 
     def all_holders(self, pool: int) -> list[int]:
-        """The places of all who hold anything."""
+        """Return the clients with any usage of a pool."""
         return _places((self._whose == pool) & (self._now(MEMORY) + self._now(DISK) > 0))
 
     def _now(self, kind: int) -> Ints:
@@ -164,11 +174,11 @@ class IdleClients:
         return np.concatenate((table[: self.moved, self.step], table[self.moved :, self.step - 1]))
 
     def step_of(self, place: int) -> int:
-        """At which moment one is by now."""
+        """Return the moment at which a client is."""
         return self.step if place < self.moved else self.step - 1
 
     def remove(self, place: int) -> tuple[int, int, int]:
-        """It rests no more from this step on: its pool, and what it holds of memory and disk by now."""
+        """Remove a client that isn't idle from this step on; return its pool, memory and disk."""
         pool, moment, step = int(self._whose[place]), self.step_of(place), self.step
         memory, disk = (table[place] for table in self._held_by)
         found = pool, int(memory[moment]), int(disk[moment])

@@ -1,9 +1,9 @@
-"""How records lie in the lake: which stretches belong in one file, in what order, and which are there already.
+"""Layout of records in the lake: which records form a file, in what order, and which are stored already.
 
-A file of the lake holds one unbroken interval of sequences of one day, sorted by topic and then sequence, and is
-named by the interval and the log's identity: `day=2026-11-21/<instance>.<first>-<last>.<log>.parquet`. So the directory
-listing is all the book-keeping there is. A run that is repeated, or was killed half way, writes what isn't covered
-yet, and nothing twice.
+A file of the lake has one unbroken interval of sequences of one day, sorted by topic and sequence. Its name
+has the interval and the log's identity: `day=2026-11-21/<instance>.<first>-<last>.<log>.parquet`. So the
+directory listing is the only bookkeeping. A run that is repeated after success or a crash writes what is
+missing, and nothing twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUFFIX = ".parquet"
 TAG_LENGTH = 8
 MAX_SMALL = 1 << 16
 REPEATED = 8
-"""How often a text has to stand in a file, on average, to be worth a dictionary of the whole of it."""
+"""Minimum mean repetitions of a text in a file for which a dictionary of the whole file is used."""
 
 
 class LakeFileName(NamedTuple):
@@ -37,17 +37,17 @@ class LakeFileName(NamedTuple):
 
 
 def log_tag(log: str) -> str:
-    """What of a log's identity stands in names: enough to tell logs of one instance apart at a glance."""
+    """Return the part of a log's identity that names contain, enough to distinguish logs of one instance."""
     return log[:TAG_LENGTH]
 
 
 def file_name(instance: str, first: int, last: int, tag: str) -> str:
-    """The name of the file that holds this interval."""
+    """Return the name of the file with this interval."""
     return f"{instance}.{first:020d}-{last:020d}.{tag}{SUFFIX}"
 
 
 def parse_file_name(name: str, instance: str) -> LakeFileName | None:
-    """What a file's name says; None when the file isn't one of this instance's."""
+    """Parse a file's name; None if it isn't a lake file of this instance."""
     middle = name.removeprefix(f"{instance}.").removesuffix(SUFFIX)
     interval, _, tag = middle.partition(".")
     first, dash, last = interval.partition("-")
@@ -58,12 +58,12 @@ def parse_file_name(name: str, instance: str) -> LakeFileName | None:
 
 
 def day_name(day: int) -> str:
-    """The directory of a day, counted from 1970."""
+    """Return the directory of a day, counted from 1970."""
     return f"day={(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat()}"
 
 
 def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(day, records) of each part of one day and unbroken sequences, in order, without a copy."""
+    """Yield (day, records) of each part with one day and unbroken sequences, in order, without copying."""
     sequences = batch.column("sequence").to_numpy(zero_copy_only=False)
     days = batch.column("accepted_at").cast(pa.int64()).to_numpy(zero_copy_only=False) // DAY_US
     cuts = np.flatnonzero((np.diff(sequences) != 1) | (np.diff(days) != 0)) + 1
@@ -73,17 +73,19 @@ def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.Table]:
-    """By topic, then sequence, in tables of so many rows. The records come in sequence, so a stable sort of the topics' ranks is
-    enough, and sorting small numbers is many times faster than sorting texts. Texts are dictionaries from here on: they repeat, and
-    what is moved and written of them is numbers.
+    """Yield the records by topic, then sequence, in tables of `rows` rows.
 
-    Takes the columns out of what it is given, so that there is never more than one of them in memory twice.
+    Empties `columns` meanwhile, to save memory.
+
+    Records arrive in sequence order, so a stable sort of the topics' ranks suffices. Sorting small numbers
+    is many times faster than sorting texts. Repeated texts become dictionaries, so only numbers are moved
+    and written.
     """
     names = list(columns)
     topics = columns.pop("topic").dictionary_encode().combine_chunks()
     whole = {name: _compact(columns.pop(name)) for name in list(columns)}
     by_rank = pc.sort_indices(topics.dictionary)
-    # Of numbers this small NumPy's sort goes by their digits, five times faster.
+    # NumPy sorts 16-bit numbers by radix, five times faster.
     ranks = np.empty(len(by_rank), np.uint16 if len(by_rank) <= MAX_SMALL else np.uint32)
     ranks[by_rank.to_numpy()] = np.arange(len(ranks), dtype=ranks.dtype)
     ranked = ranks[topics.indices.to_numpy(zero_copy_only=False)]
@@ -102,7 +104,7 @@ def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.
 
 
 def _compact(column: pa.ChunkedArray) -> pa.Array:
-    """In one piece, and as a dictionary where it is of texts that repeat."""
+    """Return the column in one piece, as a dictionary if it has texts that repeat."""
     if pa.types.is_string(column.type):
         encoded = column.dictionary_encode()
         if encoded.num_chunks and len(encoded.chunk(0).dictionary) * REPEATED <= len(column):
@@ -111,7 +113,10 @@ def _compact(column: pa.ChunkedArray) -> pa.Array:
 
 
 def missing_intervals(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:
-    """The parts of first..last that no interval covers. OperatorError lake_overlap when two of them share records."""
+    """Return the parts of first..last that no interval covers.
+
+    Raises OperatorError lake_overlap if two overlap.
+    """
     gaps: list[Interval] = []
     expected, before = first, 0
     for start, stop in sorted(covered):

@@ -1,8 +1,8 @@
-"""Publishers' numbers: what is missing, what is there twice, and what came out of order. Pure.
+"""Publisher sequences: missing, repeated and out-of-order ones. Pure.
 
-A publisher that numbers its messages gives each the next number. Records are reduced to *runs* where they are read: so many
-records of one publisher with consecutive numbers, in the order of the log. All that is said follows from the runs, however
-the log was cut into spans.
+A publisher with sequences numbers its messages consecutively. Records are reduced to *runs* where they are
+read: records of one publisher with consecutive numbers, in log order. All results follow from the runs,
+however the log was divided into spans.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ RUNS: Final = pa.schema(
         ("records", pa.int64()),
     ]
 )
-"""`sequence` is the log's, of the run's first record. `first` and `last` are the publisher's numbers; null: it doesn't number."""
+"""`sequence`: log sequence of the run's first record.
+
+`first`, `last`: publisher sequences; null without sequences.
+"""
 
 PUBLISHERS: Final = pa.schema(
     [
@@ -47,11 +50,14 @@ FINDINGS: Final = pa.schema(
         ("sequence", pa.int64()),
     ]
 )
-"""`sequence` is the log's, where it shows."""
+"""`sequence`: log sequence at which the problem shows."""
 
 
 def sequence_runs(batch: pa.RecordBatch) -> pa.Table:
-    """The runs in records with the columns sequence, publisher, publisher_sequence, in the order of the log."""
+    """Return the runs of records, which must be in log order.
+
+    `batch`: with the columns sequence, publisher and publisher_sequence.
+    """
     if batch.num_rows == 0:
         return RUNS.empty_table()
     names = pc.dictionary_encode(batch.column("publisher"))
@@ -78,7 +84,7 @@ def sequence_runs(batch: pa.RecordBatch) -> pa.Table:
 
 
 def merge_runs(runs: pa.Table) -> pa.Table:
-    """Runs that go on where the one before them of their publisher ends, as one."""
+    """Merge runs that continue the one before of their publisher."""
     rows: list[dict[str, Any]] = []
     open_runs: dict[tuple[str, bool], dict[str, Any]] = {}
     for row in runs.sort_by("sequence").to_pylist():
@@ -94,7 +100,7 @@ def merge_runs(runs: pa.Table) -> pa.Table:
 
 
 class SequenceFinding(NamedTuple):
-    """A row of FINDINGS, but for the publisher."""
+    """A row of FINDINGS without the publisher."""
 
     what: str
     first: int
@@ -107,7 +113,7 @@ class SequenceFinding(NamedTuple):
 
 
 def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(PUBLISHERS, FINDINGS) of all runs of a log, whichever way they were cut."""
+    """Return (PUBLISHERS, FINDINGS) of all runs of a log, however it was divided."""
     publishers: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] = []
     by_name: dict[str, list[dict[str, Any]]] = {}
@@ -136,7 +142,7 @@ def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _late(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
-    """Records whose number is lower than one that the log had before."""
+    """Yield records whose number is lower than that of an earlier record."""
     highest = 0
     for row in runs:
         if row["first"] <= highest:
@@ -145,7 +151,7 @@ def _late(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
 
 
 def _between(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
-    """Numbers that no record has, and numbers that more than one has."""
+    """Yield numbers without a record, and numbers with several."""
     highest: int | None = None
     for row in sorted(runs, key=lambda one: (one["first"], one["sequence"])):
         first, last = row["first"], row["last"]

@@ -1,7 +1,9 @@
-"""A recording in windows of 64 steps: what each client was at each of them, made once for all policies that are tried on it. Pure.
+"""A recording in windows of 64 steps, with the state of each client at each step; made once for all policies.
 
-A window also says the most that was reached in it of each figure that rules look at. From that whoever tries a policy tells
-of whom its rules would see nothing there (`replayed`). Moments are ms.
+Pure.
+
+A window also has the maximum of each figure that rules use. From it `backtest` finds the clients whose
+rules wouldn't react in the window. Times are ms.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from broker_core.config.rule_terms import Signal
 from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints, TraceSample
 
 STEPS: Final = 64
-"""Of a window."""
+"""Steps of a window."""
 WINDOW_MS: Final = STEPS * STEP_MS
 WINDOWS_AT_ONCE: Final = 4
-"""Are read of a trace: that takes hardly longer than one."""
+"""Windows read together from a trace, which takes hardly longer than one."""
 NEAR_MS: Final = 2_500
-"""So near to a time of being offlined something may follow from it."""
+"""Distance from an offlined time within which it may have effects."""
 LEVELS: Final = {
     Signal.OUTBOUND_BYTES: 0,
     Signal.OUTBOUND_MESSAGES: 1,
@@ -33,48 +35,51 @@ LEVELS: Final = {
     Signal.OLDEST_AGE: 5,
     Signal.WRITE_BLOCKED: 6,
 }
-"""The row of a signal in `levels`."""
+"""Row of each signal in `levels`."""
 OUTBOX_LEVELS: Final = 2
-"""The first rows say nothing of a client that is offlined."""
+"""Number of first rows that don't apply to an offlined client."""
 
 
 class WindowCourse(NamedTuple):
-    """A client's way through a window. Arrays have a value for the step before it, then one for each of its steps."""
+    """Figures of a client in a window. Arrays have a value for the step before it, then one for each step."""
 
     memory: Ints
     disk: Ints
     levels: Ints
-    """Of each signal of LEVELS its greatest value until the next step: ages are those of then."""
+    """Greatest value of each signal of LEVELS until the next step; ages are those at the next step."""
     most: list[int]
-    """The greatest of each row."""
+    """Maximum of each row."""
 
 
 def course_of(memory: Ints, disk: Ints, levels: Ints) -> WindowCourse:
-    """With what follows."""
+    """Return a course with the maxima of its levels."""
     return WindowCourse(memory, disk, levels, levels.max(axis=1).tolist())
 
 
 def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints) -> Ints:
-    """`amounts` are the rows that are none of ages; these are moments, 0 is none."""
+    """Return the rows of LEVELS at these moments.
+
+    `amounts`: rows that aren't ages; `since`, `blocked`: start times of the ages, 0 for none.
+    """
     ages = [np.where(one > 0, np.maximum(moments - one, 0) + STEP_MS, 0) for one in (since, blocked)]
     return np.stack([*amounts, *ages])
 
 
 @dataclass(slots=True)
 class _WindowSlice:
-    """Some windows of a trace, from one on."""
+    """Some windows of a trace, from window `first` on."""
 
     first: int
     figures: list[Ints]
-    """In the order of `TraceSample`."""
+    """Columns of figures, in the order of `TraceSample`."""
     levels: Ints
     matched: Ints
     blocked: Ints
-    """As at the look before, ms."""
+    """Value of the sample before, ms."""
 
 
 class TraceWindow:
-    """One trace in one window, as it was recorded."""
+    """A trace in one window, as recorded."""
 
     def __init__(self, trace: ClientTrace, read: _WindowSlice, window: RecordingWindow) -> None:
         start = (window.number - read.first) * STEPS + window.skipped
@@ -90,7 +95,7 @@ class TraceWindow:
             or max(trace.ended_at, trace.final) < window.last
             or bool(self.points)
         )
-        """It begins or ends, or something was decided about it."""
+        """Whether the trace begins, ends or has a decision in the window."""
         self._owed = -1
         near = [
             (start, end)
@@ -98,14 +103,14 @@ class TraceWindow:
             if start - NEAR_MS <= window.last and end + NEAR_MS >= window.before
         ]
         self.offlined = bool(near)
-        """Near to a time in which it was offlined."""
+        """Whether it was offlined in or near the window."""
         self.all_offlined = any(
             start <= window.before - NEAR_MS and window.last + NEAR_MS < end for start, end in near
         )
 
     @cached_property
     def rows(self) -> list[TraceSample]:
-        """What it was at each moment."""
+        """Samples at each moment."""
         return list(map(TraceSample, *(column.tolist() for column in self._figures)))
 
     @cached_property
@@ -116,7 +121,7 @@ class TraceWindow:
 
     @cached_property
     def max_held(self) -> tuple[int, int]:
-        """The most bytes of memory and disk, at moments of decisions, too."""
+        """Maximum bytes of memory and disk, also at times of decisions."""
         between = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
         memory, disk = int(self.course.memory.max()), int(self.course.disk.max())
         return max([memory, *(one.memory for one in between)]), max([disk, *(one.disk for one in between)])
@@ -127,7 +132,10 @@ class TraceWindow:
         return max([0, *(one.owed_bytes for one in between)])
 
     def max_backlog(self, room: int) -> int:
-        """The most bytes that can wait for it wherever in the window it parts from its recording, if it takes `room` a step."""
+        """Return the maximum backlog in bytes, if the client diverges anywhere in the window.
+
+        `room`: bytes that it takes in a step.
+        """
         if self._owed < 0:
             recorded = self.course.levels[_OWED].tolist()
             most = reached = recorded[0]
@@ -143,7 +151,7 @@ _OWED: Final = LEVELS[Signal.BACKLOG_BYTES]
 
 
 class RecordingWindow:
-    """One window of all traces, or what is left of it after some of its steps."""
+    """A window of all traces, or the rest of it after some steps."""
 
     def __init__(self, recording: Recording, number: int, skipped: int = 0) -> None:
         self._recording = recording
@@ -154,21 +162,21 @@ class RecordingWindow:
         self.last = start + (self.steps - 1) * STEP_MS
         self.moments: Ints = self.before + STEP_MS * np.arange(self.steps + 1)
         self.active: Sequence[int] = recording.active.get(number, ())
-        """Traces of which there is anything but that nothing waits."""
+        """Traces with anything but an empty backlog."""
         self.begins: Sequence[int] = recording.begins.get(number, ())
-        """Traces in the order of their begin."""
+        """Traces that begin, in order."""
         self.points: Sequence[tuple[int, int]] = [
             point for point in recording.points.get(number, ()) if not skipped or point[0] >= self.before
         ]
-        """When something was decided, and about which trace."""
+        """Times of decisions, each with the trace."""
         self._stretches: dict[int, TraceWindow] = {}
 
     def after(self, step: int) -> RecordingWindow:
-        """What comes after one of its steps."""
+        """Return the rest of the window after a step."""
         return RecordingWindow(self._recording, self.number, self.skipped + step)
 
     def of(self, trace: int) -> TraceWindow:
-        """One trace, read when it is asked for."""
+        """Return a trace in the window, read on first use."""
         found = self._stretches.get(trace)
         if found is None:
             found = self._stretches[trace] = self._recording.trace_window(trace, self)
@@ -176,7 +184,7 @@ class RecordingWindow:
 
 
 class Recording:
-    """Traces in the order of their begin, with what is in which window."""
+    """Traces in the order of their beginning, with an index of the windows."""
 
     def __init__(self, traces: Iterable[ClientTrace]) -> None:
         self.traces = sorted(traces, key=lambda one: (one.started_at, one.who))
@@ -195,7 +203,7 @@ class Recording:
         self._read: dict[int, _WindowSlice] = {}
 
     def windows(self, busy: Callable[[], bool]) -> Iterator[RecordingWindow]:
-        """All in which there is something; others only as long as somebody is `busy`."""
+        """Yield windows with anything recorded, and others only while `busy` returns true."""
         known = sorted({*self.active, *self.begins, *self.points}, reverse=True)
         number = known[-1] if known else 0
         while known or busy():
@@ -207,14 +215,17 @@ class Recording:
             number += 1
 
     def trace_window(self, number: int, window: RecordingWindow) -> TraceWindow:
-        """One trace in a window. What is read of a trace serves some windows, and goes when a later one is asked for."""
+        """Return a trace in a window.
+
+        Several windows of a trace are read together, and dropped at a later one.
+        """
         trace, read = self.traces[number], self._read.get(number)
         if read is None or not read.first <= window.number < read.first + WINDOWS_AT_ONCE:
             read = self._read[number] = _read(trace, window)
         return TraceWindow(trace, read, window)
 
     def _reached(self, at: int) -> int:
-        """The window of the first step that isn't before a moment."""
+        """Return the window of the first step at or after a time."""
         return max(-((self.origin - at) // STEP_MS), 0) // STEPS
 
     def _active(self, trace: ClientTrace) -> list[int]:

@@ -1,7 +1,8 @@
-"""Clients that have parted from their recording, in the gaps of it: of those nothing is recorded for a while, and what comes for
-them lies on a line. So does what waits for them, and a window is gone through for all of them at once. Pure; moments are ms.
+"""Diverged clients in gaps of their recording: arrivals are linear there. Pure; times are ms.
 
-Exact where it counts, in what waits, memory and disk; where it only tells that no rule sees anything, up to a margin.
+So the backlog is linear too, and a window is computed for all these clients at once.
+
+Backlog, memory and disk are exact. The test that no rule reacts has a margin.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from pipeline.transforms.traces import STEP_MS, Ints
 Floats = npt.NDArray[np.float64]
 NEVER: Final = 2.0**62
 MARGIN: Final = 2
-"""Bytes, messages or ms that a value between the ends of a line may be off it."""
+"""Maximum deviation of a value from the line, in bytes, messages or ms."""
 _MS: Final = 1_000_000
 _ROW: Final = np.dtype(
     [(name, np.float64) for name in (
-        "waiting", "matched", "moved",  # when it came here
-        "at", "from_bytes", "slope",  # the line on which comes what comes
+        "waiting", "matched", "moved",  # values on entry
+        "at", "from_bytes", "slope",  # line of arrivals
         "room", "memory", "disk", "size",
         "most_memory", "most_messages", "most_disk", "most_bytes", "most_owed", "most_age", "deadline",
-        "taken_from", "taken_to", "taken_at", "ms_a_byte",  # the line on which what it takes next came
+        "taken_from", "taken_to", "taken_at", "ms_a_byte",  # line on which the oldest waiting byte arrived
     )] + [("pool", np.int64)]
 )  # fmt: skip
 
 
 class RecordingGaps:
-    """Who is in a gap, by the numbers of their traces."""
+    """Clients in a gap, by index of their traces."""
 
     def __init__(self, traces: int, pools: Sequence[str]) -> None:
         self._rows = np.zeros(traces, _ROW)
@@ -43,7 +44,10 @@ class RecordingGaps:
         self.sessions: dict[int, SimulatedClient] = {}
 
     def enter(self, session: SimulatedClient) -> bool:
-        """Take it in as of its last step, if it is in a gap and its rules ask nothing that can't be told here."""
+        """Add a client as of its last step, if possible; return whether it was added.
+
+        A client can't be added outside a gap, or if its rules need figures that aren't linear there.
+        """
         trace, use, calm = session.trace, session.use, session.calm
         at, matched = trace.columns["at"], trace.columns["matched_bytes"]
         place = max(trace.sample_index(session.moved), 0)
@@ -54,6 +58,7 @@ class RecordingGaps:
             or session.moved - at[place] <= STEP_MS
         ):
             return False
+        # The oldest waiting byte arrived on the line from `came` to the next sample.
         taken = session.matched - session.waiting
         came = int(np.searchsorted(matched, taken, side="right")) - 1
         if not 0 <= came < len(at) - 1:
@@ -68,18 +73,29 @@ class RecordingGaps:
             deadline = min(deadline, use.offlined_at // _MS + float(calm.spool_age))
         memory, disk = session.factors
         self._rows[session.number] = (
-            session.waiting, session.matched, session.moved,
-            at[place], matched[place], (matched[place + 1] - matched[place]) / (at[place + 1] - at[place]),
-            session.step_capacity, memory, disk, trace.size,
-            *limits[:6], deadline,
-            matched[came], matched[came + 1], at[came], (at[came + 1] - at[came]) / (matched[came + 1] - matched[came]),
+            session.waiting,
+            session.matched,
+            session.moved,
+            at[place],
+            matched[place],
+            (matched[place + 1] - matched[place]) / (at[place + 1] - at[place]),
+            session.step_capacity,
+            memory,
+            disk,
+            trace.size,
+            *limits[:6],
+            deadline,
+            matched[came],
+            matched[came + 1],
+            at[came],
+            (at[came + 1] - at[came]) / (matched[came + 1] - matched[came]),
             self._pools[use.pool_name],
-        )  # fmt: skip
+        )
         self.sessions[session.number] = session
         return True
 
     def leave(self, number: int, moment: int) -> SimulatedClient:
-        """Out of here as of a step."""
+        """Remove a client as of the step at `moment`, with its backlog at that time."""
         session, row = self.sessions.pop(number), self._rows[number]
         matched = int(_matched(row, moment))
         passed = (moment - session.moved) // STEP_MS
@@ -88,7 +104,7 @@ class RecordingGaps:
         return session
 
     def advance_window(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[IdleUsages]]:
-        """Who has to leave before a window, and what the others hold in it, who stay for all of it."""
+        """Return the clients that must leave before a window, and the usage of the others in it."""
         left = {number for number in active if number in self.sessions}
         numbers = np.array([number for number in self.sessions if number not in left], np.int64)
         if not len(numbers):
@@ -114,7 +130,7 @@ class RecordingGaps:
 
 
 def _matched(row: Any, moments: Any) -> Any:
-    """What has come by a moment, as `np.interp` has it."""
+    """Return the bytes that arrived by a time, equal to `np.interp`."""
     return np.floor(row["slope"] * (moments - row["at"]) + row["from_bytes"])
 
 
@@ -124,7 +140,7 @@ def _waits(row: Any, moments: Any) -> Any:
 
 
 def _stirred(rows: Any, first: int, last: int) -> npt.NDArray[np.bool_]:
-    """Of whom a rule may see something at the first step, the last, or between them."""
+    """Return for which clients a rule may react at the first step, the last, or between."""
     found = last + STEP_MS + MARGIN > rows["deadline"]
     for moment in (first, last):
         waits = _waits(rows, moment) + MARGIN

@@ -1,5 +1,8 @@
-"""One client under a policy that is tried: its backlog as the guard reads it, and its way through a window where it has
-parted from its recording. Pure; moments are ms.
+"""A client under a tested policy: its backlog as the guard reads it, and its simulation after it diverged.
+
+Pure.
+
+Times are ms.
 """
 
 from __future__ import annotations
@@ -30,17 +33,30 @@ UNSEEN: Final = frozenset(
         Signal.USER_PINNED_BYTES,
     }
 )
-"""Of single subscriptions' windows, of conflation and of what holds the log nothing is recorded: rules on them aren't judged."""
+"""Signals without recorded figures (windows of subscriptions, conflation, pins).
+
+Rules on them aren't judged.
+"""
 _OF_BACKLOG: Final = attrgetter(
-    "messages", "owed_messages", "owed_bytes", "taken_bytes", "unjournaled", "lump_bytes",
-    "oldest_at", "unacked_at", "blocked_since",
-)  # fmt: skip
+    "messages",
+    "owed_messages",
+    "owed_bytes",
+    "taken_bytes",
+    "unjournaled",
+    "lump_bytes",
+    "oldest_at",
+    "unacked_at",
+    "blocked_since",
+)
 _MS: Final = 1_000_000
 _BOUNDLESS: Final = 1 << 50
 
 
 class SimulatedBacklog:
-    """A client's backlog at a moment of the try. The guard reads it as a session's; it also is its only subscription."""
+    """Backlog of a client at one time.
+
+    The guard reads it as a session's; it is also the client's only subscription.
+    """
 
     def __init__(self, trace: ClientTrace) -> None:
         self.id = "only"
@@ -67,31 +83,38 @@ class SimulatedBacklog:
         return self.messages
 
     def update_progress(self) -> None:
-        """It was looked at when it was set."""
+        """Do nothing: the figures are set before the guard reads them."""
 
     def follow_recording(self, seen: TraceSample) -> None:
-        """It is as it was recorded."""
+        """Set the recorded figures."""
         (
-            self.messages, self.owed_messages, self.owed_bytes, self.acked_bytes, self.unjournaled, self.window_step_bytes,
-            self.oldest_at, self.unacked_at, self.blocked_since,
-        ) = _OF_BACKLOG(seen)  # fmt: skip
+            self.messages,
+            self.owed_messages,
+            self.owed_bytes,
+            self.acked_bytes,
+            self.unjournaled,
+            self.window_step_bytes,
+            self.oldest_at,
+            self.unacked_at,
+            self.blocked_since,
+        ) = _OF_BACKLOG(seen)
 
     def waiting(self) -> BacklogCounts:
         return BacklogCounts(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
 
 
 class QuietLimits(NamedTuple):
-    """Up to what nothing of a client is of interest to any of its rules, while these remember nothing."""
+    """Values of a client up to which none of its rules reacts, while the rules have no state."""
 
     levels: tuple[int, ...]
-    """Of each row of LEVELS."""
+    """A limit for each row of LEVELS."""
     spool_age: int
     rated: bool
-    """A rule on a rate looks at what was taken before, too: it has nothing to see where nothing waits."""
+    """Whether a rule uses a rate, and so earlier figures too. Such a rule can't react while nothing waits."""
 
 
 def quiet_limits(use: ClientUsage) -> QuietLimits:
-    """By the rules of a client and its subscriptions, in any mode."""
+    """Return the quiet limits by the rules of a client and its subscriptions, in any mode."""
     levels, spool_age, rated = [UNLIMITED] * len(LEVELS), UNLIMITED, False
     for rule in chain(use.rules, *(one.rules for one in use.narrow.values())):
         place = LEVELS.get(rule.signal)
@@ -106,40 +129,40 @@ def quiet_limits(use: ClientUsage) -> QuietLimits:
 
 @dataclass(slots=True, eq=False)
 class SimulatedClient:
-    """One trace under the policy."""
+    """A trace under the policy."""
 
     number: int
     trace: ClientTrace
     backlog: SimulatedBacklog
     until: int
-    """Afterwards nothing is known of it."""
+    """Time after which nothing is known of it."""
     use: ClientUsage = field(init=False)
     calm: QuietLimits = field(init=False)
     free: bool = False
-    """It has parted from its recording."""
+    """Whether it has diverged from its recording."""
     waiting: int = 0
-    """Bytes of bodies owed, since then."""
+    """Backlog in bytes of bodies, since it diverged."""
     base: int = 0
-    """What it had taken then, less what had come and didn't wait any more."""
+    """Acknowledged bytes at the divergence, less bytes that had arrived and weren't waiting."""
     moved: int = 0
-    """When it was carried on last, and what had come for it by then."""
+    """Time of the last move; `matched`: bytes that had arrived by then."""
     matched: int = 0
     offlined_since: int = 0
     offlined_ms: int = 0
     free_from_log: bool = False
     quiet: int = 0
-    """Steps since rules remembered or decided anything."""
+    """Steps since rules had state or decided anything."""
     ahead: list[int] = field(default_factory=list)
-    """What waits at each step of the window it rests in, since it has parted."""
+    """Backlog at each step of the window in which it is idle, since it diverged."""
     gone: bool = False
 
     @classmethod
     def create(cls, number: int, trace: ClientTrace) -> SimulatedClient:
-        """One that the guard doesn't know yet."""
+        """Return a client that the guard doesn't know yet."""
         return cls(number, trace, SimulatedBacklog(trace), max(trace.ended_at, trace.final))
 
     def diverge(self, now: int) -> None:
-        """From now on it is carried on by what it was seen to take."""
+        """Leave the recording: from `now` on, simulate the client with the capacity seen."""
         if self.free:
             return
         self.free, self.moved = True, now
@@ -148,25 +171,25 @@ class SimulatedClient:
         self.base = self.trace.value_at("taken_bytes", now) + self.waiting - self.matched
 
     def limit_backlog(self, kept: int) -> int:
-        """No more than so many bytes wait; how many fewer."""
+        """Drop waiting bytes above `kept`; return how many."""
         dropped = max(self.waiting - kept, 0)
         self.waiting -= dropped
         self.base -= dropped
         return dropped
 
     def advance(self, now: int, matched: int) -> None:
-        """To a moment by which so much has come for it in all."""
+        """Simulate to a time by which `matched` bytes have arrived in all."""
         room = capacity_bytes(self.trace, now - self.moved) if now > self.moved else 0
         self.waiting = remaining_bytes(self.waiting, matched - self.matched, room)
         self.moved, self.matched = now, matched
 
     def follow_recording(self, seen: TraceSample) -> tuple[int, int]:
-        """It is as it was recorded; bytes of memory and disk."""
+        """Set the recorded figures; return bytes of memory and disk."""
         self.backlog.follow_recording(seen)
         return seen.memory, seen.disk
 
     def update_backlog(self) -> tuple[int, int]:
-        """Its backlog as of then; bytes of memory and disk."""
+        """Set the simulated figures; return bytes of memory and disk."""
         of, trace, waiting = self.backlog, self.trace, self.waiting
         of.owed_bytes, of.owed_messages = waiting, int(waiting / trace.size)
         of.acked_bytes = self.base + self.matched - waiting
@@ -181,18 +204,21 @@ class SimulatedClient:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """Bytes of memory and of disk for one that waits."""
+        """Bytes of memory and of disk for each waiting byte."""
         if self.use.is_offlined:
             return 0.0, self.trace.disk_factor or self.trace.factor
         return 0.0 if self.free_from_log else self.trace.factor, 0.0
 
     @property
     def step_capacity(self) -> int:
-        """Bytes that it can take from a step to the next."""
+        """Bytes that it can take in a step."""
         return capacity_bytes(self.trace, STEP_MS)
 
     def project(self, stretch: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
-        """Its way through a window if nothing is decided: that of `advance` and `show`, and what waits at each step."""
+        """Return its course through a window if nothing is decided, and its backlog at each step.
+
+        The result equals that of `advance` and `update_backlog` at each step.
+        """
         trace = self.trace
         waiting = self.projected_backlog(stretch)
         waits = np.array(waiting, np.int64)
@@ -205,30 +231,35 @@ class SimulatedClient:
         return course_of(memory, disk, levels), waiting
 
     def projected_backlog(self, stretch: TraceWindow) -> list[int]:
-        """What waits at the step before a window and at each of its steps, if nothing is decided."""
+        """Return the backlog at the step before a window and at each step, if nothing is decided."""
         room, waiting = self.step_capacity, [self.waiting]
         for came in stretch.bytes_received:
             waiting.append(remaining_bytes(waiting[-1], came, room))
         return waiting
 
     def max_usage(self, stretch: TraceWindow) -> tuple[int, int]:
-        """Bytes of memory and disk that it may come to in a window, whatever is decided about it: what waits for one that has
-        parted doesn't depend on that, unless some of it is dropped."""
+        """Return the maximum memory and disk in a window, whatever is decided.
+
+        The backlog of a diverged client doesn't depend on decisions, unless some of it is dropped.
+        """
         trace = self.trace
         memory, disk = (0, 0) if self.free else stretch.max_held
         owed = max(self.projected_backlog(stretch)) if self.free else stretch.max_backlog(self.step_capacity)
-        if stretch.points:  # steps between steps
+        if stretch.points:  # decisions between steps
             owed += sum(stretch.bytes_received)
         spooled = trace.disk_factor or trace.factor
         return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
 
 
 def capacity_bytes(trace: ClientTrace, ms: int) -> int:
-    """Bytes that it was seen to take in so much time. Whole ones, so that sums come out the same in any order."""
+    """Return the bytes that a client takes in `ms`.
+
+    Rounded to whole bytes, so that sums don't depend on order.
+    """
     found = trace.capacity * ms / 1_000
     return round(found) if found < _BOUNDLESS else _BOUNDLESS
 
 
 def remaining_bytes(waiting: int, came: int, room: int) -> int:
-    """What waits when so much has come, and so much could be taken."""
+    """Return the backlog after `came` bytes arrived, and `room` bytes could be taken."""
     return max(waiting + came - room, 0)

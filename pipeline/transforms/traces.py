@@ -1,8 +1,8 @@
-"""Traces: what was recorded of each slow client, session by session, and what it would take and get at any moment. Pure.
+"""Traces of slow clients: recorded figures, session by session, and interpolated figures at any time. Pure.
 
-A trace is made of the looks of `$SLUICE.traffic`, and of what the decisions of the time observed. Beyond what was recorded
-of a client (a policy other than the one in force leaves it live where it was offlined, or the other way round) it is
-carried on: what comes is as recorded; what it takes is what it was seen to take while something waited for it.
+A trace is made of samples of `$SLUICE.traffic`, and of the figures in recorded decisions. Under another
+policy a client can be live where it was offlined, or the reverse. It is then simulated: arrivals are as
+recorded, and it takes what it took while messages waited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRAFFIC: Final = pa.schema(
     + [("connected", pa.int64())]
     + [(name, pa.int64()) for name in TrafficSample._fields]
 )
-"""One row a look. Moments are ms UTC."""
+"""Samples, one a row. Times are ms UTC."""
 ACTS: Final = pa.schema(
     [
         ("at", pa.int64()),
@@ -43,29 +43,43 @@ ACTS: Final = pa.schema(
         ("disk", pa.int64()),
     ]
 )
-"""One row a decision, recorded or predicted. `memory` and `disk` are the client's at that moment; -1: not told."""
+"""Decisions, one a row, recorded or predicted.
+
+`memory` and `disk` are the client's at that time; -1: unknown.
+"""
 OBSERVED: Final = {
-    "outbound_bytes": "memory", "outbound_messages": "messages", "spool_bytes": "disk", "backlog_bytes": "owed_bytes",
-    "backlog_messages": "owed_messages", "oldest_age": "oldest_at", "write_blocked": "blocked_since",
-}  # fmt: skip
-"""The figure of a look that a decision on a signal has observed; ages as the moment that they count from."""
+    "outbound_bytes": "memory",
+    "outbound_messages": "messages",
+    "spool_bytes": "disk",
+    "backlog_bytes": "owed_bytes",
+    "backlog_messages": "owed_messages",
+    "oldest_age": "oldest_at",
+    "write_blocked": "blocked_since",
+}
+"""Figure of a sample that a decision on a signal observes. Ages are stored as their start times."""
 SPELL_MS: Final = 5_000
-"""Looks farther apart belong to two spells if nothing waited at the first: in between nothing did."""
+"""Samples farther apart belong to two spells if nothing waited at the first. Nothing waited in between."""
 BUSY_MS: Final = 30_000
-"""Where something waited then, the broker had no time to look, or left it out: for so long it is taken to have gone on as before."""
+"""If messages waited, the broker was too busy to sample or left it out.
+
+The client continues for this time.
+"""
 STEP_MS: Final = 500
-"""The guard looks at each client once a second; crossings are found within half of that."""
+"""Step of the simulation.
+
+The guard checks each client once a second; crossings are found within half of that.
+"""
 LATE_MS: Final = 1_000
-"""What is on its way for less isn't recorded (`engine.system_records`)."""
+"""Messages in flight for less time aren't recorded (`engine.system_records`)."""
 STEADY: Final = 2
-"""So many times as fast as time passes the oldest message of a client becomes a younger one that reads steadily."""
+"""Maximum speed at which the oldest message of a steady reader gets younger, as a multiple of time."""
 _MS: Final = 1_000_000
 
 Ints = npt.NDArray[np.int64]
 
 
 class TraceSample(NamedTuple):
-    """What a client was at one moment. Moments are ns."""
+    """Figures of a client at one time. Times are ns."""
 
     messages: int
     owed_messages: int
@@ -85,33 +99,33 @@ MOMENTS: Final = ("oldest_at", "unacked_at", "blocked_since")
 WAITING: Final = frozenset(
     {"messages", "owed_messages", "owed_bytes", "memory", "disk", "oldest_at", "unacked_at", "blocked_since"}
 )
-"""Figures that are nothing where nothing waits."""
+"""Figures that are 0 where nothing waits."""
 
 
 @dataclass(slots=True)
 class ClientTrace:
-    """One session of a client. Columns have one value a look, oldest first."""
+    """A session of a client. Columns have one value for each sample, oldest first."""
 
     who: TrafficRowKey
     columns: dict[str, Ints]
     points: list[int] = field(default_factory=list)
-    """When something was decided about it, ms."""
+    """Times of decisions about it, ms."""
     final: int = 0
-    """When a decision of the time ended it, ms; 0: none did."""
+    """Time of the recorded decision that ended it, ms; 0: none."""
     offlined: list[tuple[int, int]] = field(default_factory=list)
-    """From when to when it was offlined, ms; an end that nobody saw is the last look."""
+    """Intervals in which it was offlined, ms. An unknown end is the last sample."""
     capacity: float = 0.0
-    """Bytes of bodies a second that it was seen to take while something waited; inf when nothing ever was late."""
+    """Bytes of bodies a second that it took while messages waited; inf if none ever waited."""
     factor: float = 1.15
-    """Bytes of memory for a byte of a body that waits."""
+    """Bytes of memory for each waiting byte of a body."""
     disk_factor: float = 0.0
-    """Bytes of disk for one; 0: never seen, then a spool copies."""
+    """Bytes of disk for each; 0: unknown, then a spool copies."""
     size: float = 1.0
     """Mean bytes of a body."""
     rests: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """Of each look, whether nothing waited from it to the next."""
+    """For each sample, whether nothing waited from it to the next."""
     unjournaled: bool = False
-    """Whether anything ever waited for it that no journal has."""
+    """Whether unjournaled messages ever waited."""
 
     @property
     def started_at(self) -> int:
@@ -122,19 +136,23 @@ class ClientTrace:
         return int(self.columns["at"][-1])
 
     def sample_index(self, now: int) -> int:
-        """The newest look not after a moment; -1 before the first."""
+        """Return the newest sample not after a time; -1 before the first."""
         return bisect_right(self.columns["at"].data, now) - 1
 
     def value_at(self, column: str, now: int) -> int:
-        """Between two looks on the line between them; the last look's value afterwards."""
+        """Interpolate a column between two samples. After the last sample its value holds."""
         return int(interpolate(now, self.columns["at"], self.columns[column]))
 
     def samples_at(self, moments: Ints) -> list[TraceSample]:
-        """What it was at these moments."""
+        """Return interpolated samples at these times."""
         return list(map(TraceSample, *(column.tolist() for column in self.columns_at(moments))))
 
     def columns_at(self, moments: Ints) -> list[Ints]:
-        """The same by column, in the order of `TraceSample`: on the line between two looks, or as at the look before. Nothing between two spells."""
+        """Return interpolated columns in the order of `TraceSample`.
+
+        Some are linear between two samples; others keep the value of the sample before. Between two spells
+        they are 0.
+        """
         at, of = self.columns["at"], self.columns
         place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
         there = ~(self.rests[place] & (moments - at[place] > STEP_MS))
@@ -147,8 +165,12 @@ class ClientTrace:
         return [*made, of["lump_bytes"][place]]
 
     def _moments(self, name: str, place: Ints, moments: Ints) -> Ints:
-        """Since when: as at the look before, and on the line to the next one where that is what a client that reads slowly makes of it.
-        One that has caught up all at once did so half way, for nobody knows when."""
+        """Interpolate a start time of an age.
+
+        It moves on a line to the next sample if a slowly reading client explains the difference; else it
+        keeps the value of the sample before. A client that caught up suddenly is assumed to have done so
+        halfway.
+        """
         at, column = self.columns["at"], self.columns[name]
         following = np.minimum(place + 1, len(at) - 1)
         gap, moved = at[following] - at[place], column[following] - column[place]
@@ -160,7 +182,10 @@ class ClientTrace:
         return np.where(at_once & (2 * passed > gap), column[following], known)
 
     def takes_all_until(self, now: int, room: int) -> int:
-        """Until when so much room a step is enough for what comes, where nothing is recorded at this moment; else 0."""
+        """Return until when `room` bytes a step suffice for all arrivals.
+
+        0 if not, or outside a gap of the recording.
+        """
         at, matched = self.columns["at"], self.columns["matched_bytes"]
         place = max(self.sample_index(now), 0)
         if place + 1 >= len(at) or not self.rests[place] or now - at[place] <= STEP_MS:
@@ -170,20 +195,23 @@ class ClientTrace:
         return until if until > now and came + 1 <= room else 0
 
     def was_offlined_near(self, now: int, slack: int) -> bool:
-        """Whether it was within `slack` ms of a moment."""
+        """Whether it was offlined within `slack` ms of a time."""
         return any(start - slack <= now < end + slack for start, end in self.offlined)
 
     def is_resumed(self, since: int, now: int, slack: int) -> bool:
-        """Whether the episode that began at about `since` was over by now."""
+        """Whether the offlined episode that began at about `since` was over by `now`."""
         return any(start - slack <= since < end <= now for start, end in self.offlined)
 
     def matched_at(self, nbytes: float) -> int:
-        """When so many bytes had come for it."""
+        """Return when `nbytes` bytes had arrived for it."""
         return int(interpolate(nbytes, self.columns["matched_bytes"], self.columns["at"]))
 
 
 def interpolate(x: float, xs: Ints, ys: Ints) -> float:
-    """np.interp of one number, to the last bit: for one, most of what that takes is its beginning."""
+    """Return np.interp of one number, exact to the last bit.
+
+    For one number, np.interp's setup would dominate.
+    """
     known, values = xs.data, ys.data
     place = bisect_right(known, x) - 1
     if place < 0 or place + 1 >= len(known):
@@ -195,7 +223,7 @@ def interpolate(x: float, xs: Ints, ys: Ints) -> float:
 
 
 def build_traces(looks: pa.Table, acts: pa.Table) -> list[ClientTrace]:
-    """One a session, those that end it among the decisions noted."""
+    """Return a trace for each session. Recorded decisions may end sessions."""
     if looks.num_rows == 0:
         return []
     rows = looks.sort_by([("name", "ascending"), ("connected", "ascending"), ("at", "ascending")])
@@ -220,7 +248,7 @@ def build_traces(looks: pa.Table, acts: pa.Table) -> list[ClientTrace]:
 
 
 def _sessions(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    """The first row of each client's session, and the one after its last."""
+    """Yield the first row of each session, and the row after its last."""
     names = rows.column("name").combine_chunks().dictionary_encode().indices.to_numpy()
     connected = rows.column("connected").to_numpy()
     other = (np.diff(names) != 0) | (np.diff(connected) != 0)
@@ -232,7 +260,7 @@ FINAL: Final = frozenset({"disconnect", "refuse", "cancel_subscription", "delete
 
 
 def _complete(trace: ClientTrace, acts: Iterable[dict[str, Any]]) -> None:
-    """Put what decisions observed among the looks, and learn what the client takes."""
+    """Insert the figures of decisions among the samples, and estimate the client's capacity."""
     points = {int(at): number for number, at in enumerate(trace.columns["at"])}
     for act in acts:
         if act["mode"] == "enforce" and act["action"] in FINAL and not trace.final:
@@ -259,7 +287,10 @@ def _complete(trace: ClientTrace, acts: Iterable[dict[str, Any]]) -> None:
 
 
 def _rests(of: dict[str, Ints]) -> npt.NDArray[np.bool_]:
-    """A look at which nothing waits any more ends a spell, and is recorded."""
+    """Return for each sample whether nothing waited until the next.
+
+    An emptied backlog is recorded and ends a spell.
+    """
     gap = np.diff(of["at"], append=of["at"][-1:])
     late = (of["unacked_at"] > 0) & (of["at"] - of["unacked_at"] >= LATE_MS)
     empty = (of["memory"] == 0) & (of["disk"] == 0) & (of["offlined"] == 0) & ~late
@@ -268,8 +299,11 @@ def _rests(of: dict[str, Ints]) -> npt.NDArray[np.bool_]:
 
 
 def _observed(trace: ClientTrace, act: dict[str, Any]) -> dict[str, int]:
-    """The figures that a decision tells of its client: what was observed may have passed its limit since the last look, and after the act there is
-    none. Of a client of several subscriptions nobody knows which one a rule looked at."""
+    """Return the figures that a decision states of its client.
+
+    The observed figure may have passed its limit since the last sample, and no sample follows the action.
+    With several subscriptions, which one the rule checked is unknown, so the figure isn't used.
+    """
     known = {"memory": act["memory"], "disk": act["disk"]} if act["memory"] >= 0 else {}
     column, seen = OBSERVED.get(act["signal"]), act["observed"]
     if (
@@ -282,10 +316,10 @@ def _observed(trace: ClientTrace, act: dict[str, Any]) -> dict[str, int]:
 
 
 def _insert(trace: ClientTrace, act: dict[str, Any], known: dict[str, int]) -> None:
-    """What a decision saw: the moment before it took effect."""
+    """Insert the figures of a decision as a sample, as of the moment before it took effect."""
     now = act["at"]
     values = {name: trace.value_at(name, now) for name in trace.columns}
-    # Ages don't grow on a line between looks: the oldest message is what it was at the look before.
+    # Start times aren't linear between samples: the oldest message is that of the sample before.
     before = max(trace.sample_index(now), 0)
     for name in ("oldest_at", "unacked_at", "blocked_since", "offlined", "lump_bytes", "subscriptions"):
         values[name] = int(trace.columns[name][before])
@@ -296,7 +330,7 @@ def _insert(trace: ClientTrace, act: dict[str, Any], known: dict[str, int]) -> N
 
 
 def _learn(trace: ClientTrace) -> None:
-    """What it takes while something waits, and what a waiting byte costs."""
+    """Estimate how much the client takes while messages wait, and the memory and disk of a waiting byte."""
     of = trace.columns
     gone = np.diff(of["at"])
     close = (gone > 0) & (gone <= SPELL_MS)

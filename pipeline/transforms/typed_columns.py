@@ -1,8 +1,8 @@
-"""Fields of JSON bodies as typed columns beside the bodies: which there are, and what doesn't fit. Pure.
+"""Fields of JSON bodies as typed columns beside the bodies. Pure.
 
-A column is called `json_` and the field's name, so that no field can be taken for a column of ours. What the schema has no place for (a value
-of another type, a field that is new) stands, as JSON, in `unfit_json`: with it and the columns nothing of a body is lost. A body that is no
-JSON object has no typed columns; it stands in `body`, as every body does.
+A column's name is `json_` and the field's name, so that it can't clash with other columns. Values that the
+schema has no place for (of another type, or of a new field) are in `unfit_json`, as JSON. So the columns
+lose nothing of a body. A body that isn't a JSON object has no typed columns; `body` has it, as all bodies.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
     "json": pa.string(),
 }
-"""`json` holds objects, lists and what comes in several types, as JSON texts."""
+"""`json` columns hold objects, lists and fields of several types, as JSON texts."""
 Fields = Mapping[str, str]
-"""Field name to type, in the order of the columns."""
+"""Field name to type, in column order."""
 _EXACT: Final = 2**53
 
 
 class TypedColumns(NamedTuple):
-    """What became of some bodies."""
+    """Typed columns of some bodies, with counts."""
 
     columns: pa.Table
     unfit: int
     """Values that the schema has no place for."""
     not_json: int
-    """Bodies that are no JSON objects."""
+    """Bodies that aren't JSON objects."""
     new_fields: frozenset[str]
 
 
 def schema_of(fields: Fields) -> pa.Schema:
-    """The columns that fields make."""
+    """Return the columns of fields."""
     return pa.schema([*((PREFIX + name, TYPES[kind]) for name, kind in fields.items()), (UNFIT, pa.string())])
 
 
 def infer_fields(bodies: Iterable[bytes], known: Fields | None = None) -> dict[str, str]:
-    """The fields of those that are JSON objects, most frequent first, after the known ones, whose types stay. What is only ever null has no type yet."""
+    """Return the fields of JSON objects among the bodies, known ones first, then by frequency.
+
+    Known fields keep their types. A field that is always null has no type yet, and is left out.
+    """
     kinds: dict[str, set[str]] = {}
     counts: dict[str, int] = {}
     for body in bodies:
@@ -56,7 +59,7 @@ def infer_fields(bodies: Iterable[bytes], known: Fields | None = None) -> dict[s
                 kinds.setdefault(name, set()).add(_kind(value))
                 counts[name] = counts.get(name, 0) + 1
     fields = dict(known or {})
-    taken = {name.lower() for name in fields}  # Spark tells columns apart without regard to case
+    taken = {name.lower() for name in fields}  # Spark's column names ignore case
     for name in sorted(counts, key=lambda one: (-counts[one], one)):
         if name.lower() not in taken and len(fields) < MAX_FIELDS:
             fields[name] = _joined(kinds[name])
@@ -65,7 +68,7 @@ def infer_fields(bodies: Iterable[bytes], known: Fields | None = None) -> dict[s
 
 
 def typed_columns(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fields) -> TypedColumns:
-    """The typed columns of these bodies. The broker's own topics, which begin with $, are left alone."""
+    """Return the typed columns of bodies. The broker's own topics, which begin with $, have none."""
     columns: dict[str, list[Any]] = {name: [] for name in fields}
     rest: list[str | None] = []
     unfit = not_json = 0
@@ -126,7 +129,7 @@ def _joined(kinds: set[str]) -> str:
 
 
 def _fitting(value: Any, kind: str) -> Any:
-    """The value as a column of this kind holds it; None when it doesn't fit."""
+    """Return the value as a column of this kind stores it; None if it doesn't fit."""
     own = _kind(value)
     if kind == "json":
         return orjson.dumps(value).decode()

@@ -1,4 +1,5 @@
-"""Every address of the web process with what it needs: the tests of roles, audit, GETs and query counts walk this list.
+"""Every address of the web process with what it needs: the tests of roles, audit, GETs and query counts walk
+this list.
 
 A new address that isn't here fails tests/api/test_doors.py.
 """
@@ -22,7 +23,10 @@ AGE = {"action": "archive", "age": "7d"}
 
 
 class Door(NamedTuple):
-    """One method of one address. `body` may be refused as such: what counts is whether the caller may come in."""
+    """One method of one address.
+
+    `body` may be refused as such: what counts is whether the caller may come in.
+    """
 
     method: str
     path: str

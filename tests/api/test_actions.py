@@ -205,7 +205,8 @@ def test_a_list_of_actions_costs_the_same_number_of_queries(
     api: APIClient, instance: Instance, django_assert_max_num_queries: Any
 ) -> None:
     Action.objects.bulk_create([
-        Action(instance=instance, name=f"a{n}", steps=[{"do": "truncate", "what": "both", "age": "7d"}], started_at=instance.created_at)
+        Action(instance=instance, name=f"a{n}", steps=[{"do": "truncate", "what": "both", "age": "7d"}],
+            started_at=instance.created_at)
         for n in range(30)
     ])  # fmt: skip
     with django_assert_max_num_queries(4):

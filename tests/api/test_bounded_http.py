@@ -1,4 +1,6 @@
-"""Requests of strangers to the real web process: large bodies, slow ones, and many that never become whole."""
+"""Requests of strangers to the real web process: large bodies, slow ones, and many that never become
+whole.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,10 @@ def send_until_refused(line: socket.socket, part: bytes, nbytes: int) -> int:
 def test_a_body_of_800_mib_is_refused_by_its_length(web: Web, path: str, kind: str) -> None:
     before = web.resident_mib()
     with web.connect() as line:
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {800 * MIB}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: "
+            f"{800 * MIB}\r\n\r\n"
+        )
         line.sendall(head.encode())
         status, problem = read_answer(line)
         assert (status, problem["code"]) == (413, "body_too_large")
@@ -100,7 +105,9 @@ def test_a_body_of_800_mib_is_refused_by_its_length(web: Web, path: str, kind: s
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multipart/form-data", "application/json"])
 def test_a_body_that_is_sent_whole_takes_neither_memory_nor_a_file(web: Web, kind: str) -> None:
-    """Multipart without a boundary cost twelve times its size, and stopped everybody's answers for as long."""
+    """Multipart without a boundary cost twelve times its size, and stopped everybody's answers for as
+    long.
+    """
     before, open_before = web.resident_mib(), web.open_files()
     peak, files, sent = before, set[str](), threading.Event()
 

@@ -1,4 +1,7 @@
-"""The clients' columns: one list. A row of it is enough for the page, its script, the CSV, the API's order and its schema."""
+"""The clients' columns: one list.
+
+A row of it is enough for the page, its script, the CSV, the API's order and its schema.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,19 @@ def found(api: APIClient, browser: Client) -> dict[str, bool]:
     ]
     return {
         "page": "Speaks" in page.partition("<thead>")[2].partition("</thead>")[0],
-        "script": {"key": "protocol", "label": "Speaks", "kind": "text", "sortable": True, "numeric": False, "drawn": True}
+        "script": {
+            "key": "protocol",
+            "label": "Speaks",
+            "kind": "text",
+            "sortable": True,
+            "numeric": False,
+            "drawn": True,
+        }
         in json.loads(data[1]),
         "csv": next(sent).get("protocol") == "native",
         "order": api.get("/api/v1/clients", {"sort": "-protocol"}).status_code == 200,
         "schema": {"protocol", "-protocol"} <= set(sort["schema"]["enum"]),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

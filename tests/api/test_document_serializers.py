@@ -64,8 +64,9 @@ def test_how_near_each_rule_is_comes_with_the_time_or_the_reason_why_there_is_no
 ) -> None:
     found = msgspec.convert(api.get("/api/v1/clients/board-jfk/forecasts").json(), list[ForecastEntry])
     assert [(one.rule, one.fires_in_ms, one.why_none, one.subscription) for one in found] == [
-        ("amps.client_max_capacity.disk", 10_000, "", ""), ("qpid.depth", None, "nothing of it is used", "sub-1"),
-    ]  # fmt: skip
+        ("amps.client_max_capacity.disk", 10_000, "", ""),
+        ("qpid.depth", None, "nothing of it is used", "sub-1"),
+    ]
     assert api.get("/api/v1/clients/nobody/forecasts").status_code == 404
 
 

@@ -1,4 +1,6 @@
-"""What holds for every address: declared, walled by role, audited when it is to change something, still when it isn't."""
+"""What holds for every address: declared, walled by role, audited when it is to change something, still when
+it isn't.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def declared(callback: Any) -> Any:
 
 @cache
 def route_of(path: str) -> str | None:
-    """The pattern that a door's path (without a query) meets; None when there is none, which is for that door's own test to say."""
+    """The pattern that a door's path (without a query) meets; None when there is none, which is for that
+    door's own test to say.
+    """
     try:
         return str(resolve(path).route)
     except Resolver404:
@@ -159,7 +163,10 @@ def looking_at(client: Client, name: str) -> Client:
 
 @pytest.mark.django_db
 def test_who_may_do_all_on_one_instance_comes_into_no_other(broker: FakeBroker) -> None:
-    """Asked for by `?instance=`, while their session is about their own. (Pages are about the session's: the test above.)"""
+    """Asked for by `?instance=`, while their session is about their own.
+
+    (Pages are about the session's: the test above.)
+    """
     client = logged_in(person("petra", Role.ADMINISTRATOR, instance=ensure_instance("prices")))
     doors = [door for door in DOORS if isinstance(door.need, Permission)]
     asked = [door for door in doors if takes_instance(door)]
@@ -170,14 +177,22 @@ def test_who_may_do_all_on_one_instance_comes_into_no_other(broker: FakeBroker) 
 
 @pytest.mark.django_db
 def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBroker) -> None:
-    """A door that names a row by its number may be let in at one's own instance: what it names must be of that one too."""
+    """A door that names a row by its number may be let in at one's own instance: what it names must be of
+    that one too.
+    """
     theirs, prices = seed_history("sluice-1"), ensure_instance("prices")
     petra = person("petra", Role.ADMINISTRATOR, instance=prices)
     rows = {
-        "/drafts/1": f"/drafts/{PolicyDraft.objects.create(instance=theirs, title='theirs', document={}, base=1).pk}",
+        "/drafts/1": (
+            f"/drafts/{PolicyDraft.objects.create(instance=theirs, title='theirs', document={}, base=1).pk}"
+        ),
         "/actions/1": f"/actions/{Action.objects.filter(instance=theirs).latest('pk').pk}",
-        "/alerts/1": f"/alerts/{AlertRule.objects.create(instance=theirs, name='theirs', about='stalled').pk}",
-        "/grants/1": f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}",
+        "/alerts/1": (
+            f"/alerts/{AlertRule.objects.create(instance=theirs, name='theirs', about='stalled').pk}"
+        ),
+        "/grants/1": (
+            f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}"
+        ),
     }
     # What a door does with a run is another thing in each of its states.
     runs = {run.state: run for run in ActionRun.objects.filter(instance=theirs)}

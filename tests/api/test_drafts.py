@@ -175,9 +175,12 @@ def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient
 
 
 @pytest.mark.parametrize("body", [
-    {"system": "activemq", "text": "<broker"}, {"system": "yaml", "text": "[1]"}, {"system": "cobol", "text": "x"},
-    {"system": "yaml", "text": "a: &a [1]\nb: [*a, *a]"}, {"system": "yaml", "text": "[" * 5_000}, {"system": "yaml", "text": "a: 2026-01-01"},
-    {"system": "xap", "text": "x" * 1_048_577}, {"system": "amps", "text": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'},
+    {"system": "activemq", "text": "<broker"}, {"system": "yaml", "text": "[1]"},
+    {"system": "cobol", "text": "x"},
+    {"system": "yaml", "text": "a: &a [1]\nb: [*a, *a]"}, {"system": "yaml", "text": "[" * 5_000},
+    {"system": "yaml", "text": "a: 2026-01-01"},
+    {"system": "xap", "text": "x" * 1_048_577},
+    {"system": "amps", "text": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'},
 ])  # fmt: skip
 def test_a_file_that_cant_be_taken_makes_nothing(
     api: APIClient, broker: FakeBroker, body: dict[str, str]
@@ -188,7 +191,8 @@ def test_a_file_that_cant_be_taken_makes_nothing(
 
 
 @pytest.mark.parametrize("changes", [
-    {"rules": [1]}, {"rules": {}}, {"transports": [{}]}, {"pool": 5}, {"access": {"users": ["maria"]}}, {"nonsense": 1},
+    {"rules": [1]}, {"rules": {}}, {"transports": [{}]}, {"pool": 5}, {"access": {"users": ["maria"]}},
+    {"nonsense": 1},
     {"instance": {"journaled_topics": [5]}}, {"transports": {"tcp": 5}}, {"qpid": [{"topic": "a\x00b"}]},
 ])  # fmt: skip
 def test_a_draft_may_be_wrong_and_is_never_misshapen(

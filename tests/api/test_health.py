@@ -19,6 +19,7 @@ from console.queries.readiness import WORKER_KEY
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 from console.tasks import pulse
 from tests.support.fake_broker import FakeBroker
+from tests.support.redis_process import redis_server
 
 
 def test_healthz_needs_nothing(client: Client) -> None:
@@ -51,6 +52,22 @@ def test_readyz_is_ready_when_all_answer(client: Client, broker: FakeBroker, red
     refresh_worker_key()
     answer: Any = client.get("/readyz")
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
+
+
+def test_readyz_calls_no_redis_ok_that_refuses_writes(
+    client: Client, broker: FakeBroker, settings: Any, tmp_path: Path
+) -> None:
+    settings.REDIS_URL = f"unix://{tmp_path / 'redis.sock'}"
+    with redis_server(settings.REDIS_URL, tmp_path), redis.Redis.from_url(settings.REDIS_URL) as connection:
+        refresh_worker_key()
+        connection.config_set("maxmemory", "1")
+        answer: Any = client.get("/readyz")
+        parts = {part["name"]: part for part in answer.json()["parts"]}
+        assert (answer.status_code, parts["redis"]["ok"]) == (503, False)
+        assert parts["redis"]["problem"] == "redis_refuses_writes" and "maxmemory" in parts["redis"]["fix"]
+        connection.config_set("maxmemory", "0")
+        parts = {part["name"]: part for part in client.get("/readyz").json()["parts"]}
+        assert parts["redis"]["ok"]
 
 
 @pytest.mark.parametrize(("queue", "name"), [("celery", "worker"), (CHORES_QUEUE, "worker chores")])

@@ -126,7 +126,8 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             change = await socket.receive_json_from(timeout=5)
             assert (change["at"], len(change["changed"]), change["removed"]) == (at, 400, ["one", "two"])
         async with feed(cookie, "?view=clients&limit=1&sort=-lag_messages") as socket:
-            # A tab that comes now gets the one that is there: the broker isn't asked for all its clients again.
+            # A tab that comes now gets the one that is there: the broker isn't asked for all its clients
+            # again.
             held = await socket.receive_json_from(timeout=5)
             assert (held["at"], held["total"], held["order"]) == (at, 400, ["crowd-0399"])
         link.flushdb()

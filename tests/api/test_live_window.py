@@ -1,4 +1,6 @@
-"""The window of a tab: what it holds after any deltas is what a fresh one would be, and it is no more than it asked for."""
+"""The window of a tab: what it holds after any deltas is what a fresh one would be, and it is no more than it
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,12 @@ clients = st.lists(
     unique_by=lambda one: one.name,
 )
 wants = st.builds(
-    WindowRequest, view=st.sampled_from(["totals", "clients", "client", "flow"]), search=st.sampled_from(["", "e"]),
-    health=st.sampled_from(["", "stalled"]), sort=st.sampled_from(["", "name", "-seconds_behind"]), offset=st.integers(0, 3),
-    limit=st.integers(1, 4), client=st.sampled_from(NAMES), names=st.sampled_from([(), ("bee", "ant", "gone")]),
+    WindowRequest, view=st.sampled_from(["totals", "clients", "client", "flow"]),
+    search=st.sampled_from(["", "e"]),
+    health=st.sampled_from(["", "stalled"]), sort=st.sampled_from(["", "name", "-seconds_behind"]),
+    offset=st.integers(0, 3),
+    limit=st.integers(1, 4), client=st.sampled_from(NAMES),
+    names=st.sampled_from([(), ("bee", "ant", "gone")]),
 )  # fmt: skip
 
 
@@ -59,8 +64,10 @@ def test_deltas_lead_to_what_a_fresh_window_says(
 
 def test_a_tab_gets_its_rows_and_counts_of_all() -> None:
     found = live_window.build_window(
-        shared(*(client(f"c{n:03}", behind=float(n)) for n in range(300))), WindowRequest(view="clients", offset=10, limit=5), None
-    )  # fmt: skip
+        shared(*(client(f"c{n:03}", behind=float(n)) for n in range(300))),
+        WindowRequest(view="clients", offset=10, limit=5),
+        None,
+    )
     assert found.order == ["c289", "c288", "c287", "c286", "c285"]
     assert (found.total, found.totals["clients"], found.totals["health"]) == (300, 300, {"keeps up": 300})
     assert "subscriptions" not in found.rows["c289"] and "forecast" in found.rows["c289"]

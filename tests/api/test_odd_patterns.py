@@ -1,4 +1,6 @@
-"""Topic patterns that can't be read, or would name nothing, are refused by name wherever one is given; bare signs mean what they say."""
+"""Topic patterns that can't be read, or would name nothing, are refused by name wherever one is given; bare
+signs mean what they say.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,26 @@ REFUSED = ("~", "~$", "~^$", "~$SLUICE.clients", "~(", "$>", ">.a", "a.>.b", "a.
 TAKEN = (">", "*", "$", "$SLUICE.>", "~.", r"~\$.*", "~a|b")
 PLACES: dict[str, Any] = {
     "may publish to": lambda pattern: {"access": {"entitlements": [{"who": ["*"], "publish": [pattern]}]}},
-    "may subscribe to": lambda pattern: {"access": {"entitlements": [{"who": ["*"], "subscribe": [pattern]}]}},
+    "may subscribe to": lambda pattern: {
+        "access": {"entitlements": [{"who": ["*"], "subscribe": [pattern]}]}
+    },
     "journaled": lambda pattern: {"instance": {"journaled_topics": [pattern]}},
     "unjournaled": lambda pattern: {"instance": {"unjournaled_topics": [pattern]}},
     "sync": lambda pattern: {"instance": {"sync_topics": [pattern], "sync_members": ["a", "b"]}},
     "a rule's": lambda pattern: {
-        "rules": [{"name": "behind", "signal": "oldest_age", "limit": 5000, "scope": {"topic": pattern}, "ladder": [{"action": "warn"}]}]
+        "rules": [
+            {
+                "name": "behind",
+                "signal": "oldest_age",
+                "limit": 5000,
+                "scope": {"topic": pattern},
+                "ladder": [{"action": "warn"}],
+            }
+        ]
     },
     "ActiveMQ's": lambda pattern: {"activemq": [{"topic": pattern, "prefetch": 10}]},
     "Qpid's": lambda pattern: {"qpid": [{"topic": pattern, "depth": 1000}]},
-}  # fmt: skip
+}
 """Where a policy has patterns, as a change of it."""
 
 

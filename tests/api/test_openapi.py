@@ -1,4 +1,6 @@
-"""What every address answers is what the OpenAPI document says, byte for byte of its structure; and nothing there is HTML."""
+"""What every address answers is what the OpenAPI document says, byte for byte of its structure; and nothing
+there is HTML.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ API = [door for door in DOORS if door.path.startswith("/api/v1/")]
 
 @cache
 def contract() -> dict[str, Any]:
-    """The document, with every object that lists its properties closed: what isn't described isn't answered."""
+    """The document, with every object that lists its properties closed: what isn't described isn't
+    answered.
+    """
     made = json.loads(
         json.dumps(SchemaGenerator(api_version="v1").get_schema(request=None, public=True), default=str)
     )
@@ -156,7 +160,8 @@ def test_every_address_names_parameters_that_it_doesn_t_know(maria: Client, full
         assert all(name in fields["nonsense"][0] for name in known), str(door)
 
 
-MOMENTS = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "-1", "99999999999999", "2026-13-01T00:00:00Z", "1e400", "\0")  # fmt: skip
+MOMENTS = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "-1", "99999999999999",
+    "2026-13-01T00:00:00Z", "1e400", "\0")  # fmt: skip
 
 
 @pytest.mark.django_db
@@ -185,8 +190,10 @@ def test_numbers_in_addresses_may_be_anything(number: str, maria: Client, full: 
 
 
 @pytest.mark.parametrize("path", [
-    "/api/", "/api/v1", "/api/v1/", "/api/v1/nonsense", "/api/v2/clients", "/api/v1/clients/", "/api/v1/clients/a/b/c", "/api/v1/clients/%00",
-    "/api/v1/people/%00", "/api/v1/drafts/x", "/api/v1/%ff", "/api/v1/runs/nonsense", "/api/v1/clients?page=0", "/api/v1/audit?cursor=nonsense",
+    "/api/", "/api/v1", "/api/v1/", "/api/v1/nonsense", "/api/v2/clients", "/api/v1/clients/",
+    "/api/v1/clients/a/b/c", "/api/v1/clients/%00",
+    "/api/v1/people/%00", "/api/v1/drafts/x", "/api/v1/%ff", "/api/v1/runs/nonsense",
+    "/api/v1/clients?page=0", "/api/v1/audit?cursor=nonsense",
     "/api/v1/clients?format=html", "/api/v1/clients?instance=nonsense",
 ])  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"])

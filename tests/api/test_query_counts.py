@@ -1,6 +1,8 @@
-"""How many queries each page and endpoint asks: the same for twice as many rows, and no more than was recorded.
+"""How many queries each page and endpoint asks: the same for twice as many rows, and no more than was
+recorded.
 
-SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # records anew, in query_counts.json
+SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # records anew, in
+query_counts.json
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ from tests.support.fake_broker import make_client
 ONE = make_client("a")
 CLIENT = st.builds(
     lambda lag, health, gone: structs.replace(ONE, lag_messages=lag, health=health, gone=gone),
-    st.integers(0, 3), st.sampled_from(Health), st.dictionaries(st.sampled_from(["discarded", "expired"]), st.integers(1, 2)),
-)  # fmt: skip
+    st.integers(0, 3),
+    st.sampled_from(Health),
+    st.dictionaries(st.sampled_from(["discarded", "expired"]), st.integers(1, 2)),
+)
 CLIENTS = st.dictionaries(st.sampled_from("abcd"), CLIENT).map(
     lambda made: [structs.replace(made[name], name=name) for name in sorted(made)]
 )

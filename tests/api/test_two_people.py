@@ -1,4 +1,6 @@
-"""Two people for a run, and a plan for what takes something away: on every way on which a run can be started."""
+"""Two people for a run, and a plan for what takes something away: on every way on which a run can be
+started.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,8 @@ def heard(kind: str, facts: dict[str, str]) -> str:
 
 
 WAYS = [
-    by_event, by_event_of_an_action, by_hand, by_path, by_repetition, by_schedule, by_publish_of_hers, by_client_of_hers,
+    by_event, by_event_of_an_action, by_hand, by_path, by_repetition, by_schedule, by_publish_of_hers,
+    by_client_of_hers,
 ]  # fmt: skip
 
 

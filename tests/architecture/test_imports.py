@@ -1,4 +1,4 @@
-"""How the engine's modules hang together: no import circle, and packages that say what is in them."""
+"""Imports of the broker's modules: no import cycle, and packages that list their modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ BESIDE = re.compile(r"; (\w+): ")
 
 
 def circle_of(package: str) -> list[str]:
-    """Modules that import each other, each imported by the next, typing imports included; [] when there are none."""
+    """Return modules that import each other in a cycle, in order; [] if there is none.
+
+    Imports for typing count.
+    """
     graph = grimp.build_graph(package, cache_dir=None, exclude_type_checking_imports=False)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
@@ -33,7 +36,7 @@ def circle_of(package: str) -> list[str]:
 
 
 def modules_of(package: Path) -> set[str]:
-    """The modules and packages in a package."""
+    """Return the modules and packages of a package."""
     return {
         path.stem
         for path in package.iterdir()
@@ -89,7 +92,9 @@ FILE = re.compile(r"(?<![\w./*{])((?:\w+/)*\w+\.py)\b")
 
 
 def named_files(path: Path) -> set[str]:
-    """The Python files of the project that a source's docstrings and comments, or a document, name."""
+    """Return the Python files of the project named in a source's docstrings and comments, or in a
+    document.
+    """
     text = path.read_text()
     if path.suffix == ".py":
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)

@@ -1,4 +1,4 @@
-"""What is installed where Sluice runs is under permissive licences, and the bill of materials names all of it."""
+"""Licences of installed distributions: all permissive, and all listed in the bill of materials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from locks import BASE, RUN_TIME, Locked, locked_in
 
 
 def installed(site: Path, *metadata: str, text: str = "") -> Locked:
-    """A distribution `made` 1.0 that says this of its licence."""
+    """Install a distribution `made` 1.0 with these licence fields."""
     (home := site / "made-1.0.dist-info").mkdir()
     (home / "METADATA").write_text(
         "\n".join(("Metadata-Version: 2.1", "Name: made", "Version: 1.0", *metadata))
@@ -37,7 +37,8 @@ def test_everything_is_under_a_permissive_licence_or_an_exception_that_is_needed
     (("License: LGPL-2.1-or-later",), "", "LGPL-2.1-or-later"),
     (("License: Ours",), "", "no licence that is known"),
     (("License: BSD",), "all rights reserved", "no licence that is known"),
-    (("Classifier: License :: OSI Approved :: MIT License", "Classifier: License :: Other/Proprietary License"), "", "no licence"),
+    (("Classifier: License :: OSI Approved :: MIT License",
+            "Classifier: License :: Other/Proprietary License"), "", "no licence"),
     ((), "", "no licence that is known"),
 ])  # fmt: skip
 def test_a_licence_that_is_not_allowed_or_not_known_is_named(

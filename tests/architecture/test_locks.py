@@ -1,4 +1,6 @@
-"""What `make lock` made: every distribution pinned with its hashes, none missing on any Python that Sluice runs on."""
+"""Lock files of `make lock`: each distribution is pinned with hashes, and complete on every supported
+Python.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ EARLIER = {
     "requirements-oidc.txt": RUN_TIME[:1],
     "requirements-group.txt": RUN_TIME[:1],
 }
-"""What is installed before them."""
+"""Distributions that are installed before these locks."""
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 
 
-def wanted_in(path: Path) -> list[Requirement]:
-    """The lines of a source that name something."""
+def requirement_lines(path: Path) -> list[Requirement]:
+    """Return the lines of a requirements source that name a distribution."""
     lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith("-c ")]
 
 
 def needs_of(one: Locked, extras: set[str], python: str) -> list[Requirement]:
-    """What an installed distribution says it needs on a Python."""
+    """Return the requirements of an installed distribution on a Python version."""
     where = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])}
     needs = map(Requirement, distribution(one.name).requires or ())
     return [
@@ -42,7 +44,7 @@ def needs_of(one: Locked, extras: set[str], python: str) -> list[Requirement]:
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_a_lock_pins_what_its_source_names_and_nothing_says_where_it_comes_from(path: Path) -> None:
     locked = {one.name: one for one in locked_in(path)}
-    for wanted in wanted_in(path.with_suffix(".in")):
+    for wanted in requirement_lines(path.with_suffix(".in")):
         assert str(wanted.specifier) == f"=={locked[canonicalize_name(wanted.name)].version}", wanted
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for each in locked.values() for one in each.hashes)
     assert "://" not in path.read_text(encoding="utf-8")
@@ -61,7 +63,7 @@ def test_a_lock_has_what_its_distributions_need(path: Path, python: str) -> None
     }
     extras: dict[str, set[str]] = {}
     for name in names:
-        for wanted in wanted_in((BASE / name).with_suffix(".in")):
+        for wanted in requirement_lines((BASE / name).with_suffix(".in")):
             extras.setdefault(canonicalize_name(wanted.name), set()).update(wanted.extras)
     todo = [one for one in locked_in(path) if one.applies and there.get(one.name) == one.version]
     assert todo

@@ -1,4 +1,6 @@
-"""Every exit for text goes through `broker_core.safe_text`: nothing else prints, writes CSV or makes mail."""
+"""All text output goes through `broker_core.safe_text`: no other module prints, writes CSV or builds
+mails.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MAP = {"modules": {"a": "notice"}, "names": [["Told", "Notice"], ["went", "on_cl
 
 
 def compare(tmp_path: Path, after: str) -> subprocess.CompletedProcess[str]:
-    """Run the tool over a module and what became of it."""
+    """Run the tool over a module before and after a change."""
     for directory, name, text in (("old", "a.py", BEFORE), ("new", "notice.py", after)):
         (tmp_path / directory).mkdir()
         (tmp_path / directory / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Bookmarks: every text form, and what is refused."""
+"""Bookmarks: every text form, and invalid texts."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ async def take(subscription: object, number: int, seconds: float = 20.0) -> list
     raise AssertionError(f"the subscription ended after {len(bodies)} records")
 
 
-def numbered(first: int, last: int) -> list[bytes]:
+def numbered_bodies(first: int, last: int) -> list[bytes]:
     return [b'{"n":%d}' % number for number in range(first, last)]
 
 
@@ -39,19 +39,19 @@ async def test_published_records_reach_a_live_subscriber_once_and_in_order(tmp_p
         ):
             subscription = await reader.subscribe("orders.>")
             for start in range(0, 1_000, 100):
-                await writer.publish_many("orders.eu", numbered(start, start + 100))
+                await writer.publish_many("orders.eu", numbered_bodies(start, start + 100))
             await writer.flush()
-            assert await take(subscription, 1_000) == numbered(0, 1_000)
+            assert await take(subscription, 1_000) == numbered_bodies(0, 1_000)
 
 
 async def test_a_replay_from_epoch_goes_over_into_live_without_gap_or_repeat(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("a", numbered(0, 500))
+        await writer.publish_many("a", numbered_bodies(0, 500))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("a", bookmark="0")
-            await writer.publish_many("a", numbered(500, 1_000))
-            assert await take(subscription, 1_000) == numbered(0, 1_000)
+            await writer.publish_many("a", numbered_bodies(500, 1_000))
+            assert await take(subscription, 1_000) == numbered_bodies(0, 1_000)
 
 
 async def test_a_filter_delivers_the_matching_records_alone(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_filter_delivers_the_matching_records_alone(tmp_path: Path) -> N
             AsyncClient(address_of(broker), "writer") as writer,
         ):
             live = await reader.subscribe("a", filter="/n % 10 = 3")
-            await writer.publish_many("a", numbered(0, 100))
+            await writer.publish_many("a", numbered_bodies(0, 100))
             wanted = [b'{"n":%d}' % n for n in range(3, 100, 10)]
             assert await take(live, 10) == wanted
             replayed = await reader.subscribe("a", filter="/n % 10 = 3", bookmark="0", id="replay")
@@ -92,8 +92,8 @@ async def test_topics_that_are_not_journaled_are_delivered_live_and_not_replayed
         ):
             live = await reader.subscribe("scratch.a")
             before = broker.engine.journal.next_sequence
-            await writer.publish_many("scratch.a", numbered(0, 10))
-            assert await take(live, 10) == numbered(0, 10)
+            await writer.publish_many("scratch.a", numbered_bodies(0, 10))
+            assert await take(live, 10) == numbered_bodies(0, 10)
             assert broker.engine.journal.next_sequence == before
 
 
@@ -105,23 +105,23 @@ async def test_republished_messages_are_acknowledged_and_stored_once_also_after_
     for attempt in range(2):
         async with running_broker(tmp_path) as broker:
             raw = await RawClient.connect(broker, "writer", session=7)
-            await raw.publish("a", numbered(0, 10), first=1)
-            assert (await raw.until("persisted"))["sequence"] == 10
-            await raw.publish("a", numbered(5, 15), first=6)
-            assert (await raw.until("persisted"))["sequence"] == 15
+            await raw.publish("a", numbered_bodies(0, 10), first=1)
+            assert (await raw.read_until("persisted"))["sequence"] == 10
+            await raw.publish("a", numbered_bodies(5, 15), first=6)
+            assert (await raw.read_until("persisted"))["sequence"] == 15
             raw.close()
             async with AsyncClient(address_of(broker), "reader") as reader:
                 subscription = await reader.subscribe("a", bookmark="0")
-                assert await take(subscription, 15) == numbered(0, 15), f"attempt {attempt}"
+                assert await take(subscription, 15) == numbered_bodies(0, 15), f"attempt {attempt}"
 
 
-async def test_a_second_client_of_a_name_replaces_the_first_which_is_told(tmp_path: Path) -> None:
+async def test_a_second_client_of_a_name_replaces_the_first_with_a_notice(tmp_path: Path) -> None:
     from tests.support.raw import RawClient
 
     async with running_broker(tmp_path) as broker:
         first = await RawClient.connect(broker, "twin")
         await RawClient.connect(broker, "twin")
-        assert (await first.until("closing"))["code"] == "client_replaced"
+        assert (await first.read_until("closing"))["code"] == "client_replaced"
 
 
 async def test_a_client_that_stops_reading_is_offlined_by_reference_and_gets_everything_when_it_reads(
@@ -195,9 +195,9 @@ async def test_first_command_must_be_a_logon(tmp_path: Path) -> None:
 
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.open(broker)
-        raw.command({"c": "subscribe", "id": "s", "topic": "a"})
-        assert (await raw.until("error"))["code"] == "not_logged_on"
-        assert (await raw.until("closing"))["code"] == "not_logged_on"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        assert (await raw.read_until("error"))["code"] == "not_logged_on"
+        assert (await raw.read_until("closing"))["code"] == "not_logged_on"
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0" * 64])
@@ -207,7 +207,7 @@ async def test_malformed_frames_are_answered_with_an_error_and_closed(tmp_path: 
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "bad")
         raw.write(garbage)
-        assert (await raw.until("error"))["code"] in ("bad_frame", "frame_too_large")
+        assert (await raw.read_until("error"))["code"] in ("bad_frame", "frame_too_large")
 
 
 async def test_own_events_are_journaled_for_the_pipeline(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ async def test_failing_statistics_end_neither_heartbeats_nor_leases(
     async with running_broker(tmp_path) as broker:
         monkeypatch.setattr(broker.statistics, "sample_second", fail)
         raw = await RawClient.open(broker)
-        raw.command({"c": "logon", "name": "patient", "heartbeat_ms": 1_000})
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})
-        assert await raw.until("heartbeat")
-        assert (await raw.until("cancelled"))["id"] == "s"
+        raw.send_command({"c": "logon", "name": "patient", "heartbeat_ms": 1_000})
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})
+        assert await raw.read_until("heartbeat")
+        assert (await raw.read_until("cancelled"))["id"] == "s"
 
 
 async def test_a_policy_whose_transport_this_machine_cannot_open_shuts_nobody_out(tmp_path: Path) -> None:

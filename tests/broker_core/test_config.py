@@ -48,8 +48,8 @@ def test_a_transport_takes_the_instances_client_policy_where_it_says_nothing() -
     made = document(client_policy={"client_max_capacity": 20, "client_message_age_limit_ms": 1_000})
     made["transports"][0]["client_policy"] = {"client_max_capacity": 70}
     policy = PolicyDocument.from_dict(made)
-    assert policy.client_policy_of("tcp") == ClientPolicy(70, 1_000)
-    assert policy.client_policy_of("websocket") == ClientPolicy(20, 1_000)
+    assert policy.client_policy_for("tcp") == ClientPolicy(70, 1_000)
+    assert policy.client_policy_for("websocket") == ClientPolicy(20, 1_000)
 
 
 def test_an_instance_without_a_capacity_has_amps_default() -> None:

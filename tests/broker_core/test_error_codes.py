@@ -1,4 +1,4 @@
-"""The table of codes is total: what the source raises and replies stands in it, and nothing else does."""
+"""The error code table is complete: it lists exactly the codes that the source raises and sends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _error_classes() -> frozenset[str]:
 
 @cache
 def _takers() -> dict[str, set[int]]:
-    """Functions with a parameter `code` that is a text, and where it stands: `self` isn't counted."""
+    """Return functions with a string parameter `code`, with its position; `self` isn't counted."""
     takers: dict[str, set[int]] = defaultdict(set)
     for _, node in _nodes(ast.FunctionDef):
         assert isinstance(node, ast.FunctionDef)
@@ -74,7 +74,8 @@ def _takers() -> dict[str, set[int]]:
         for one in node.args.args:
             if one.arg == "code" and one.annotation is not None and "str" in ast.unparse(one.annotation):
                 takers[node.name].add(names.index("code"))
-    # Constructors are found as classes; `from_dict` reads what another process reported; much is called `add`, and the one that
+    # Constructors are found as classes; `from_dict` reads what another process reported; much is called
+    # `add`, and the one that
     # takes a code counts errors that were made elsewhere.
     return {name: places for name, places in takers.items() if name not in ("__init__", "from_dict", "add")}
 
@@ -95,7 +96,7 @@ def _texts(expression: ast.expr) -> list[str]:
 
 
 def _handed_on(node: ast.Call) -> list[ast.expr]:
-    """The expressions for a code in a call of something that takes one."""
+    """Return the expressions for a code in calls of functions that take one."""
     return _argument(node, _takers().get(ast.unparse(node.func).split(".")[-1], set()))
 
 
@@ -158,7 +159,7 @@ def test_every_code_of_the_table_is_in_the_source() -> None:
 
 
 def test_a_code_that_is_made_is_written_out_or_handed_on() -> None:
-    """Else the two tests above would look past it."""
+    """Otherwise the two tests above would miss it."""
     handed_on = re.compile(r"code|\w+(\.\w+)*\.code|\w+(\.\w+)*\.reason\.value|told\['code'\]")
     for path, node in _nodes(ast.Call):
         assert isinstance(node, ast.Call)
@@ -167,8 +168,10 @@ def test_a_code_that_is_made_is_written_out_or_handed_on() -> None:
             assert _texts(expression) or handed_on.fullmatch(text), f"{path}:{node.lineno}: {text}"
 
 
-def test_who_is_told_is_who_can_be() -> None:
-    """The client library's errors are told its application, the engine's ClientErrors a client, others an operator."""
+def test_error_audiences_match_their_raising_modules() -> None:
+    """The client library's errors reach its application, the broker's ClientErrors a client, others an
+    operator.
+    """
     for path, node in _nodes(ast.Call):
         assert isinstance(node, ast.Call)
         name = ast.unparse(node.func).split(".")[-1]
@@ -183,7 +186,7 @@ def test_who_is_told_is_who_can_be() -> None:
 
 
 @pytest.mark.parametrize("kind", list(_rest_framework()), ids=lambda kind: kind.__name__)
-def test_what_the_rest_framework_answers_is_in_the_table(kind: type[exceptions.APIException]) -> None:
+def test_error_codes_of_the_rest_framework_are_in_the_table(kind: type[exceptions.APIException]) -> None:
     assert CODES[kind.default_code].status == kind.status_code
 
 
@@ -205,7 +208,7 @@ def test_close_numbers_are_unique_private_and_found_both_ways() -> None:
     assert code_from_close_number(1000) is None is code_from_close_number(4999)
 
 
-def test_who_was_replaced_stays_away_and_who_was_slow_comes_back() -> None:
+def test_replaced_clients_do_not_reconnect_and_slow_ones_do() -> None:
     assert is_permanent("client_replaced") and reconnect_after_ms("client_replaced") is None
     assert not is_permanent("slow_client_disk") and reconnect_after_ms("slow_client_disk") == 1_000
     assert not is_permanent("from_a_newer_broker") and not is_permanent("bad_filter")

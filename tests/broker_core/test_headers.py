@@ -1,4 +1,6 @@
-"""A header's escapes: whatever is escaped reads back, and what is no escape of the version is refused by its sign."""
+"""Escapes in headers: escaping round-trips, and an invalid escape of the version is refused by its
+character.
+"""
 
 from __future__ import annotations
 

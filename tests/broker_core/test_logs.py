@@ -1,4 +1,6 @@
-"""The log costs nothing else: nobody waits for its reader, and a fault that lasts doesn't fill it."""
+"""Logging does not slow down the broker: no code waits for the log's reader, and a lasting fault does not
+fill the log.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import sys
 import pytest
 import structlog
 
-from broker_core.logs import MAX_ALIKE, LogPipe, RepeatedLineFilter
+from broker_core.logs import MAX_SIMILAR_LINES, LogPipe, RepeatedLineFilter
 from tests.support.broker_process import full_pipe
 from tests.support.manual_clock import ManualClock
 
 
-def test_what_nobody_reads_is_dropped_counted_and_said_and_the_rest_is_whole_and_in_order():
+def test_unread_log_lines_are_dropped_and_counted_and_the_rest_stays_in_order():
     reading, writing = full_pipe()
-    pipe = LogPipe(writing, most_bytes=1_000)
+    pipe = LogPipe(writing, max_bytes=1_000)
     for number in range(30):
         assert pipe.write(f"{number:99d}\n") == 100
     assert pipe.dropped == 20
@@ -50,13 +52,13 @@ def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
                 continue
         return made
 
-    assert said("spool_failed") == [None] * MAX_ALIKE
+    assert said("spool_failed") == [None] * MAX_SIMILAR_LINES
     assert said("spool_failed") == []
-    assert said("logon_refused") == [None] * MAX_ALIKE, "another kind has its own number"
-    clock.passes(60)
-    assert said("spool_failed") == [80, *[None] * (MAX_ALIKE - 1)]
-    clock.passes(600)
-    assert said("spool_failed") == [30, *[None] * (MAX_ALIKE - 1)]
+    assert said("logon_refused") == [None] * MAX_SIMILAR_LINES, "another kind has its own number"
+    clock.advance(60)
+    assert said("spool_failed") == [80, *[None] * (MAX_SIMILAR_LINES - 1)]
+    clock.advance(600)
+    assert said("spool_failed") == [30, *[None] * (MAX_SIMILAR_LINES - 1)]
 
 
 def test_a_traceback_has_no_values(capfd: pytest.CaptureFixture[str]):
@@ -80,6 +82,6 @@ def test_libraries_lines_are_of_a_kind_by_their_text_without_its_values():
     def passes(text: str, *values: object, line: int = 1) -> bool:
         return repeats.filter(logging.LogRecord("asyncio", logging.ERROR, "x.py", line, text, values, None))
 
-    assert [passes("accept: %s", number) for number in range(30)].count(True) == MAX_ALIKE
-    assert [passes(f"made before {number}", line=7) for number in range(30)].count(True) == MAX_ALIKE
+    assert [passes("accept: %s", number) for number in range(30)].count(True) == MAX_SIMILAR_LINES
+    assert [passes(f"made before {number}", line=7) for number in range(30)].count(True) == MAX_SIMILAR_LINES
     assert passes("made before 1", line=8)

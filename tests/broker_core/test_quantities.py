@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from broker_core.errors import ClientError
 from broker_core.quantities import (
     BYTES,
-    LONGEST_NS,
+    MAX_INTERVAL_NS,
     NANOSECONDS,
     NS_PER_MS,
     format_interval,
@@ -98,8 +98,8 @@ def test_a_client_may_ask_for_a_millisecond_to_a_day(text: str) -> None:
     assert (refused.value.code, refused.value.details) == ("bad_interval", {"field": "conflation"})
     assert [parse_client_interval(edge, "x") for edge in ("1ms", "24h", "1d")] == [
         NS_PER_MS,
-        LONGEST_NS,
-        LONGEST_NS,
+        MAX_INTERVAL_NS,
+        MAX_INTERVAL_NS,
     ]
 
 

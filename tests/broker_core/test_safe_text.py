@@ -60,8 +60,10 @@ def test_a_body_of_any_bytes_is_one_line(body: bytes) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**60),
+        2**60) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner,
+        max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3),
     max_leaves=10,
 )  # fmt: skip
 
@@ -99,7 +101,7 @@ def test_a_formula_is_a_text(text: str) -> None:
 @pytest.mark.parametrize("text", ["x;=2+5", "x; =1", "a;b;@SUM(1)", ";;-1", "x;\uff1d1", "1;\u3000+1"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_formula_behind_a_semicolon_is_a_text(text: str, nested: bool) -> None:
-    """Spreadsheets whose list separator is a semicolon split there, within quotes that began earlier too."""
+    """Spreadsheets with a semicolon as list separator split there, also within earlier quotes."""
     cell = str(to_csv_cell({"data": text} if nested else text))
     assert not any(part.lstrip().startswith(tuple("=+-@\uff1d")) for part in cell.split(";")), cell
     if nested:

@@ -1,4 +1,4 @@
-"""What is done after an undone record: intervals that say of each sequence whether it was added."""
+"""Sequence sets: intervals of processed records beyond an unprocessed one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_they_hold_what_was_added_and_isnt_dropped(intervals: list[tuple[int, in
     assert found == sorted(found)
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found)), "apart"
     assert list(SequenceSet(to_intervals(np.array(sorted(model), np.uint64)))) == found
-    ranges.remove_upto(dropped)
+    ranges.remove_through(dropped)
     sequences = np.arange(dropped + 1, 80, dtype=np.uint64)
     left = sorted(n for n in model if n > dropped)
     assert [int(one) for one in sequences[ranges.contains(sequences)]] == left
@@ -45,7 +45,7 @@ def test_they_hold_nothing_of_what_was_removed(
 
 
 def test_there_is_a_bound() -> None:
-    ranges = SequenceSet(most=2)
+    ranges = SequenceSet(max_ranges=2)
     assert [ranges.add(one, one) for one in (2, 4, 8)] == [True, True, False]
     assert ranges.add(3, 3), "what touches another needs no room"
     assert list(ranges) == [(2, 4)]

@@ -1,5 +1,7 @@
-"""Every page of the console, once: for the tests of every page and for the screenshots. tests/console/views/test_every_address.py
-fails when an address that answers HTML to GET stands in none of these."""
+"""Every page of the console, once: for the tests of every page and for the screenshots.
+tests/console/views/test_every_address.py fails when an address that answers HTML to GET stands in none of
+these.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ OF_MACHINES: Final = (
 """With a group and links to other sites, while a member is away (tests/support/machines.py)."""
 ABSENT: Final = ("/clients/nobody-at-all/", "/no/such/page/")
 FAILING: Final = ("/fails/", "/fails/database/")
-"""Internal error of the console (500) and a database that is away (503): addresses of tests/support/console_urls.py alone."""
+"""Internal error of the console (500) and a database that is away (503): addresses of
+tests/support/console_urls.py alone.
+"""
 LOGIN: Final = "/login/"
 SECOND_FACTOR: Final = "/login/second-factor/"
 """Before a session; test_account.py sees both, in every state."""

@@ -1,4 +1,6 @@
-"""One's own account in a browser: a new password, an authenticator app, a login with its code, and the way back when the app is lost."""
+"""One's own account in a browser: a new password, an authenticator app, a login with its code, and the way
+back when the app is lost.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class App:
 
 @contextmanager
 def browser_of(chromium: Browser, console: Console) -> Iterator[Page]:
-    """A browser of one's own. What the console refuses is a message there, so script errors alone are problems."""
+    """A browser of one's own.
+
+    What the console refuses is a message there, so script errors alone are problems.
+    """
     context, problems = (
         chromium.new_context(base_url=console.address, viewport={"width": 1440, "height": 900}),
         [],

@@ -1,4 +1,6 @@
-"""The editor of actions in a browser: by keyboard, with the next firings while one types, and the plan before the run."""
+"""The editor of actions in a browser: by keyboard, with the next firings while one types, and the plan before
+the run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The jobs that an operator does in a hurry, each in so many acts: a click, a field that is filled, a key that is pressed.
+"""The jobs that an operator does in a hurry, each in so many acts: a click, a field that is filled, a key
+that is pressed.
 
 What is counted is what hands do; `Hands` is the only way to do anything here.
 """

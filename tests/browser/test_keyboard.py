@@ -1,4 +1,6 @@
-"""The jobs of test_jobs.py by the keyboard alone: one can see where one is at each step, and nothing holds one fast."""
+"""The jobs of test_jobs.py by the keyboard alone: one can see where one is at each step, and nothing holds
+one fast.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ FOCUS = """() => {
     said: at.outerHTML.slice(0, 160),
     lost: at === document.body,
     ringed: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0,
-    seen: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
+    seen: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight
+      && box.right > 0 && box.left < innerWidth,
   };
 }"""
 
 
 class Keys:
-    """Keys and nothing else. An act is a field that is written, an option that is chosen, or a key that does something; moves
-    are what leads from one to the next."""
+    """Keys and nothing else.
+
+    An act is a field that is written, an option that is chosen, or a key that does something; moves are what
+    leads from one to the next.
+    """
 
     def __init__(self, page: Page) -> None:
         self.page = page

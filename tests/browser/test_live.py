@@ -1,4 +1,6 @@
-"""The live pages: snapshot and deltas, the order that is held under a hand, pause, stale, filters in the URL."""
+"""The live pages: snapshot and deltas, the order that is held under a hand, pause, stale, filters in the
+URL.
+"""
 
 from __future__ import annotations
 
@@ -193,16 +195,22 @@ def test_deltas_lead_to_what_a_fresh_snapshot_says(page: Page) -> None:
     assert page.evaluate("""async () => {
         const { Feed } = await import("/static/js/feed.js");
         const feed = new Feed("/live/", "test");
-        const a = { name: "a", lag_messages: 1 }, b = { name: "b", lag_messages: 2 }, c = { name: "c", lag_messages: 3 };
+        const a = { name: "a", lag_messages: 1 }, b = { name: "b", lag_messages: 2 };
+        const c = { name: "c", lag_messages: 3 };
         feed.apply({ type: "snapshot", seq: 1, at: 1000, status: { revision: 1 }, clients: [a, b] });
-        feed.apply({ type: "delta", seq: 2, at: 2000, status: { revision: 2 }, changed: [{ ...a, lag_messages: 9 }, c], removed: ["b"] });
+        feed.apply({
+            type: "delta", seq: 2, at: 2000, status: { revision: 2 },
+            changed: [{ ...a, lag_messages: 9 }, c], removed: ["b"],
+        });
         const follows = feed.apply({ type: "decision", seq: 3, decision: { client: "a" } });
         const gap = feed.apply({ type: "delta", seq: 9, at: 3000, status: {}, changed: [], removed: ["a"] });
         return { clients: [...feed.clients.values()], revision: feed.broker.revision, follows, gap };
     }""") == {
         "clients": [{"name": "a", "lag_messages": 9}, {"name": "c", "lag_messages": 3}],
-        "revision": 2, "follows": True, "gap": False,
-    }  # fmt: skip
+        "revision": 2,
+        "follows": True,
+        "gap": False,
+    }
 
 
 def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None:
@@ -211,20 +219,27 @@ def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None
         const { feed } = await import("/static/js/shell.js");
         const asked = [];
         feed.look = (want) => asked.push(want);
-        // What the server says of its 18 clients would come between: this connection ends, and no other opens.
+        // Snapshots of the server's 18 clients would interfere: close this connection, and open no other.
         window.WebSocket = class extends EventTarget { static OPEN = 1; readyState = 0; };
         const over = new Promise((done) => feed.socket.addEventListener("close", done));
         feed.socket.close();
         await over;
-        const window_ = (offset) => Array.from({ length: 100 }, (_, i) => ({ name: `c${offset + i}`, delivery: "live", health: "keeps up", lag_messages: 1, lag_ms: 1 }));
-        const told = (offset) => ({ type: "snapshot", seq: 1, at: Date.now(), status: {}, total: 10000, totals: { clients: 10000, delivery: {}, health: {} }, order: window_(offset).map((one) => one.name), clients: window_(offset) });
+        const window_ = (offset) => Array.from({ length: 100 }, (_, i) => ({
+            name: `c${offset + i}`, delivery: "live", health: "keeps up", lag_messages: 1, lag_ms: 1,
+        }));
+        const told = (offset) => ({
+            type: "snapshot", seq: 1, at: Date.now(), status: {}, total: 10000,
+            totals: { clients: 10000, delivery: {}, health: {} },
+            order: window_(offset).map((one) => one.name), clients: window_(offset),
+        });
         feed.apply(told(0));
         const rows = () => document.querySelectorAll("#clients tbody tr[data-name]").length;
         const first = rows(), tall = document.documentElement.scrollHeight > 10000 * 25;
         scrollTo(0, 140000);
         while (!(asked.at(-1)?.offset > 4000)) await new Promise((done) => setTimeout(done, 20));
         const wanted = asked.at(-1);
-        return { first, tall, view: wanted.view, near: wanted.offset > 4000 && wanted.offset < 6000, limit: wanted.limit };
+        const near = wanted.offset > 4000 && wanted.offset < 6000;
+        return { first, tall, view: wanted.view, near, limit: wanted.limit };
     }""") == {"first": 100, "tall": True, "view": "clients", "near": True, "limit": 57}
 
 
@@ -244,7 +259,11 @@ def test_where_websockets_are_cut_pages_go_on_by_asking(page: Page) -> None:
     page.add_init_script("""
         window.WebSocket = class extends EventTarget {
             static OPEN = 1;
-            constructor() { super(); this.readyState = 3; setTimeout(() => this.dispatchEvent(new CloseEvent("close", { code: 1006 })), 10); }
+            constructor() {
+                super();
+                this.readyState = 3;
+                setTimeout(() => this.dispatchEvent(new CloseEvent("close", { code: 1006 })), 10);
+            }
         };
     """)
     page.goto("/clients/")

@@ -1,4 +1,6 @@
-"""A console over several machines in a browser: the chooser, the brokers' table, a group whose members come and go, links in each state."""
+"""A console over several machines in a browser: the chooser, the brokers' table, a group whose members come
+and go, links in each state.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.support.consoles import running_console
 
 Happens = Callable[[str], None]
 SEEN_MS = 30_000
-"""In which a page says what has happened; it looks each two or five seconds, on a machine that may be busy."""
+"""In which a page says what has happened; it looks each two or five seconds, on a machine that may be
+busy.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +233,7 @@ def test_every_page_of_a_console_with_a_group_and_links_fits(page: Page, width: 
         if path == "/clients/" and width > 400:
             names = page.locator("#clients td.first")
             cut = names.evaluate_all(
-                "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.innerText)"
+                "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth)"
+                ".map((cell) => cell.innerText)"
             )
             assert cut == []

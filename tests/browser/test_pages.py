@@ -1,4 +1,6 @@
-"""What holds for every page in a browser: no script errors, nothing refused by the CSP, accessible, no sideways scroll."""
+"""What holds for every page in a browser: no script errors, nothing refused by the CSP, accessible, no
+sideways scroll.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.browser.pages import ABSENT, DRAFT_PARTS, FAILING, FURTHER, LOGIN, PA
 AXE = Path(__file__).parent / "vendor" / "axe-core-4.14.1" / "axe.min.js"
 RUN_AXE = """async () => {
   const found = await axe.run({ resultTypes: ["violations"] });
-  return found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(" ") + " " + node.failureSummary).join(" | ")}`);
+  const summary = (node) => node.target.join(" ") + " " + node.failureSummary;
+  return found.violations.map((one) => `${one.id}: ${one.nodes.map(summary).join(" | ")}`);
 }"""
 
 

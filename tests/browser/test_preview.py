@@ -1,4 +1,6 @@
-"""A rule on the page before a real broker: recorded only needs no tick, carried out does, and then it is done."""
+"""A rule on the page before a real broker: recorded only needs no tick, carried out does, and then it is
+done.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A STOMP transport's settings, changed on the pages of a draft before a real broker, and what a client of it sees then."""
+"""A STOMP transport's settings, changed on the pages of a draft before a real broker, and what a client of it
+sees then.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,11 @@ def test_what_a_draft_sets_a_client_sees_when_it_is_published(page: Page) -> Non
     page.get_by_role("link", name="Add a transport").click()
     kind, resume = page.get_by_label("Kind", exact=True), page.locator("[name=resume]")
     origins = page.locator("[name=origins]")
-    for chosen, shown, hidden in (("tcp", (), (resume, origins)), ("stomp", (resume,), (origins,)), ("stomp-ws", (resume, origins), ())):  # fmt: skip
+    for chosen, shown, hidden in (
+        ("tcp", (), (resume, origins)),
+        ("stomp", (resume,), (origins,)),
+        ("stomp-ws", (resume, origins), ()),
+    ):
         kind.select_option(chosen)
         for field in shown:
             expect(field).to_be_visible()

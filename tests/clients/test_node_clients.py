@@ -1,4 +1,4 @@
-"""@stomp/stompjs and stompit under Node, as their makers publish them, against a real broker process."""
+"""@stomp/stompjs and stompit under Node, as published, against a real broker process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def ports() -> Iterator[dict[str, int]]:
         yield found
 
 
-async def lines_of(*words: str) -> list[str]:
-    """What a program says, which must end well."""
+async def run_program(*words: str) -> list[str]:
+    """Run a program that must succeed; return the lines it prints."""
     process = await asyncio.create_subprocess_exec(
         "node", *words, cwd=NODE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -46,7 +46,7 @@ async def lines_of(*words: str) -> list[str]:
 async def test_stompjs_has_all_it_asks_for_and_is_back_after_an_error(
     ports: dict[str, int], kind: str
 ) -> None:
-    said = await lines_of("stompjs.mjs", f"ws://127.0.0.1:{ports['stomp-ws']}/ws", kind)
+    said = await run_program("stompjs.mjs", f"ws://127.0.0.1:{ports['stomp-ws']}/ws", kind)
     assert said == [
         "connected 1.2",
         rf'message "grün\u0000" "c\nd\\" /topic/js.{kind}',
@@ -60,7 +60,7 @@ async def test_stompjs_has_all_it_asks_for_and_is_back_after_an_error(
 
 
 async def test_stompit_fails_over_and_has_all_it_asks_for(ports: dict[str, int]) -> None:
-    said = await lines_of("stompit.cjs", str(ports["stomp"]))
+    said = await run_program("stompit.cjs", str(ports["stomp"]))
     assert [line for line in said if line != "receipt"] == [
         "connected",
         "message zero red",

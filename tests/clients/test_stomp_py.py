@@ -1,4 +1,4 @@
-"""stomp.py as its makers publish it, against a real broker."""
+"""stomp.py, as published, against a real broker."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.stomp_client import port_of, stomp_policy
 KINDS = {"1.0": stomp.Connection10, "1.1": stomp.Connection11, "1.2": stomp.Connection12}
 
 
-class Heard(stomp.ConnectionListener):  # type: ignore[misc]
-    """What a connection was told, in order."""
+class RecordingListener(stomp.ConnectionListener):  # type: ignore[misc]
+    """A listener that records its callbacks in order."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[Any] = queue.Queue()
@@ -55,8 +55,8 @@ Connect = Callable[..., Any]
 
 
 @contextmanager
-def served(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[BrokerThread, Connect]]:
-    """A broker, and how connections to it are made: each has its `heard`."""
+def stomp_broker(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[BrokerThread, Connect]]:
+    """Run a broker; yield it and a function that makes connections, each with its `heard`."""
     made: list[Any] = []
     with broker_thread(home / "home", policy or stomp_policy(), home / "control.sock") as thread:
 
@@ -64,7 +64,7 @@ def served(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[B
             ports = [*before, ("127.0.0.1", port_of(thread.broker))]
             beats = {"heartbeats": options.pop("heartbeats")} if "heartbeats" in options else {}
             connection = KINDS[version](ports, **beats)
-            connection.heard = Heard()
+            connection.heard = RecordingListener()
             connection.set_listener("", connection.heard)
             connection.connect(wait=True, **options)
             made.append(connection)
@@ -80,7 +80,7 @@ def served(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[B
 
 @pytest.mark.parametrize("version", KINDS)
 def test_it_publishes_and_subscribes_in_every_version(tmp_path: Path, version: str) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect(version)
         one.subscribe("/topic/a.*", id=1, ack="auto")
         one.send("/topic/a.b", "grün\n", content_type="text/plain", receipt="sent")
@@ -92,7 +92,7 @@ def test_it_publishes_and_subscribes_in_every_version(tmp_path: Path, version: s
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_acknowledgements_move_its_window(tmp_path: Path, version: str) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect(version)
         one.subscribe("/topic/a", id="s", ack="client-individual", headers={"prefetch-count": "1"})
         for body in ("1", "2", "3"):
@@ -108,7 +108,7 @@ def test_acknowledgements_move_its_window(tmp_path: Path, version: str) -> None:
 
 
 def test_transactions_are_kept_back_until_they_are_committed(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect()
         one.subscribe("/topic/a", id="s")
         for name, end in (("t", one.abort), ("u", one.commit)):
@@ -128,7 +128,7 @@ def test_transactions_are_kept_back_until_they_are_committed(tmp_path: Path) -> 
     ],
 )
 def test_a_durable_subscription_brings_what_came_meanwhile(tmp_path: Path, kept: dict[str, str]) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         who = (
             {"headers": {"client-id": "app"}}
             if "durable" not in kept
@@ -146,7 +146,7 @@ def test_a_durable_subscription_brings_what_came_meanwhile(tmp_path: Path, kept:
 
 
 def test_selectors_and_replays(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect()
         for number in range(4):
             one.send("/topic/a", str(number), headers={"n": str(number)}, receipt=str(number))
@@ -156,7 +156,7 @@ def test_selectors_and_replays(tmp_path: Path) -> None:
 
 
 def test_heart_beats_hold_an_idle_connection(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect(heartbeats=(1_000, 1_000))
         with pytest.raises(queue.Empty):
             one.heard.ends.get(timeout=5)
@@ -168,7 +168,7 @@ def test_it_fails_over_and_shows_who_it_is(tmp_path: Path) -> None:
     policy = replace(
         policy, access=AccessSettings(users=(UserSettings("guest", password=hash_password("guest")),))
     )
-    with served(tmp_path, policy) as (_, connect):
+    with stomp_broker(tmp_path, policy) as (_, connect):
         one = connect(before=(("127.0.0.1", 1),), username="guest", passcode="guest")
         one.subscribe("/topic/a", id="s")
         one.send("/topic/a", "1")
@@ -177,8 +177,8 @@ def test_it_fails_over_and_shows_who_it_is(tmp_path: Path) -> None:
             connect(username="guest", passcode="wrong")
 
 
-def test_a_slow_one_is_told_why_and_then_closed(tmp_path: Path) -> None:
-    with served(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as (_, connect):
+def test_a_slow_client_gets_the_reason_and_is_closed(tmp_path: Path) -> None:
+    with stomp_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as (_, connect):
         slow, other = connect(), connect()
         slow.subscribe("/topic/t", id="s", ack="client", headers={"prefetch-count": "2"})
         for number in range(20):
@@ -192,10 +192,12 @@ def test_a_slow_one_is_told_why_and_then_closed(tmp_path: Path) -> None:
 def _slow_and_back(
     home: Path, resume: ResumeFrom, ack: str = "client-individual"
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """A client acknowledges 0 and 1, is closed for being slow, and subscribes again as it did: what it is given then, up to the
-    first message that came when it was back. Messages are large, as a replay brings some 16 KiB at once."""
+    """Return the messages delivered after a slow client was closed and subscribed again.
+
+    The client acknowledges 0 and 1 before. Messages are large, since a replay delivers some 16 KiB at once.
+    """
     policy = stomp_policy(policy_with(rule("disconnect")), resume=resume)
-    with served(home, policy) as (_, connect):
+    with stomp_broker(home, policy) as (_, connect):
         slow, other = connect(), connect()
 
         def subscribe(connection: Any) -> None:
@@ -219,7 +221,7 @@ def _slow_and_back(
         assert slow.heard.errors.get(timeout=20).headers["message"] == "slow_client_backlog"
         assert slow.heard.ends.get(timeout=20) == "disconnected"
         send("away")
-        slow.heard = Heard()
+        slow.heard = RecordingListener()
         slow.set_listener("", slow.heard)
         slow.connect(wait=True)
         subscribe(slow)
@@ -243,7 +245,7 @@ def test_a_slow_one_that_comes_back_as_it_was_gets_what_it_had_not_acknowledged(
     assert [one["redelivered"] for one in headers] == ["true"] * 4 + ["false"] * 10
 
 
-def test_a_slow_one_that_comes_back_is_told_what_it_missed_and_can_ask_for_it(tmp_path: Path) -> None:
+def test_a_slow_client_that_reconnects_learns_its_gap_and_can_replay_it(tmp_path: Path) -> None:
     bodies, headers = _slow_and_back(tmp_path, ResumeFrom.NOW)
     assert bodies == ["live"]
     assert headers[0]["x-sluice-missed"] == "[test-1|3|:test-1|15|]"

@@ -1,4 +1,4 @@
-"""@stomp/stompjs as its makers publish it, in Chromium, against a real broker process: a page of another origin."""
+"""@stomp/stompjs, as published, in Chromium, against a real broker process from a page of another origin."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(path.read_bytes() if path is not None else b"")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def origin() -> Iterator[str]:
-    """Of the page."""
+    """Serve the page; yield its origin."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -55,7 +55,7 @@ def origin() -> Iterator[str]:
 
 @pytest.fixture
 def page(origin: str) -> Iterator[Page]:
-    """A page that has loaded the client; no script error may have come when the test is over."""
+    """Load the client in a page; fail at the end if a script error occurred."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         made, problems = browser.new_page(), []
@@ -72,9 +72,7 @@ def policy(origin: str, port: int = 0) -> PolicyDocument:
     return replace(policy_with(rule("disconnect")), transports=(transport,))
 
 
-def test_a_page_publishes_acknowledges_beats_comes_back_and_is_told_that_it_is_slow(
-    page: Page, origin: str
-) -> None:
+def test_a_page_publishes_acknowledges_reconnects_and_learns_that_it_is_slow(page: Page, origin: str) -> None:
     def until(condition: str) -> None:
         page.wait_for_function(f"() => {condition}", polling=50)
 
@@ -105,6 +103,7 @@ def test_a_page_publishes_acknowledges_beats_comes_back_and_is_told_that_it_is_s
         page.evaluate("publish('/topic/t', ['live'])")
         until("heard.bodies.includes('live')")
         assert heard("errors")[-1] == "slow_client_backlog"
-        # Two at most were sent before it was over its limit, as the frames came. It acknowledged neither, so both are missed.
+        # Two at most were sent before it was over its limit, as the frames came. It acknowledged neither, so
+        # both are missed.
         assert heard("bodies")[4:] in (["0", "live"], ["0", "1", "live"])
         assert heard("missed").startswith(f"[{heard('bookmarks')[4]}:")

@@ -1,4 +1,4 @@
-"""stompman, an asyncio client, as its makers publish it, against a real broker: over TCP and WebSocket."""
+"""stompman, an asyncio client, as published, against a real broker over TCP and WebSocket."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.stomp_client import port_of, stomp_policy
 from tests.support.transports_process import broker_process
 
 DEAD = ("127.0.0.1", 1)
-"""Nobody listens there."""
+"""An address without a listener."""
 
 
-class App:
-    """An application: its client, and what that was told."""
+class Application:
+    """An application with its client and the messages that it received."""
 
     def __init__(self, client: stompman.Client) -> None:
         self.client = client
@@ -66,14 +66,14 @@ async def application(
     passcode: str = "guest",
     before: tuple[tuple[str, int], ...] = (),
     **options: Any,
-) -> AsyncIterator[App]:
+) -> AsyncIterator[Application]:
     servers = [
         stompman.ConnectionParameters(host, port, login, passcode, **options.pop("parameters", {}))
         for host, port in (*before, ("127.0.0.1", options.pop("port", port_of(broker))))
     ]
     errors: list[Any] = []
     async with stompman.Client(servers, on_error_frame=errors.append, **options) as client:
-        made = App(client)
+        made = Application(client)
         made.errors = errors
         try:
             yield made
@@ -154,7 +154,7 @@ async def test_heart_beats_hold_an_idle_connection(tmp_path: Path) -> None:
             assert list(broker.engine.roster.connections) == [before], "it is the same connection"
 
 
-async def test_it_fails_over_and_subscribes_anew_when_its_connection_is_cut(tmp_path: Path) -> None:
+async def test_it_fails_over_and_resubscribes_when_its_connection_is_cut(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with application(broker, before=(DEAD,)) as app:
             await app.subscribe("/topic/a")
@@ -182,13 +182,13 @@ async def test_a_wrong_passcode_is_refused(tmp_path: Path) -> None:
         assert broker.engine.dispatch.messages_in == 1
 
 
-async def test_a_slow_one_is_told_why(tmp_path: Path) -> None:
+async def test_a_slow_client_gets_the_reason(tmp_path: Path) -> None:
     policy = stomp_policy(policy_with(rule("disconnect")))
     async with running_broker(tmp_path, policy) as broker, application(broker) as writer:
         async with application(broker, heartbeat=stompman.Heartbeat(0, 0)) as slow:
 
             async def never(frame: Any) -> None:
-                """Takes it and acknowledges nothing."""
+                """Receive without acknowledging."""
 
             made = await slow.client.subscribe_with_manual_ack(
                 "/topic/t", never, headers={"prefetch-count": "2"}, receipt_timeout=20
@@ -206,7 +206,7 @@ async def test_over_a_websocket_it_is_the_same() -> None:
     with broker_process(policy) as ports:
         server = stompman.ConnectionParameters("127.0.0.1", ports["stomp-ws"], "", "", ws_uri_path="stomp")
         async with stompman.Client([server], connection_class=WebSocketConnection) as client:
-            app = App(client)
+            app = Application(client)
             await app.subscribe("/topic/a", headers={"x-stream-offset": "first"})
             await app.send("1", "2")
             await app.has("1", "2")

@@ -28,7 +28,7 @@ from console.queries.readiness import check_components
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import tcp_policy, until
 from tests.support.certificates import Authority
-from tests.support.cut_wire import wire_to
+from tests.support.cuttable_proxy import cuttable_proxy_to
 
 
 class Machine:
@@ -118,13 +118,13 @@ def test_who_answers_must_be_the_broker_that_was_meant(machine: Machine, tmp_pat
 
 
 def test_link_that_is_cut_is_away_for_everybody_at_once_and_comes_back(machine: Machine) -> None:
-    with machine.running(), wire_to("127.0.0.1", machine.port) as wire:
+    with machine.running(), cuttable_proxy_to("127.0.0.1", machine.port) as wire:
         machine.at(wire.port)
         assert link_to("test-1").call(GetStatus()).instance == "test-1"
         wire.cut()
         first = machine.refused()
         assert (first.code, f"localhost:{wire.port}" in first.fix) == ("broker_away", True)
-        wire.join()
+        wire.restore()
         # Until it is tried again everybody is told the same at once; the wait is bounded.
         deadline = time.monotonic() + 60
         while True:
@@ -241,12 +241,15 @@ def test_a_certificate_that_has_expired_is_named_at_both_ends_and_renewed_withou
         with capture_logs() as logs:
             shows(-1)
             refused = machine.refused()
-            thread.do(until(lambda: any(one["event"] == "control_link_refused" for one in logs)))
+            thread.run(until(lambda: any(one["event"] == "control_link_refused" for one in logs)))
         assert (refused.code, "expired" in refused.sentence) == ("broker_unproven", True)
         assert "the broker takes it up by itself" in refused.fix
         events = {one["event"]: one for one in logs}
         assert events["control_certificate_expired"]["certificate"] == used.certificate
-        assert "doesn't believe this broker's certificate (certificate expired)" in events["control_link_refused"]["why"]  # fmt: skip
+        assert (
+            "doesn't believe this broker's certificate (certificate expired)"
+            in events["control_link_refused"]["why"]
+        )
         shows(5)
         machine.at(machine.port)
         assert link_to("test-1").call(GetStatus()).instance == "test-1"

@@ -1,4 +1,6 @@
-"""A database that can't be heard is given up in seconds, whatever the network does with what is sent to it."""
+"""A database that can't be heard is given up in seconds, whatever the network does with what is sent to
+it.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from broker_core.private_files import tighten_trees
+from broker_core.private_files import restrict_tree_permissions
 from console.project.home import FOLDERS, celery_broker_url, prepare_home, secret_key
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def test_files_that_are_there_are_closed_to_others_and_links_lead_nowhere(tmp_pa
         path.touch()
         path.chmod(mode)
     (home / "jobs").chmod(0o755)
-    assert tighten_trees((home,)) == []
+    assert restrict_tree_permissions((home,)) == []
     assert mode_of(home / "sluice.sqlite3") == 0o600
     assert {mode_of(home / "jobs"), mode_of(home / "jobs" / "deep" / "run")} == {0o700}
     assert mode_of(outside) == 0o644
@@ -87,11 +87,14 @@ def test_every_process_makes_private_files_whatever_umask_it_was_started_with(tm
 def test_roots_of_policies_hold_nothing_that_has_another_purpose(tmp_path: Path) -> None:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
-        "SLUICE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "console.project.settings", "DATABASE_URL": "",
-    }  # fmt: skip
+        "SLUICE_HOME": str(tmp_path),
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        "DATABASE_URL": "",
+    }
     code = "from django.conf import settings; print(*settings.SLUICE_DIRECTORY_ROOTS, sep='\\n')"
     done = subprocess.run(
-        (sys.executable, "-c", code), cwd=PROJECT, env=environment, check=True, timeout=300, capture_output=True,
+        (sys.executable, "-c", code), cwd=PROJECT, env=environment, check=True, timeout=300,
+        capture_output=True,
         text=True,
     )  # fmt: skip
     roots = {Path(one) for one in done.stdout.splitlines()}

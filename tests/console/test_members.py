@@ -189,8 +189,11 @@ def test_an_event_that_all_members_hear_starts_one_run_and_a_schedule_on_journal
     Action.objects.filter(instance=instance).delete()
     made = {"instance": instance, "started_at": now}
     heard = Action.objects.create(
-        name="heard", when=[{"on": "publish", "topic": "t"}, {"on": "startup"}], steps=[{"do": "event", "name": "x"}], **made
-    )  # fmt: skip
+        name="heard",
+        when=[{"on": "publish", "topic": "t"}, {"on": "startup"}],
+        steps=[{"do": "event", "name": "x"}],
+        **made,
+    )
     event = TriggerEvent("publish", {"AMPS_TOPIC": "t"}, {"topic": "t", "filter": ""}, once="log|7|0")
     for member_name in ("a", "b", "a"):
         event_interest.start_runs_for_events(
@@ -315,7 +318,8 @@ def test_each_members_own_limits_are_shown_and_what_all_know_is_listed_once(
     assert [(one["member"], one["memory_limit"]) for one in pools] == [("a", 2 << 30), ("b", 1 << 30)]
 
     known = {
-        "client": "slower", "name": "nightly", "topic": "t", "filter": None, "bookmark": "0", "behind": 3, "created_at": 1,
+        "client": "slower", "name": "nightly", "topic": "t", "filter": None, "bookmark": "0", "behind": 3,
+        "created_at": 1,
     }  # fmt: skip
     plant.a.durables = [{**known, "connected": False, "seen_at": 9}]
     plant.b.durables = [{**known, "connected": True, "seen_at": 8}]

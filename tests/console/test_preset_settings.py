@@ -139,7 +139,8 @@ def written(system: str, row: PresetField) -> str:
 
 
 @pytest.mark.parametrize(
-    ("system", "row"), [(system, row) for system, table in PRESETS.items() for row in table.values() if row.word],
+    ("system", "row"),
+    [(system, row) for system, table in PRESETS.items() for row in table.values() if row.word],
     ids=lambda given: getattr(given, "name", given),
 )  # fmt: skip
 def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetField) -> None:

@@ -1,4 +1,7 @@
-"""Journals' chores have slots of their own: webhooks that never end hold nothing of them up. With real workers."""
+"""Journals' chores have slots of their own: webhooks that never end hold nothing of them up.
+
+With real workers.
+"""
 
 from __future__ import annotations
 

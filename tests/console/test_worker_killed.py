@@ -1,4 +1,6 @@
-"""A real Celery worker, killed with SIGKILL in the middle of a step: its run is found, marked, and repeated safely."""
+"""A real Celery worker, killed with SIGKILL in the middle of a step: its run is found, marked, and repeated
+safely.
+"""
 
 from __future__ import annotations
 

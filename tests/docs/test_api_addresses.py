@@ -1,4 +1,4 @@
-"""Every address of the API stands in docs/api.md."""
+"""Every address of the API is in docs/api.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents' tables of codes say what the table in the source says, row by row."""
+"""The tables of error codes in the documents equal the table in the source, row by row."""
 
 from __future__ import annotations
 

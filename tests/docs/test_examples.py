@@ -1,8 +1,8 @@
 """The documents' examples run as they stand, one after the other, against a real broker.
 
-A block counts as an example when `<!-- example: prints A | B -->` stands above it: it must print A, then B. Python blocks are
-programs, and end when they have printed it; shell blocks run line by line; in others the first line is a command, and what follows
-is typed, `^@` for NUL. Only the address is another one.
+A block counts as an example when `<!-- example: prints A | B -->` stands above it: it must print A, then B.
+Python blocks are programs, and end when they have printed it; shell blocks run line by line; in others the
+first line is a command, and what follows is typed, `^@` for NUL. Only the address is another one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.stomp_client import port_of, stomp_policy
 ROOT = Path(__file__).parents[2]
 WRITTEN = "tcp://127.0.0.1:9007"
 WRITTEN_TOO = "tcp://127.0.0.1:9107"
-"""Of a second instance."""
+"""Address of a second instance in the documents."""
 DOCUMENTS = ("README.md", "docs/client.md", "docs/group.md", "docs/protocol.md", "docs/stomp.md")
 STOMP_PORT = "61613"
 
@@ -83,7 +83,7 @@ def _in_order(wanted: list[str], printed: list[str]) -> bool:
 
 
 async def _run(command: list[str], wanted: list[str], address: str, directory: Path, typed: str) -> list[str]:
-    """What a program printed by the time that it had printed everything wanted, or ended."""
+    """Run a program until it has printed all `wanted` lines or ends; return its output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

@@ -1,4 +1,4 @@
-"""The test vectors of docs/format.md are what the code writes."""
+"""Test vectors of docs/format.md equal the bytes that the code writes."""
 
 from __future__ import annotations
 

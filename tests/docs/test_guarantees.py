@@ -1,4 +1,4 @@
-"""Each test that docs/guarantees.md names exists, and each promise names one."""
+"""Each test named in docs/guarantees.md exists, and each guarantee names a test."""
 
 from __future__ import annotations
 

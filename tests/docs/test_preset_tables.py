@@ -1,4 +1,7 @@
-"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_settings.py, cell for cell; and it has every signal."""
+"""Tables of settings in docs/slow-clients.md equal broker_core/config/preset_settings.py cell for cell.
+
+The page also lists every signal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docs/protocol.md lists each command and reply, with the fields, types, units, bounds and defaults of its struct."""
+"""docs/protocol.md lists each command and reply, with the fields, types, units, bounds and defaults of its
+struct.
+"""
 
 from __future__ import annotations
 

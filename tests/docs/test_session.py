@@ -1,4 +1,4 @@
-"""The session in docs/protocol.md, typed into a real broker's WebSocket: what is answered is what the page says."""
+"""The session in docs/protocol.md, sent to a real broker's WebSocket: replies equal those of the page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.transports_process import broker_process
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 PLACED = {"bookmark", "sequence"}
-"""Where a record stands in the log depends on what the log held before."""
+"""Fields that depend on earlier records of the log."""
 
 
 def session() -> list[tuple[str, dict[str, Any]]]:
-    """The page's lines: `>` and what is typed, `<` and what is answered."""
+    """Return the page's lines: `>` and a command, `<` and a reply."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith(("> {", "< {"))]
     return [(line[0], json.loads(line[2:])) for line in lines]
 

@@ -1,8 +1,11 @@
-"""Makes a golden directory of today's format: `python -m tests.durability.make_golden tests/durability/golden/<name>`.
+"""Create a golden directory of today's format.
 
-Run once for each format that is released, and committed with it; never again for the same one. A broker takes 900 messages of
-two publishers, keeps a durable subscription and a managed replay, is stopped, and its log is archived, compressed and removed
-in part. The client's stores are beside it. test_golden.py reads all of it with the code of its day.
+    python -m tests.durability.make_golden tests/durability/golden/<name>
+
+Run it once for each released format and commit the result; never repeat it for the same format. A broker
+stores 900 messages of two publishers, a durable subscription and a managed replay, and is stopped. Then parts
+of its log are archived, compressed and removed. The client's stores are beside it. test_golden.py reads all
+of it with the current code.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from tests.torture.history import body_of, topic_of
 
 PUBLISHERS = ("anna", "berta")
 MESSAGES = 450
-"""Of each publisher."""
+"""Messages per publisher."""
 READ = 100
-"""So many the durable subscription has acknowledged, and the reader with a bookmark store is done with."""
+"""Records acknowledged by the durable subscription, and processed by the reader with a bookmark store."""
 
 
 async def fill(home: Path, stores: Path) -> None:
-    """Everything that clients do."""
+    """Do everything that clients do, to fill the directory."""
     port = free_port()
     process = start(home, port)
     assert await process.ready()
@@ -47,7 +50,7 @@ async def fill(home: Path, stores: Path) -> None:
             messages = subscription.messages()
             for _ in range(READ):
                 is_done(await anext(messages))
-        while not (home / "journal" / f"{INSTANCE}.kept.json").exists() or not _kept(home):
+        while not (home / "journal" / f"{INSTANCE}.kept.json").exists() or not _stored_positions(home):
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.5)  # positions are saved each second
     process.kill()
@@ -58,7 +61,7 @@ async def fill(home: Path, stores: Path) -> None:
     unsent.close()
 
 
-def _kept(home: Path) -> bool:
+def _stored_positions(home: Path) -> bool:
     content = (home / "journal" / f"{INSTANCE}.kept.json").read_text()
     return "kept" in content and "replayed" in content
 
@@ -69,8 +72,8 @@ def _batch(number: int) -> bytearray:
     return build_single_topic_batch("carla", topic_of(number), [body_of("carla", number)], number)
 
 
-def settle(home: Path) -> None:
-    """Everything that operators do: the oldest is removed, some are archived or compressed, or both."""
+def run_retention(home: Path) -> None:
+    """Do everything that operators do: remove the oldest segment, archive or compress others, or both."""
     archive = home / "archive"
     journal = Journal.open(home / "journal", INSTANCE, archive, JournalOptions(48 * 1024, 1))
     sealed = [one for one in journal.segments() if one.state != "current"]
@@ -88,14 +91,14 @@ def settle(home: Path) -> None:
 
 
 def main(target: Path) -> None:
-    """Make it."""
+    """Create the golden directory."""
     if target.exists():
         raise SystemExit(f"{target} is there already: a golden directory is never made anew")
     with tempfile.TemporaryDirectory(prefix="golden-") as place:
         home, stores = Path(place) / "home", Path(place) / "stores"
         stores.mkdir()
         asyncio.run(fill(home, stores))
-        settle(home)
+        run_retention(home)
         for kind in ("journal", "archive"):
             for path in sorted((home / kind).iterdir()):
                 if path.is_file() and ".spare." not in path.name and path.suffix != ".lock":

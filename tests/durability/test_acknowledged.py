@@ -1,5 +1,8 @@
-"""Nothing is called persisted before it is on the disk: with a sync that stands still, one that fails, and a client that
-comes back meanwhile. From the client, over its socket, to the broker's files."""
+"""No record is reported as persisted before it is on disk: with a blocked sync, a failed sync, and a
+reconnect.
+
+From the client, over its socket, to the broker's files.
+"""
 
 from __future__ import annotations
 
@@ -14,69 +17,69 @@ from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.control import exit_report
 from broker_core.errors import OperatorError
-from tests.broker_core.test_broker import numbered, take
+from tests.broker_core.test_broker import numbered_bodies, take
 from tests.support.broker_process import start_broker
 from tests.support.brokers import address_of, running_broker, until
-from tests.support.failpoints import Failpoint, Gate
+from tests.support.failpoints import Failpoint, SyncGate
 from tests.support.raw import RawClient
 
 
-async def standing(gate: Gate) -> None:
+async def blocked_sync(gate: SyncGate) -> None:
     await until(gate.waiting.is_set)
 
 
 async def test_a_client_that_comes_back_during_a_sync_is_told_nothing_before_it_returns(
     tmp_path: Path,
 ) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         first = await RawClient.connect(broker, "p", session=7)
-        gate.shut()
+        gate.block()
         await first.publish("a", [b"1", b"2"], first=1)
-        await standing(gate)
+        await blocked_sync(gate)
         second = await RawClient.open(broker)
         second.name = "p"
-        second.command({"c": "logon", "name": "p", "session": 7})
-        assert (await second.until("processed")).get("sequence", 0) == 0, "nothing of it is on disk"
+        second.send_command({"c": "logon", "name": "p", "session": 7})
+        assert (await second.read_until("processed")).get("sequence", 0) == 0, "nothing of it is on disk"
         await second.publish("a", [b"1", b"2"], first=1)
-        second.command({"c": "flush", "id": "f"})
-        second.command({"c": "heartbeat"})
+        second.send_command({"c": "flush", "id": "f"})
+        second.send_command({"c": "heartbeat"})
         heard = []
-        while (frame := await second.command_frame())["c"] != "heartbeat":
+        while (frame := await second.next_command())["c"] != "heartbeat":
             heard.append(frame)
         assert heard == [], "neither the repeat nor the flush is answered"
         third = await RawClient.connect(broker, "other")
         await third.publish("a", [b"3"], first=1)
-        gate.open()
-        assert (await second.until("persisted"))["sequence"] == 2
-        await second.until("completed")
-        await third.until("persisted")
+        gate.release()
+        assert (await second.read_until("persisted"))["sequence"] == 2
+        await second.read_until("completed")
+        await third.read_until("persisted")
         assert broker.engine.journal.next_sequence == 4, "the repeat was stored once"
         again = await RawClient.open(broker)
-        again.command({"c": "logon", "name": "p"})
-        assert (await again.until("processed"))["sequence"] == 2
+        again.send_command({"c": "logon", "name": "p"})
+        assert (await again.read_until("processed"))["sequence"] == 2
 
 
 async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_broker_gets_it(
     tmp_path: Path,
 ) -> None:
-    gate, store = Gate(), MemoryPublishStore()
+    gate, store = SyncGate(), MemoryPublishStore()
     async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
         client = await AsyncClient(address_of(broker), "p", publish_store=store).start()
-        await client.publish_many("a", numbered(0, 5))
+        await client.publish_many("a", numbered_bodies(0, 5))
         await client.flush()
-        gate.shut()
-        await client.publish_many("a", numbered(5, 10))
-        await standing(gate)
-        gate.open(OSError(errno.EIO, "Input/output error"))
+        gate.block()
+        await client.publish_many("a", numbered_bodies(5, 10))
+        await blocked_sync(gate)
+        gate.release(OSError(errno.EIO, "Input/output error"))
         words = None
         while words is None:
             await asyncio.sleep(0.01)
             words = exit_report.read_exit_report(broker.paths.control)
         assert words.code == "journal_failed"
         raw = await RawClient.open(broker)
-        raw.command({"c": "logon", "name": "q"})
-        await raw.until("processed")
+        raw.send_command({"c": "logon", "name": "q"})
+        await raw.read_until("processed")
         assert [kept.first for kept in store.pending()] == [6], "what isn't on disk isn't forgotten"
         with pytest.raises(OperatorError, match="unsent_messages"):
             await client.close(0)
@@ -84,41 +87,41 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
         assert "written again" in broker.engine.journal.recovery.reason
         async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
             subscription = await client.subscribe("a", bookmark="0")
-            await client.publish_many("a", numbered(10, 12))
+            await client.publish_many("a", numbered_bodies(10, 12))
             await client.flush()
-            assert await take(subscription, 12) == numbered(0, 12)
-            assert store.oldest() == 0
+            assert await take(subscription, 12) == numbered_bodies(0, 12)
+            assert store.oldest_sequence() == 0
 
 
-async def test_repeats_that_wait_are_told_when_the_group_fails(tmp_path: Path) -> None:
-    gate = Gate()
+async def test_waiting_repeats_are_answered_when_the_group_fails(tmp_path: Path) -> None:
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
         first = await RawClient.connect(broker, "p", session=7)
-        gate.shut()
+        gate.block()
         await first.publish("a", [b"1"], first=1)
-        await standing(gate)
+        await blocked_sync(gate)
         second = await RawClient.connect(broker, "p", session=7)
         await second.publish("a", [b"1"], first=1)
         await until(lambda: broker.engine.dispatch.numbers.repeats)
-        gate.open(OSError(errno.EIO, "Input/output error"))
-        assert (await second.until("error"))["code"] == "journal_failed"
+        gate.release(OSError(errno.EIO, "Input/output error"))
+        assert (await second.read_until("error"))["code"] == "journal_failed"
 
 
 async def test_numbers_that_no_journal_keeps_are_not_ahead_of_those_on_their_way_to_the_disk(
     tmp_path: Path,
 ) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         first = await RawClient.connect(broker, "p")
-        gate.shut()
+        gate.block()
         await first.publish("a", [b"1"], first=1)
-        await standing(gate)
+        await blocked_sync(gate)
         await first.publish("scratch.a", [b"2"], first=2)
-        first.command({"c": "heartbeat"})
-        assert (await first.command_frame())["c"] == "heartbeat", "it waits behind its publisher's first one"
+        first.send_command({"c": "heartbeat"})
+        assert (await first.next_command())["c"] == "heartbeat", "it waits behind its publisher's first one"
         assert broker.engine.dispatch.publisher_sequence("p") == 0
-        gate.open()
-        answers = [await first.command_frame() for _ in range(2)]
+        gate.release()
+        answers = [await first.next_command() for _ in range(2)]
         assert {one["ack"]: one["sequence"] for one in answers} == {"processed": 2, "persisted": 1}
         assert broker.engine.dispatch.publisher_sequence("p") == 2
 
@@ -142,10 +145,10 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
     client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store).start()
     acknowledged = 0
     while process.is_alive():
-        await client.publish_many("a", numbered(sent, sent + 10))
+        await client.publish_many("a", numbered_bodies(sent, sent + 10))
         sent += 10
         await asyncio.sleep(0.01)
-        oldest = store.oldest()
+        oldest = store.oldest_sequence()
         acknowledged = max(acknowledged, oldest - 1 if oldest else sent)
     process.join()
     with pytest.raises(OperatorError, match="unsent_messages"):
@@ -158,7 +161,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
         async with AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store) as client:
             subscription = await client.subscribe("a", bookmark="0")
             await client.flush()
-            assert await take(subscription, sent) == numbered(0, sent)
+            assert await take(subscription, sent) == numbered_bodies(0, sent)
     finally:
         process.terminate()
         process.join()
@@ -174,9 +177,9 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
     )
     client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p").start()
     subscription = await client.subscribe("a")
-    await client.publish_many("a", numbered(0, 10))
+    await client.publish_many("a", numbered_bodies(0, 10))
     await client.flush()
-    assert await take(subscription, 10) == numbered(0, 10)
+    assert await take(subscription, 10) == numbered_bodies(0, 10)
     flooding = asyncio.create_task(_publish_for_ever(client))
     await asyncio.to_thread(process.join, 30)
     flooding.cancel()
@@ -189,7 +192,7 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
 
 async def _publish_for_ever(client: AsyncClient) -> None:
     while True:
-        await client.publish_many("a", numbered(10, 20))
+        await client.publish_many("a", numbered_bodies(10, 20))
         await client.flush()
 
 
@@ -201,10 +204,10 @@ async def test_a_full_disk_is_no_end(tmp_path: Path) -> None:
         async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
             subscription = await client.subscribe("a", bookmark="0")
             for start in range(0, 50, 10):
-                await client.publish_many("a", numbered(start, start + 10))
+                await client.publish_many("a", numbered_bodies(start, start + 10))
                 await asyncio.sleep(0.02)
             await client.flush()
-            assert await take(subscription, 50) == numbered(0, 50)
+            assert await take(subscription, 50) == numbered_bodies(0, 50)
         assert process.is_alive()
     finally:
         process.terminate()
@@ -217,7 +220,7 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
 ) -> None:
     process, port = await asyncio.to_thread(start_broker, tmp_path)
     client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p").start()
-    await client.publish_many("a", numbered(0, 10))
+    await client.publish_many("a", numbered_bodies(0, 10))
     await client.flush()
     for path in (tmp_path / "journal").glob(f"*.{what}"):
         path.unlink()
@@ -233,5 +236,5 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
 
 
 async def _published(client: AsyncClient) -> None:
-    await client.publish_many("a", numbered(10, 20))
+    await client.publish_many("a", numbered_bodies(10, 20))
     await client.flush()

@@ -1,4 +1,7 @@
-"""Directories that released code has left behind are opened by today's and read whole. How they were made: make_golden.py."""
+"""Directories that released code has left behind are opened by today's and read whole.
+
+How they were made: make_golden.py.
+"""
 
 from __future__ import annotations
 

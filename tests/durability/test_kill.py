@@ -1,4 +1,6 @@
-"""`kill -9` of a real broker under load, at random moments: every record acknowledged as persisted is there, once."""
+"""`kill -9` of a real broker under load at random times: every record acknowledged as persisted is there,
+once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ KILLS = 50
 
 
 class Publisher:
-    """Publishes numbered batches without stopping; knows what was acknowledged, and goes on there after a crash."""
+    """A publisher of numbered batches that records acknowledgements and resumes after a crash."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
@@ -66,7 +68,7 @@ class Publisher:
 
 
 async def replayed(port: int, number: int) -> list[bytes]:
-    """The first so many records from EPOCH."""
+    """Return the first `number` records from EPOCH."""
     async with AsyncClient(f"tcp://127.0.0.1:{port}", "checker") as client:
         subscription = await client.subscribe("load", bookmark="0")
         bodies: list[bytes] = []

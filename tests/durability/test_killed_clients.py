@@ -1,6 +1,6 @@
 """`kill -9` of subscribers and publishers, a hundred times each, while a real broker works.
 
-What each guarantee rests on is in docs/protocol.md; these are the programs it describes.
+docs/protocol.md describes these programs and the basis of each guarantee.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ async def broker() -> AsyncIterator[tuple[str, Path]]:
             process.join()
 
 
-class Load:
-    """Publishes 1, 2, 3, … as long as it is told to."""
+class NumberPublisher:
+    """A publisher of 1, 2, 3, … until stopped."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.last = 0
@@ -73,7 +73,7 @@ class Load:
 async def kill_often(
     forker: Forker, program: str, address: str, path: Path, progress: Callable[[], int]
 ) -> int:
-    """How many of the killed ones got anywhere; the last one is left running."""
+    """Kill the program many times; return how many runs made progress. The last run keeps running."""
     useful, longest = 0, SHORT
     for _ in range(KILLS):
         before = progress()
@@ -104,9 +104,9 @@ def lines_of(path: Path) -> list[int]:
 async def test_a_bookmark_kept_with_the_result_counts_every_record_once_and_in_order(forker: Forker) -> None:
     async with broker() as (address, home), AsyncClient(address, "load") as client:
         database = home / "results.sqlite"
-        load = Load(client)
+        load = NumberPublisher(client)
         useful = await kill_often(
-            forker, "with_its_result", address, database, lambda: len(numbers_of(database))
+            forker, "store_bookmark_with_result", address, database, lambda: len(numbers_of(database))
         )
         last = await load.stop()
         await until(lambda: len(numbers_of(database)) >= last, 30)
@@ -117,8 +117,10 @@ async def test_a_bookmark_kept_with_the_result_counts_every_record_once_and_in_o
 async def test_a_bookmark_kept_in_a_store_misses_no_record_and_repeats_few(forker: Forker) -> None:
     async with broker() as (address, home), AsyncClient(address, "load") as client:
         results = home / "results"
-        load = Load(client)
-        useful = await kill_often(forker, "with_a_store", address, results, lambda: len(lines_of(results)))
+        load = NumberPublisher(client)
+        useful = await kill_often(
+            forker, "store_bookmark_separately", address, results, lambda: len(lines_of(results))
+        )
         last = await load.stop()
         await until(lambda: last in lines_of(results)[-1:], 30)
         numbers = lines_of(results)
@@ -142,7 +144,7 @@ async def test_what_a_killed_publisher_had_taken_is_stored_once_and_in_order(for
                 numbers.extend(map(int, batch.bodies()))
 
         reading = asyncio.create_task(read())
-        useful = await kill_often(forker, "publishes", address, home / "unsent", lambda: len(numbers))
+        useful = await kill_often(forker, "publish_numbers", address, home / "unsent", lambda: len(numbers))
         after = len(numbers) + 1_000
         await until(lambda: len(numbers) >= after, 30)
         reading.cancel()

@@ -1,4 +1,7 @@
-"""`kill -9` of a real broker with a durable subscription: nothing is missed, and twice comes what a saved position allows."""
+"""`kill -9` of a real broker with a durable subscription: no record is missed.
+
+Redelivery is limited to what the saved position allows.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from tests.support.broker_process import start_broker
 pytestmark = pytest.mark.slow
 KILLS = 5
 SAVED_WITHIN_S = 2.5
-"""Positions are saved once a second (docs/decisions.md); on a busy machine the second and the disk take longer."""
+"""Positions are saved once a second (docs/decisions.md); on a busy machine the second and the disk take
+longer.
+"""
 
 
-class Life:
-    """Numbered messages over several lives of one broker; what was received and acknowledged, and when."""
+class DurableReaderRun:
+    """Numbered messages over several restarts of a broker; received and acknowledged ones, with times."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.published, self.acked = home, 0, dict[int, float]()
@@ -62,8 +67,8 @@ class Life:
                 subscription.ack(message)
                 self.acked[mine[-1]] = asyncio.get_running_loop().time()
 
-    async def rest(self) -> None:
-        """The last life: everything that is owed comes."""
+    async def read_backlog(self) -> None:
+        """Run the last life, in which the whole backlog is delivered."""
         process, port = await asyncio.to_thread(start_broker, self.home)
         try:
             async with AsyncClient(f"tcp://127.0.0.1:{port}", "writer") as writer:
@@ -86,22 +91,22 @@ def kill(process: BaseProcess) -> None:
 async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allows_comes_twice() -> None:
     random.seed()
     with tempfile.TemporaryDirectory(prefix="sluice-durable-") as home:
-        life = Life(Path(home))
+        life = DurableReaderRun(Path(home))
         for _ in range(KILLS):
             acked, killed_at, life.acked = life.acked, life.killed_at, {}
             await life.until_killed(random.uniform(0.3, 3.5))
             check(life, acked, killed_at)
         acked, killed_at, life.acked = life.acked, life.killed_at, {}
-        await life.rest()
+        await life.read_backlog()
         check(life, acked, killed_at)
         assert set().union(*life.received) == set(range(life.published)), "nothing is missed"
         assert len(life.received) == KILLS + 1 and life.published > 200
 
 
-def check(life: Life, acked: dict[int, float], killed_at: float) -> None:
-    """What came in a life is in order and without a hole, and begins where the saved position allows. Acks are cumulative.
+def check(life: DurableReaderRun, acked: dict[int, float], killed_at: float) -> None:
+    """Check that the records of a life are in order without a gap, and start where the saved position allows.
 
-    `acked` are those of the life before, with their moments.
+    Acknowledgements are cumulative. `acked` are those of the previous life, with their times.
     """
     life.most_acked = max(life.most_acked, *acked) if acked else life.most_acked
     mine = life.received[-1]

@@ -1,5 +1,7 @@
-"""Two groups with the topics cut among them, one of which is killed under load: the other's topics go on, and nothing is lost,
-doubled or out of order."""
+"""Two groups that share the topics; one is killed under load.
+
+The other's topics continue, and no record is lost, doubled or out of order.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,15 @@ KILLS = 3
 
 
 def policy_of(name: str) -> PolicyDocument:
-    """On a port that stays its own over a restart."""
+    """Return a policy with a port that stays the same over a restart."""
     policy = tcp_policy(name)
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = int(held.getsockname()[1])
     return replace(policy, transports=(replace(policy.transports[0], port=port),))
 
 
-class Load:
-    """Publishes numbers to each topic, a task for each, and counts what each group acknowledged."""
+class TopicPublishers:
+    """Publishers of numbers to each topic, one task each, which count acknowledgements per group."""
 
     def __init__(self, client: AsyncGroups) -> None:
         self.client = client
@@ -50,7 +52,7 @@ class Load:
         self.ends = False
 
     async def run(self, topic: str) -> None:
-        group = self.client.clients[self.client.group_of(topic)]
+        group = self.client.clients[self.client.find_group(topic)]
         while not self.ends:
             for _ in range(50):
                 self.published[topic] += 1
@@ -66,8 +68,8 @@ async def read(stream: GroupsSubscription, found: dict[str, list[int]]) -> None:
         stream.done(message)
 
 
-async def goes_on(load: Load, topics: tuple[str, ...], found: dict[str, list[int]]) -> None:
-    """Until 500 more of each of these topics are acknowledged and have arrived."""
+async def wait_progress(load: TopicPublishers, topics: tuple[str, ...], found: dict[str, list[int]]) -> None:
+    """Wait until 500 more records of each topic are acknowledged and received."""
     goal = {topic: load.flushed[topic] + 500 for topic in topics}
     await until(lambda: all(min(load.flushed[topic], len(found[topic])) >= goal[topic] for topic in topics))
 
@@ -86,10 +88,10 @@ async def killed_under_load(home: Path) -> None:
     }
     found: dict[str, list[int]] = defaultdict(list)
     async with AsyncGroups(groups, "desk", reconnect=QUICK) as client:
-        load = Load(client)
+        load = TopicPublishers(client)
         reading = asyncio.create_task(read(await client.subscribe(">", bookmark="MOST_RECENT"), found))
         publishing = [asyncio.create_task(load.run(topic)) for topic in TOPICS]
-        await goes_on(load, TOPICS, found)
+        await wait_progress(load, TOPICS, found)
         for killed, other in (("prices", "orders"), ("orders", "prices")) * KILLS:
             process = processes[killed]
             assert process.pid is not None
@@ -97,10 +99,10 @@ async def killed_under_load(home: Path) -> None:
             process.join()
             await until(lambda group=client.clients[killed]: not group.connected)
             stood = {topic: load.flushed[topic] for topic in TOPICS if topic.startswith(killed)}
-            await goes_on(load, (f"{other}.eu", f"{other}.us"), found)
+            await wait_progress(load, (f"{other}.eu", f"{other}.us"), found)
             assert {topic: load.flushed[topic] for topic in stood} == stood, "acknowledged by nobody"
             processes[killed] = start_broker(home / killed, policy=policies[killed])[0]
-            await goes_on(load, TOPICS, found)
+            await wait_progress(load, TOPICS, found)
         load.ends = True
         await asyncio.gather(*publishing)
         await client.flush()

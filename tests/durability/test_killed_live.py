@@ -1,4 +1,7 @@
-"""`kill -9` of a real broker with a subscriber that gets records before they are on disk and keeps a bookmark of its own."""
+"""`kill -9` of a real broker with a subscriber that receives records before they are on disk.
+
+It stores its own bookmark.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,10 @@ KILLS = 24
 HANGS_S = 600.0
 
 
-class Life:
-    """Lives of one broker: what the live subscriber was shown in all of them, and what publishers heard of as persisted."""
+class LiveReaderRun:
+    """Several lives of one broker: records delivered to the live subscriber, and records acknowledged as
+    persisted.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home, self.number = home, 0
@@ -35,7 +40,7 @@ class Life:
         self.lost_early = 0
 
     async def until_killed(self, at: int) -> None:
-        """One life: from write number `at` on the disk stands still, and a moment later the broker is killed."""
+        """Run one life: from write number `at` the disk hangs, and shortly after the broker is killed."""
         hang = Failpoint("pwritev", at, delay_s=HANGS_S) if at else Failpoint("rename", 1, delay_s=0.0)
         process, port = await asyncio.to_thread(start_broker, self.home, hang)
         self.number += 1
@@ -68,8 +73,10 @@ class Life:
                 self.shown.setdefault(message.sequence, set()).add(message.body)
                 subscription.done(message)
 
-    async def rest(self) -> dict[int, bytes]:
-        """The last life: everything in the log, by number, when the subscriber has had time to get it."""
+    async def read_log(self) -> dict[int, bytes]:
+        """Run the last life; return all records of the log by number, after the subscriber has had time to
+        read them.
+        """
         process, port = await asyncio.to_thread(start_broker, self.home)
         self.number += 1
         try:
@@ -103,10 +110,10 @@ def kill(process: BaseProcess) -> None:
 async def test_a_live_subscriber_with_a_bookmark_store_gets_every_persisted_record_after_kills() -> None:
     random.seed()
     with tempfile.TemporaryDirectory(prefix="sluice-live-") as directory:
-        life = Life(Path(directory) / "home")
+        life = LiveReaderRun(Path(directory) / "home")
         for _ in range(KILLS):
             await life.until_killed(random.choice((0, 3, 5, 10, 30)))
-        log = await life.rest()
+        log = await life.read_log()
         policy = tcp_policy()
         journal = Journal.open(life.home / "journal", policy.instance.name)
         skipped, holes, reason = journal.skipped(), journal.missing_ranges, journal.recovery.reason

@@ -1,5 +1,7 @@
-"""`kill -9` of a real broker with a shared subscription: everything is acknowledged by somebody, and comes once more only
-when its acknowledgement wasn't saved yet."""
+"""`kill -9` of a real broker with a shared subscription: every record is acknowledged by a consumer.
+
+A record is redelivered only if its acknowledgement was not saved yet.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,20 @@ from tests.support.broker_process import start_broker
 
 pytestmark = pytest.mark.slow
 MESSAGES = 200
-"""Of each life."""
+"""Messages per life."""
 
 
-class Lives:
+class QueueConsumersRun:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.published = 0
         self.acked: dict[int, int] = {}
         """Numbers, and their sequences in the log."""
         self.saved: set[int] = set()
-        """Numbers of which the file of positions says so."""
+        """Sequences that the position file has as done."""
 
     async def one(self, kept_share: float) -> None:
-        """A life with two consumers that acknowledge a part of what they get; it ends without a word."""
+        """Run one life: two consumers acknowledge part of what they receive, then the broker is killed."""
         process, port = await asyncio.to_thread(start_broker, self.home)
         address = f"tcp://127.0.0.1:{port}"
         try:
@@ -58,7 +60,7 @@ class Lives:
             end(process)
 
     def _are_saved(self, sequences: Iterable[int]) -> bool:
-        """Whether the file of positions says of all of these that they are done."""
+        """Return whether the position file has all these sequences as done."""
         (kept,) = json.loads(next(self.home.rglob("*.kept.json")).read_bytes())["kept"]
         done = kept["sharing"]["done"]
         return all(
@@ -85,7 +87,7 @@ def end(process: BaseProcess) -> None:
 
 async def test_everything_is_acknowledged_by_somebody_in_spite_of_kills() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-queue-") as home:
-        lives = Lives(Path(home))
+        lives = QueueConsumersRun(Path(home))
         for _ in range(2):
             await lives.one(0.7)
         await lives.one(1)

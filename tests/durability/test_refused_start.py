@@ -1,4 +1,7 @@
-"""A broker whose journal was taken away doesn't start an empty one: by the control plane's word, until an operator accepts it."""
+"""A broker whose journal was deleted refuses to start with an empty one until an operator accepts it.
+
+The control plane knows that there was a journal.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Installation:
-    """A home with its database, and `manage.py` for it."""
+    """A home with its database and its `manage.py`."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -51,7 +54,7 @@ class Installation:
         )
 
     def frontier(self) -> int:
-        """What the control plane knows."""
+        """Return the durable frontier that the control plane has stored."""
         with closing(sqlite3.connect(self.home / "sluice.sqlite3")) as reading:
             found = reading.execute(
                 "SELECT frontier FROM console_instance WHERE name = 'sluice-1'"

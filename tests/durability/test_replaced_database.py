@@ -50,7 +50,7 @@ def codes_of(status: InstanceStatus) -> list[str]:
 
 
 async def runs_revision(installation: Installation, *, until_revision: int) -> None:
-    """Publish revisions up to that one, each taken up by the broker."""
+    """Publish revisions up to this one, each applied by the broker."""
     with installation.broker():
         await ready(installation)
         for number in range(2, until_revision + 1):
@@ -71,7 +71,7 @@ async def test_a_new_database_sets_no_policy_back_until_an_operator_restores_the
     replace_database(installation)
     with installation.broker() as said:
         await ready(installation)
-        await installation.takes_records("kept")
+        await installation.accepts_records("kept")
         status = await until_status(installation, lambda one: CODE in codes_of(one))
         assert status.revision == 3
         (problem,) = [one for one in status.problems if one.code == CODE]

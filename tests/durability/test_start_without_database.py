@@ -1,4 +1,6 @@
-"""A broker starts and goes on without its database: stopped, locked, read-only, full, or with another password."""
+"""A broker starts and continues without its database: stopped, locked, read-only, full, or with another
+password.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from broker_core.errors import SluiceError
 from console.broker_link import BrokerLink
 from tests.api.broker_websocket.test_transport import free_port
 from tests.support.brokers import until
-from tests.support.engines import running_engines
+from tests.support.nats_servers import running_nats_servers
 from tests.support.postgres import Cluster, running_cluster
 
 pytestmark = pytest.mark.slow
@@ -47,7 +49,7 @@ class Installation:
         member: str = "",
         ports: Installation | None = None,
     ) -> None:
-        """`ports`: the group's other member, whose policy this one has."""
+        """Make the home; `ports` are the other group member's, whose policy this one has."""
         home.mkdir(exist_ok=True)
         self.home, self.url = home, url
         self._group = (
@@ -77,7 +79,8 @@ class Installation:
 
     def manage(self, *words: str, **settings: str) -> str:
         done = subprocess.run(
-            [sys.executable, "manage.py", *words], cwd=ROOT, env=self.environment() | settings, capture_output=True,
+            [sys.executable, "manage.py", *words], cwd=ROOT, env=self.environment() | settings,
+            capture_output=True,
             text=True, timeout=SLOW_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -85,14 +88,17 @@ class Installation:
 
     @contextmanager
     def broker(self, url: str | None = None) -> Iterator[Callable[[], str]]:
-        """`runbroker`; yields what gives its output so far."""
+        """Run `runbroker`; yield a function that returns its output so far."""
         self.started += 1
         path = self.home / f"broker-{self.started}.log"
         with path.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", "runbroker"], cwd=ROOT, env=self.environment(url), stdout=output,
+                [sys.executable, "manage.py", "runbroker"],
+                cwd=ROOT,
+                env=self.environment(url),
+                stdout=output,
                 stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            )
             try:
                 yield path.read_text
                 assert process.poll() is None, path.read_text()
@@ -115,7 +121,7 @@ class Installation:
         )
         self.manage("policy", "import", str(path), "--reason", "smaller", SLUICE_HOME=str(directory))
 
-    async def takes_records(self, name: str) -> None:
+    async def accepts_records(self, name: str) -> None:
         async with asyncio.timeout(SLOW_S):
             async with AsyncClient(f"tcp://127.0.0.1:{self.port}", name) as client:
                 await client.publish_many("a", [b"1"] * 10)
@@ -160,7 +166,7 @@ async def started_once(installation: Installation) -> None:
     """The broker has run with its database, and was stopped."""
     with installation.broker():
         await ready(installation)
-        await installation.takes_records("first")
+        await installation.accepts_records("first")
         status = await until_status(
             installation, lambda one: one.database is not None and one.database.policy_stored_at
         )
@@ -170,10 +176,10 @@ async def started_once(installation: Installation) -> None:
 
 
 async def runs_from_disk(installation: Installation, url: str | None = None) -> str:
-    """Start the broker, which takes records with the stored policy and says so; returns its output."""
+    """Start the broker, which accepts records under the stored policy and reports that; return its output."""
     with installation.broker(url) as said:
         await ready(installation)
-        await installation.takes_records(f"client-{installation.started}")
+        await installation.accepts_records(f"client-{installation.started}")
         status = await until_status(
             installation, lambda one: one.database is not None and one.database.code == "policy_from_disk"
         )
@@ -192,7 +198,7 @@ async def test_a_stopped_database_keeps_no_broker_from_starting_twice_and_its_wo
     await runs_from_disk(installation)
     with installation.broker() as said:
         await ready(installation)
-        await installation.takes_records("third")
+        await installation.accepts_records("third")
         before = await until_status(installation, lambda one: one.database is not None and one.database.code)
         cluster.start()
         # The edit is made while the broker runs on the stored policy.
@@ -230,7 +236,7 @@ async def test_a_locked_policy_table_keeps_no_broker_from_starting(
         holder.execute("LOCK TABLE console_policyrevision IN ACCESS EXCLUSIVE MODE")
         with installation.broker() as said:
             await ready(installation)
-            await installation.takes_records("locked")
+            await installation.accepts_records("locked")
             status = await until_status(installation, lambda one: one.database and one.database.code)
             assert status.database is not None and status.database.policy == "disk"
             assert "lock timeout" in said() and "Traceback" not in said(), said()
@@ -246,7 +252,7 @@ async def test_a_read_only_database_keeps_no_broker_from_starting_and_is_not_cal
     cluster.run_sql("ALTER DATABASE sluice SET default_transaction_read_only = on")
     with installation.broker():
         await ready(installation)
-        await installation.takes_records("read-only")
+        await installation.accepts_records("read-only")
         status = await until_status(
             installation, lambda one: one.database and one.database.code == "database_read_only"
         )
@@ -254,7 +260,8 @@ async def test_a_read_only_database_keeps_no_broker_from_starting_and_is_not_cal
         assert status.database is not None and status.database.policy == "database"
         cluster.run_sql("ALTER DATABASE sluice SET default_transaction_read_only = off")
         cluster.run_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'sluice'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = 'sluice'"
         )
         await until_status(installation, lambda one: one.database and not one.database.code)
 
@@ -271,7 +278,7 @@ async def test_the_first_start_without_a_database_waits_for_it_and_says_so(
         assert "Traceback" not in said(), said()
         cluster.start()
         await ready(installation)
-        await installation.takes_records("first")
+        await installation.accepts_records("first")
         assert exit_report.read_exit_report(installation.control) is None
 
 
@@ -310,7 +317,7 @@ async def test_a_locked_sqlite_keeps_no_broker_from_starting() -> None:
 async def test_all_members_of_a_healthy_group_restart_without_the_database(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         with tempfile.TemporaryDirectory(prefix="sluice-start-") as home:
             a = Installation(Path(home) / "a", cluster.url, engines.urls, "a")
             b = Installation(Path(home) / "b", cluster.url, engines.urls, "b", ports=a)
@@ -321,13 +328,13 @@ async def test_all_members_of_a_healthy_group_restart_without_the_database(
             with a.broker(), b.broker():
                 for member in (a, b):
                     await ready(member)
-                    await member.takes_records("before")
+                    await member.accepts_records("before")
                     await until_status(member, lambda one: one.database and one.database.policy_stored_at)
             cluster.stop()
             with a.broker() as said_a, b.broker() as said_b:
                 for member in (a, b):
                     await ready(member)
-                    await member.takes_records("after")
+                    await member.accepts_records("after")
                 found = [
                     await until_status(
                         member, lambda one: one.database and one.database.code and one.durable_sequence >= 40

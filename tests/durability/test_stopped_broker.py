@@ -1,4 +1,6 @@
-"""A broker process that stood still says so afterwards: in its log, on pages and in `/metrics`, with the cause."""
+"""A stopped broker process reports the pause afterwards, with the cause: in its log, on pages and in
+`/metrics`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ SLOW_S = 120
 """The machine may be busy."""
 
 
-def holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
+def becomes_true_within(seconds: float, holds: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -35,7 +37,7 @@ def holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
     return True
 
 
-def answers(control: Path) -> bool:
+def broker_answers(control: Path) -> bool:
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(control))
@@ -44,7 +46,7 @@ def answers(control: Path) -> bool:
         return False
 
 
-def counted(cause: str) -> float:
+def stalls_counted(cause: str) -> float:
     """Return how many stalls of a cause the metrics count."""
     text = Client().get("/metrics").content.decode()
     return sum(
@@ -57,7 +59,10 @@ def counted(cause: str) -> float:
 
 @pytest.fixture
 def home(settings: Any) -> Iterator[Path]:
-    """A home whose broker the console asks. Names of sockets are short, so it isn't below `tmp_path`."""
+    """Return a home whose broker the console asks.
+
+    Socket paths must be short, so it is not below `tmp_path`.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-stopped-") as made:
         settings.SLUICE_RUN_DIRECTORY = Path(made) / "run"
         yield Path(made)
@@ -85,7 +90,7 @@ def test_a_process_that_was_stopped_is_a_standstill_in_log_pages_and_metrics(
             [*manage, "runbroker"], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            assert holds_within(SLOW_S, lambda: answers(control)), log.read_text()
+            assert becomes_true_within(SLOW_S, lambda: broker_answers(control)), log.read_text()
             time.sleep(2)
             broker.send_signal(signal.SIGSTOP)
             time.sleep(4)
@@ -94,9 +99,9 @@ def test_a_process_that_was_stopped_is_a_standstill_in_log_pages_and_metrics(
                 "log": lambda: "cause=process_stopped" in log.read_text(),
                 "pages": lambda: "stood still for" in page.get("/standing/").content.decode(),
                 "decisions": lambda: "1 standstill of the broker" in page.get("/decisions/").content.decode(),
-                "metrics": lambda: counted("process_stopped") == 1,
+                "metrics": lambda: stalls_counted("process_stopped") == 1,
             }
-            found = {name for name, holds in wanted.items() if holds_within(15, holds)}
+            found = {name for name, holds in wanted.items() if becomes_true_within(15, holds)}
         finally:
             broker.kill()
             broker.wait()

@@ -1,4 +1,4 @@
-"""A member that is cut off from the log service says nothing about the end of the log that isn't so."""
+"""A member without the log service makes no false statement about the end of the log."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from broker_core.batch import Batch
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, format_moment
 from broker_core.client import EPOCH, NOW, AsyncClient, ReconnectPolicy
 from broker_core.protocols.native import COMMAND
-from tests.group.test_kept import is_behind, record_of, replay_at, take
 from tests.group.test_one_log import publish, read
+from tests.group.test_stored_positions import is_behind, record_of, replay_at, take
 from tests.support.brokers import ask, until
-from tests.support.cables import Cable, running_cable
-from tests.support.engines import running_engines
-from tests.support.groups import Running, running_members
+from tests.support.groups import RunningMember, running_members
+from tests.support.nats_servers import running_nats_servers
+from tests.support.partition_proxy import PartitionProxy, running_partition_proxy
 from tests.support.raw import RawClient
 from tests.support.stomp_client import port_of, stomp_client, stomp_policy
 
@@ -31,32 +31,35 @@ QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
 
 @dataclass
 class CutGroup:
-    """Two members, of which `b` has its connection to the log service by a cable."""
+    """Two members; `b` reaches the log service through a proxy."""
 
-    a: Running
-    b: Running
-    cable: Cable
+    a: RunningMember
+    b: RunningMember
+    cable: PartitionProxy
 
     def cut(self) -> None:
         self.cable.cut()
 
     async def heal(self) -> None:
-        """Mend the cable, and wait until the member has everything."""
-        self.cable.mend()
+        """Restore the proxy, and wait until the member has all records."""
+        self.cable.restore()
         last = self.a.journal.next_sequence
-        await until(lambda: self.b.takes_part() and self.b.journal.next_sequence >= last)
+        await until(lambda: self.b.is_taking_part() and self.b.journal.next_sequence >= last)
 
 
 @asynccontextmanager
 async def running_cut_group(home: Path) -> AsyncIterator[CutGroup]:
     """Both members have records 1 to 10 of a publisher; the cable is whole."""
-    async with running_engines(home, 1) as engines, running_cable(engines.addresses[0].port) as cable:
+    async with (
+        running_nats_servers(home, 1) as engines,
+        running_partition_proxy(engines.addresses[0].port) as cable,
+    ):
         cabled = (f"nats://127.0.0.1:{cable.port}",)
         async with (
             running_members(home, engines.urls, "a", hold_ms=HOLD_MS) as (a,),
             running_members(home, cabled, "b", hold_ms=HOLD_MS) as (b,),
         ):
-            await until(lambda: a.takes_part() and b.takes_part())
+            await until(lambda: a.is_taking_part() and b.is_taking_part())
             await publish(a.address, "p", 1, 10)
             await until(lambda: numbers_in(b)[-1:] == [10] and b.member.addresses("tcp"))
             yield CutGroup(a, b, cable)
@@ -64,21 +67,21 @@ async def running_cut_group(home: Path) -> AsyncIterator[CutGroup]:
 
 @asynccontextmanager
 async def cut_group(home: Path) -> AsyncIterator[CutGroup]:
-    """The same with the cable cut, and records 11 to 20 at the other member."""
+    """Run the group with `b` cut off and records 11 to 20 published at `a`."""
     async with running_cut_group(home) as group:
         group.cut()
         await publish(group.a.address, "p", 11, 20)
         yield group
 
 
-def batches_in(member: Running) -> list[Batch]:
+def batches_in(member: RunningMember) -> list[Batch]:
     journal = member.journal
     last = journal.durable_sequence
     return [one for one in journal.read(1, 1 << 24, last) if "t" in one.topics] if last else []
 
 
-def numbers_in(member: Running) -> list[int]:
-    """What `p` published, as a member's journal has it."""
+def numbers_in(member: RunningMember) -> list[int]:
+    """Return the numbers that `p` published, from a member's journal."""
     return [
         json.loads(one.body)["n"]
         for batch in batches_in(member)
@@ -87,8 +90,8 @@ def numbers_in(member: Running) -> list[int]:
     ]
 
 
-async def said_until(client: RawClient, word: str) -> list[dict[str, Any]]:
-    """Commands up to the first whose `c` or `ack` is that; or to the end of the connection."""
+async def commands_until(client: RawClient, word: str) -> list[dict[str, Any]]:
+    """Return commands up to the first whose `c` or `ack` is `word`, or to the end of the connection."""
     said: list[dict[str, Any]] = []
     while (frame := await client.next_frame(60.0)) is not None:
         if frame.kind == COMMAND:
@@ -98,8 +101,8 @@ async def said_until(client: RawClient, word: str) -> list[dict[str, Any]]:
     return said
 
 
-async def said_within(client: RawClient, seconds: float) -> set[str]:
-    """What comes meanwhile, but for the points where subscriptions may resume."""
+async def commands_within(client: RawClient, seconds: float) -> set[str]:
+    """Return the kinds of frames received within `seconds`, without resume points."""
     said, loop = set[str](), asyncio.get_running_loop()
     until_then = loop.time() + seconds
     while (left := until_then - loop.time()) > 0:
@@ -109,12 +112,12 @@ async def said_within(client: RawClient, seconds: float) -> set[str]:
     return said - {"persisted"}
 
 
-async def logged_on(member: Running, name: str) -> tuple[RawClient, dict[str, Any]]:
-    """A connection by hand, and the answer to its logon."""
+async def logged_on(member: RunningMember, name: str) -> tuple[RawClient, dict[str, Any]]:
+    """Return a raw connection and the reply to its logon."""
     client = await RawClient.open(member.broker)
     client.name = name
-    client.command({"c": "logon", "name": name})
-    return client, (await said_until(client, "processed"))[-1]
+    client.send_command({"c": "logon", "name": name})
+    return client, (await commands_until(client, "processed"))[-1]
 
 
 async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_member(
@@ -126,7 +129,7 @@ async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_
             "nothing that the others may know better"
         )
         await client.publish("t", [b'{"by":"p","n":21}'], 11)
-        closing = (await said_until(client, "closing"))[-1]
+        closing = (await commands_until(client, "closing"))[-1]
         assert (closing["c"], closing["code"]) == ("closing", "behind")
         assert closing["addresses"] == [group.a.address]
         client.close()
@@ -138,15 +141,17 @@ async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_
 
 
 async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_the_end(tmp_path: Path) -> None:
-    """Its connection stands, and what it sends arrives: for seconds it takes itself for attached."""
+    """The connection stays open and outgoing data arrives: for seconds the member considers itself
+    attached.
+    """
     async with running_cut_group(tmp_path) as group:
         group.cable.answers.clear()
         await publish(group.a.address, "p", 11, 20)
-        assert group.b.takes_part()
+        assert group.b.is_taking_part()
         client, answer = await logged_on(group.b, "p")
         assert "sequence" not in answer
-        client.command({"c": "subscribe", "id": "s", "topic": "t"})
-        assert (await said_until(client, "closing"))[-1]["code"] == "behind"
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t"})
+        assert (await commands_until(client, "closing"))[-1]["code"] == "behind"
         client.close()
         await group.heal()
         client, answer = await logged_on(group.b, "p")
@@ -155,17 +160,17 @@ async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_th
 
 
 async def test_what_follows_a_subscribe_comes_after_it(tmp_path: Path) -> None:
-    """Subscribes share a read of the log's end, and what is published behind them without a wait is delivered to each."""
+    """Subscribes share a read of the log's end; records published right after them are delivered to each."""
     async with running_cut_group(tmp_path) as group:
         client, answer = await logged_on(group.b, "s")
         for number in range(20):
-            client.command({"c": "subscribe", "id": f"s{number}", "topic": "t"})
+            client.send_command({"c": "subscribe", "id": f"s{number}", "topic": "t"})
         await client.publish("t", [b'{"by":"s","n":1}'], answer["sequence"] + 1)
         assert len(await client.deliveries(20)) == 20
-        client.command({"c": "subscribe", "id": "short", "topic": "t"})
-        client.command({"c": "unsubscribe", "id": "short"})
-        client.command({"c": "flush", "id": "f"})
-        said = await said_until(client, "completed")
+        client.send_command({"c": "subscribe", "id": "short", "topic": "t"})
+        client.send_command({"c": "unsubscribe", "id": "short"})
+        client.send_command({"c": "flush", "id": "f"})
+        said = await commands_until(client, "completed")
         assert [one["ack"] for one in said if one.get("of") == "unsubscribe"] == ["processed"]
         client.close()
 
@@ -178,13 +183,13 @@ async def test_a_session_that_logged_on_during_the_cut_is_closed_after_it_and_no
         reader, _ = await logged_on(group.b, "never-published")
         await group.heal()
         # It was told nothing, and the log has 20 messages under its name.
-        said = await said_until(publisher, "closing")
+        said = await commands_until(publisher, "closing")
         assert [one["code"] for one in said if one["c"] == "closing"] == ["behind"]
         # Whoever published nothing was told nothing wrong, and stays.
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": EPOCH_TEXT})
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": EPOCH_TEXT})
         assert len(await reader.deliveries(20)) == 20
         await reader.publish("t", [b'{"by":"never-published","n":1}'], 1)
-        said = await said_until(reader, "closing")
+        said = await commands_until(reader, "closing")
         assert [one["code"] for one in said if one["c"] == "closing"] == ["behind"]
         assert not any(one.get("ack") == "persisted" and not one.get("of") for one in said)
         reader.close()
@@ -210,12 +215,12 @@ async def test_a_range_between_two_past_moments_ends_when_all_of_it_was_delivere
         batches = batches_in(group.a)
         range_of_all = f"[{format_moment(batches[0].accepted_at)}:{format_moment(batches[-1].accepted_at)}]"
         client, _ = await logged_on(group.b, "reader")
-        client.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": range_of_all})
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": range_of_all})
         assert len(await client.deliveries(10)) == 10
-        assert await said_within(client, 2.0) == set()
+        assert await commands_within(client, 2.0) == set()
         await group.heal()
         assert len(await client.deliveries(10)) == 10
-        ended = (await said_until(client, "completed"))[-1]
+        ended = (await commands_until(client, "completed"))[-1]
         assert ended["ended"]
         client.close()
 
@@ -228,15 +233,15 @@ async def test_a_replay_is_completed_when_everything_was_delivered(bookmark: str
         newest = group.b.journal.durable_sequence
         had = 10 if bookmark == EPOCH_TEXT else 0
         client, _ = await logged_on(group.b, "reader")
-        client.command(
+        client.send_command(
             {"c": "subscribe", "id": "s", "topic": "t", "bookmark": bookmark.format(newest=newest)}
         )
-        await client.until("processed")
+        await client.read_until("processed")
         assert len(await client.deliveries(had)) == had
-        assert await said_within(client, 2.0) == set()
+        assert await commands_within(client, 2.0) == set()
         await group.heal()
         assert len(await client.deliveries(10)) == 10
-        await client.until("completed")
+        await client.read_until("completed")
         # It goes on live.
         await publish(group.a.address, "p", 21, 25)
         assert len(await client.deliveries(5)) == 5
@@ -247,11 +252,11 @@ async def test_a_replay_of_a_moment_to_come_isnt_completed_without_the_end(tmp_p
     async with cut_group(tmp_path) as group:
         moment = format_moment(group.a.broker.engine.clock.now_ns() + 3_600 * 10**9)
         client, _ = await logged_on(group.b, "reader")
-        client.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": moment})
-        await client.until("processed")
-        assert await said_within(client, 2.0) == set()
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": moment})
+        await client.read_until("processed")
+        assert await commands_within(client, 2.0) == set()
         await group.heal()
-        await client.until("completed")
+        await client.read_until("completed")
         client.close()
 
 
@@ -273,8 +278,8 @@ async def test_a_subscription_that_begins_or_ends_at_the_end_of_the_log_is_refus
 ) -> None:
     async with cut_group(tmp_path) as group:
         client, _ = await logged_on(group.b, "reader")
-        client.command({"c": "subscribe", "id": "s", "topic": "t", **asked})
-        said = await said_until(client, "closing")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", **asked})
+        said = await commands_until(client, "closing")
         assert [(one["c"], one.get("code")) for one in said] == [("closing", "behind")]
         assert said[-1]["addresses"] == [group.a.address]
         client.close()
@@ -344,7 +349,7 @@ async def test_a_stomp_client_that_begins_at_the_end_is_sent_away(offset: str | 
             await member.broker.apply(stomp_policy(member.broker.engine.policy))
         await until(lambda: group.b.member.addresses("stomp"))
         group.cut()
-        await until(lambda: not group.b.takes_part())
+        await until(lambda: not group.b.is_taking_part())
         async with stomp_client(group.b.broker) as client:
             headers = {"x_stream_offset": offset} if offset is not None else {}
             client.send("SUBSCRIBE", id="s", destination="/topic/t", **headers)
@@ -353,5 +358,7 @@ async def test_a_stomp_client_that_begins_at_the_end_is_sent_away(offset: str | 
             assert error.headers["x-sluice-addresses"] == f"stomp://127.0.0.1:{port_of(group.a.broker)}"
         await group.heal()
         async with stomp_client(group.b.broker) as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", x_stream_offset="first")
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/t", x_stream_offset="first"
+            )
             assert json.loads((await client.read()).body)["n"] == 1

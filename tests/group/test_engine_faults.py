@@ -1,4 +1,6 @@
-"""What an engine can have that a member must not take: each has a name, nothing is lost, and what is there is served."""
+"""Invalid content of the log service that a member must refuse: each has an error name, and no record is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,18 @@ from broker_core.clock import SystemClock
 from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
-from tests.group.test_states import HOLD_MS, refused
+from tests.group.test_states import HOLD_MS, refusal_of
 from tests.support.brokers import until
 from tests.support.certificates import Authority
-from tests.support.engines import running_engines
-from tests.support.groups import GROUP, Running, running_members, start_member
+from tests.support.groups import GROUP, RunningMember, running_members, start_member
+from tests.support.nats_servers import running_nats_servers
 
 HOUR_MS = 3_600_000
 HOUR_NS = HOUR_MS * 1_000_000
 
 
 async def without_the_log(url: str, instead: api.StreamConfig | None = None) -> None:
-    """Remove the engine's log, and put another stream in its place."""
+    """Delete the group's stream, and create another stream in its place."""
     client = Client()
     await client.connect(url)
     try:
@@ -40,16 +42,16 @@ async def without_the_log(url: str, instead: api.StreamConfig | None = None) -> 
         await client.close()
 
 
-async def serves_and_refuses(member: Running, state: str, records: int) -> None:
+async def serves_and_refuses(member: RunningMember, state: str, records: int) -> None:
     await until(lambda: member.state == state)
     assert len(await read(member.address, "reader", records)) == records
-    assert await refused(member, "refused") == "behind"
+    assert await refusal_of(member, "refused") == "behind"
 
 
 async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named_and_left_alone(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
             await publish(a.address, "p", 1, 20)
         other = api.StreamConfig(
@@ -75,15 +77,17 @@ async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named
 async def test_an_engine_whose_disk_is_full_refuses_by_name_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
             await publish(a.address, "p", 1, 20)
             engines.kill()
-            engines.written = lambda text: text.replace("sync_interval", "max_file_store: 1, sync_interval")
+            engines.edit_config = lambda text: text.replace(
+                "sync_interval", "max_file_store: 1, sync_interval"
+            )
             engines.start()
-            assert await refused(a, "q") == "behind"
+            assert await refusal_of(a, "q") == "behind"
             engines.kill()
-            engines.written = lambda text: text
+            engines.edit_config = lambda text: text
             engines.start()
             await publish(a.address, "p", 21, 40)
             assert sum(by == "p" for _, by, _ in await read(b.address, "reader", 40)) >= 39
@@ -92,30 +96,30 @@ async def test_an_engine_whose_disk_is_full_refuses_by_name_and_goes_on_when_the
 async def test_a_member_whose_right_to_the_engine_is_taken_says_so_and_goes_on_when_it_has_one(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         engines.kill()
-        engines.written = lambda text: f"{text}authorization {{ token: first }}\n"
+        engines.edit_config = lambda text: f"{text}authorization {{ token: first }}\n"
         engines.start()
         urls = [engines.urls[0].replace("nats://", "nats://first@")]
         async with running_members(tmp_path, urls, "a", hold_ms=HOLD_MS) as (a,):
             await publish(a.address, "p", 1, 20)
             engines.kill()
-            engines.written = lambda text: f"{text}authorization {{ token: second }}\n"
+            engines.edit_config = lambda text: f"{text}authorization {{ token: second }}\n"
             engines.start()
             await until(lambda: "uthorization" in a.member.status().why)
             await serves_and_refuses(a, "away", 20)
             engines.kill()
-            engines.written = lambda text: f"{text}authorization {{ token: first }}\n"
+            engines.edit_config = lambda text: f"{text}authorization {{ token: first }}\n"
             engines.start()
             await publish(a.address, "p", 21, 40)
 
 
-class Ahead(SystemClock):
+class SequenceAhead(SystemClock):
     def now_ns(self) -> int:
         return super().now_ns() + HOUR_NS
 
 
-class Behind(SystemClock):
+class SequenceBehind(SystemClock):
     def now_ns(self) -> int:
         return super().now_ns() - HOUR_NS
 
@@ -123,10 +127,10 @@ class Behind(SystemClock):
 async def test_members_whose_clocks_are_an_hour_off_move_nobodys_and_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as there:
+    async with running_nats_servers(tmp_path, 1) as engines, AsyncExitStack() as there:
         (a,) = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS))
         await publish(a.address, "p", 1, 10)
-        for name, clock, ahead_ms in (("b", Ahead, HOUR_MS), ("c", Behind, -HOUR_MS)):
+        for name, clock, ahead_ms in (("b", SequenceAhead, HOUR_MS), ("c", SequenceBehind, -HOUR_MS)):
             monkeypatch.setattr(broker_module, "SystemClock", clock)
             one = await start_member(tmp_path, name, engines.urls, hold_ms=HOLD_MS)
             there.push_async_callback(one.stop)
@@ -138,12 +142,12 @@ async def test_members_whose_clocks_are_an_hour_off_move_nobodys_and_are_named(
         assert moments[-1] - moments[0] < HOUR_NS // 2
 
 
-@pytest.mark.parametrize("clock", [Ahead, Behind])
+@pytest.mark.parametrize("clock", [SequenceAhead, SequenceBehind])
 async def test_clients_of_a_member_whose_clock_is_an_hour_off_are_served_as_at_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: type[SystemClock]
 ) -> None:
     begin = SystemClock().now_ns()
-    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as there:
+    async with running_nats_servers(tmp_path, 1) as engines, AsyncExitStack() as there:
         (a,) = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS))
         monkeypatch.setattr(broker_module, "SystemClock", clock)
         b = await start_member(tmp_path, "b", engines.urls, hold_ms=HOLD_MS)
@@ -172,10 +176,10 @@ async def test_an_engine_whose_certificate_is_not_to_be_believed_is_named_and_no
 
     def proves_itself_with(pair: tuple[Path, Path]) -> None:
         engines.kill()
-        engines.written = lambda text: f'{text}tls {{ cert_file: "{pair[0]}", key_file: "{pair[1]}" }}\n'
+        engines.edit_config = lambda text: f'{text}tls {{ cert_file: "{pair[0]}", key_file: "{pair[1]}" }}\n'
         engines.start()
 
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         proves_itself_with(good)
         urls = [engines.urls[0].replace("nats://", "tls://")]
         ca = str(ours.certificate)
@@ -186,5 +190,5 @@ async def test_an_engine_whose_certificate_is_not_to_be_believed_is_named_and_no
                 await until(lambda said=said: said in a.member.status().why)  # type: ignore[misc]
                 await serves_and_refuses(a, "away", 20)
             proves_itself_with(good)
-            await until(a.takes_part)
+            await until(a.is_taking_part)
             await publish(a.address, "p", 21, 40)

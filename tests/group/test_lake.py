@@ -1,4 +1,4 @@
-"""A group's lake by real Spark: one member's journal, then the others', while all of them are written to."""
+"""A group's lake written by real Spark from one member's journal, then the others', under load."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from broker_core.client import AsyncClient
 from pipeline.lake_files import file_metadata
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import GROUP, Running, running_members
+from tests.support.groups import GROUP, RunningMember, running_members
+from tests.support.nats_servers import running_nats_servers
 
 pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).parents[2]
 
 
-async def run_job(home: Path, member: Running, job: str) -> str:
-    """`manage.py pipeline run` over that member's journal, into the group's one lake; what it says."""
+async def run_job(home: Path, member: RunningMember, job: str) -> str:
+    """Run `manage.py pipeline run` over a member's journal into the group's lake; return its output."""
     places = {
         "--home": home / "spark",
         "--instance": GROUP,
@@ -44,8 +44,8 @@ async def run_job(home: Path, member: Running, job: str) -> str:
     return said.decode()
 
 
-async def publish_on(member: Running, name: str, ends: asyncio.Event) -> int:
-    """Until told, numbered; how many were acknowledged."""
+async def publish_on(member: RunningMember, name: str, ends: asyncio.Event) -> int:
+    """Publish numbered messages until `ends` is set; return how many were acknowledged."""
     number = 0
     async with AsyncClient(member.address, name) as client:
         while not ends.is_set():
@@ -58,7 +58,7 @@ async def publish_on(member: Running, name: str, ends: asyncio.Event) -> int:
 
 
 async def test_runs_over_different_members_journals_make_one_lake_of_one_log(tmp_path: Path) -> None:
-    async with running_engines(tmp_path) as engines:
+    async with running_nats_servers(tmp_path) as engines:
         # Small segments, so that what a run reads ends within some and begins with others.
         async with running_members(
             tmp_path, engines.urls, "a", "b", "c", journal_size=1024 * 1024
@@ -96,7 +96,7 @@ async def test_runs_over_different_members_journals_make_one_lake_of_one_log(tmp
 
 
 def lake_of(home: Path) -> list[int]:
-    """The sequences of everything in the lake, in order."""
+    """Return the sequences of all records in the lake, in order."""
     found = ds.dataset(home / "lake" / "records", partitioning="hive", exclude_invalid_files=False)
     return sorted(found.to_table(columns=["sequence"])["sequence"].to_pylist())
 

@@ -1,4 +1,6 @@
-"""`manage.py runbroker` of a group that lost log service and journals, while the database knows its records."""
+"""`manage.py runbroker` of a group that lost log service and journals, while the database knows its
+records.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import pytest
 
 from broker_core.client import AsyncClient
 from tests.support.brokers import until
-from tests.support.engines import free_ports, running_engines
+from tests.support.nats_servers import free_ports, running_nats_servers
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -62,8 +64,8 @@ async def stop(process: subprocess.Popen[bytes]) -> None:
     await asyncio.to_thread(process.wait, SLOW_S)
 
 
-def newest_known(home: Path) -> int:
-    """Return the newest record of the member that the database has heard of."""
+def newest_stored_record(home: Path) -> int:
+    """Return the newest record of the member that the database knows."""
     with closing(sqlite3.connect(home / "db.sqlite3", timeout=30)) as database:
         return int(
             database.execute("SELECT coalesce(max(frontier), 0) FROM console_groupmember").fetchone()[0]
@@ -82,7 +84,7 @@ async def test_a_member_acknowledges_nothing_into_a_new_log_of_a_group_that_had_
         (Path(place) / "before").mkdir()
         (Path(place) / "after").mkdir()
         home.mkdir()
-        async with running_engines(Path(place) / "before", 1) as engines:
+        async with running_nats_servers(Path(place) / "before", 1) as engines:
             environment = settings_of(home, engines.urls, port)
             await asyncio.to_thread(migrate, environment)
             broker = run_broker(environment, home / "first.log")
@@ -90,11 +92,11 @@ async def test_a_member_acknowledges_nothing_into_a_new_log_of_a_group_that_had_
                 await until((home / "run" / "sluice-1.sock").exists, seconds=SLOW_S)
                 async with asyncio.timeout(SLOW_S):
                     await publish(port, 100)
-                await until(lambda: newest_known(home) >= 100, seconds=SLOW_S)
+                await until(lambda: newest_stored_record(home) >= 100, seconds=SLOW_S)
             finally:
                 await stop(broker)
         shutil.rmtree(home / "journal")
-        async with running_engines(Path(place) / "after", 1) as engines:
+        async with running_nats_servers(Path(place) / "after", 1) as engines:
             broker = run_broker(settings_of(home, engines.urls, port), home / "second.log")
             try:
                 await until(

@@ -1,4 +1,6 @@
-"""Several brokers, one log: what is published anywhere is everywhere, in one order, as the same bytes."""
+"""Several brokers, one log: records published at any member are at every member, in one order, as equal
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from nats.aio.client import Client
 
 from broker_core.client import EPOCH, AsyncClient
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import content_of, running_members
+from tests.support.groups import hash_log, running_members
+from tests.support.nats_servers import running_nats_servers
 
 
 async def publish(address: str, name: str, first: int, last: int) -> None:
@@ -21,7 +23,7 @@ async def publish(address: str, name: str, first: int, last: int) -> None:
 
 
 async def read(address: str, name: str, number: int) -> list[tuple[str, str, int]]:
-    """The first so many records: bookmark, publisher, number."""
+    """Return the first `number` records: bookmark, publisher, number."""
     found: list[tuple[str, str, int]] = []
     async with asyncio.timeout(60), AsyncClient(address, name) as client:
         async for message in await client.subscribe("t", bookmark=EPOCH):
@@ -32,7 +34,7 @@ async def read(address: str, name: str, number: int) -> list[tuple[str, str, int
 
 
 async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp_path: Path) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b", "c") as members:
             await asyncio.gather(
                 *(publish(one.address, f"p{number}", 1, 200) for number, one in enumerate(members))
@@ -44,17 +46,17 @@ async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp
             for name in ("p0", "p1", "p2"):
                 assert [number for _, by, number in histories[0] if by == name] == list(range(1, 201))
             # The brokers' own records of who came and went are in it as well, and go on coming.
-            await until(lambda: len({content_of(one.journal) for one in members}) == 1)
+            await until(lambda: len({hash_log(one.journal) for one in members}) == 1)
 
 
 async def test_large_entries_travel_packed_and_are_the_same_everywhere(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
 
             async def grown(number: int) -> int:
-                """Bytes that the engine has more after so many batches of 50 KB."""
+                """Return the growth of the stream in bytes after `batches` batches of 50 KB."""
                 stream = client.jetstream()
                 before = (await stream.stream_info("SLUICE_group")).state.bytes
                 async with AsyncClient(a.address, f"p{number}") as publisher:
@@ -70,4 +72,4 @@ async def test_large_entries_travel_packed_and_are_the_same_everywhere(
             finally:
                 await client.close()
             await until(lambda: b.journal.next_sequence > 10 * 500)
-            await until(lambda: content_of(a.journal) == content_of(b.journal))
+            await until(lambda: hash_log(a.journal) == hash_log(b.journal))

@@ -1,4 +1,4 @@
-"""The order: whatever a member had applied when it ended, and wherever in an entry, it makes the same of the log as the others."""
+"""Order of the log: a member that ended anywhere in an entry builds the same log as the others."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from broker_core.journal.appender import JournalOptions
 from broker_core.journal.files import FileSystem
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from tests.support.groups import content_of
+from tests.support.groups import hash_log
 
 LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
 FIRST = StreamInfo(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
 
 
-class Unsynced(FileSystem):
-    """A disk that nothing is waited for: no power is cut here."""
+class UnsyncedDisk(FileSystem):
+    """A disk without syncs; no power is cut here."""
 
     def fdatasync(self, fd: int) -> None: ...
 
@@ -52,9 +52,9 @@ class Unsynced(FileSystem):
     def sync_directory(self, directory: Path) -> None: ...
 
 
-def opened(directory: Path) -> Journal:
+def open_journal(directory: Path) -> Journal:
     return Journal.open(
-        directory, "group", options=JournalOptions(1 << 16, 0), known=KnownLog(LOG, 0), files=Unsynced()
+        directory, "group", options=JournalOptions(1 << 16, 0), known=KnownLog(LOG, 0), files=UnsyncedDisk()
     )
 
 
@@ -77,7 +77,7 @@ def entry_of(number: int, at: int, batches: Sequence[Published]) -> LogEntry:
 
 
 def apply(journal: Journal, entries: Sequence[LogEntry], upto: int | None = None) -> LogStateMachine:
-    """What a member does with a log; it ends after so many batches were written."""
+    """Apply log entries as a member does; stop after `upto` batches were written."""
     chain = load_chain(journal)
     order = LogStateMachine(journal, 1, applied_position(journal_end(journal), FIRST, chain.value), chain)
     written = 0
@@ -112,9 +112,9 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
     entries = [entry_of(number, at, batches) for number, (at, batches) in enumerate(log, 1)]
     with tempfile.TemporaryDirectory() as place:
         one, other = Path(place) / "one", Path(place) / "other"
-        journal = opened(one)
+        journal = open_journal(one)
         order = apply(journal, entries)
-        contents, chain = content_of(journal), order.chain.value
+        contents, chain = hash_log(journal), order.chain.value
         moments: list[int] = []
         numbers: dict[str, list[int]] = {"p": [], "q": []}
         for batch in journal.read(1, 1 << 20, journal.next_sequence - 1) if journal.next_sequence > 1 else []:
@@ -123,21 +123,21 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
                 numbers[batch.publisher_name] += batch.publisher_sequences().tolist()
         journal.close()
         for end in ends:
-            journal = opened(other)
+            journal = open_journal(other)
             apply(journal, entries, end)
             journal.close()
-        journal = opened(other)
+        journal = open_journal(other)
         order = apply(journal, entries)
-        assert (content_of(journal), order.chain.value) == (contents, chain)
+        assert (hash_log(journal), order.chain.value) == (contents, chain)
         journal.close()
     assert all(before <= after for before, after in pairwise(moments))
     assert max(moments, default=0) <= max(entry.at for entry in entries) + SKEW_NS
     assert all(found == sorted(set(found)) for found in numbers.values())
 
 
-def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
+def test_a_stored_hash_chain_is_continued_and_a_damaged_one_rebuilt(tmp_path: Path) -> None:
     entries = [entry_of(number, number, [("p", 0, 3, number, 1)]) for number in range(1, 6)]
-    journal = opened(tmp_path)
+    journal = open_journal(tmp_path)
     first = apply(journal, entries[:2]).chain
     assert first.value is not None
     path = chain_path(tmp_path, "group")

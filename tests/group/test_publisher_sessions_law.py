@@ -1,10 +1,11 @@
-"""The law of publisher sessions: whatever clients of one name do on whatever members, what they are told is
-stored is stored, once, and a client that comes back gets rid of what it has.
+"""Property test of publisher sessions in a group, for any actions of clients of one name on any members.
 
-The clients are the library's publishers, with their stores. The members are the broker's own: the order that
-each of them makes of the log, and its dispatch, with the publishing side of each connection. What an example
-decides: who logs on where; when what a member gathered gets into the log, and how much of the log members
-apply in one go; which batches a member refuses, and whether their client reads that.
+A record reported as stored is stored once, and a reconnecting client can publish its unsent records.
+
+The clients are the library's publishers with their stores. The members use the broker's own state machine,
+dispatch and publishing connections. An example decides four things: which client logs on where; when gathered
+batches get into the log; how many entries members apply at once; which batches a member refuses, and whether
+the client reads the refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_core.access import EVERYTHING, Rights
+from broker_core.access import ALL_RIGHTS, Rights
 from broker_core.batch import CLAIM, Batch, Buffer, write_flags
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.publisher import Publisher, Rejection
@@ -51,18 +52,17 @@ class EmptyJournal:
         self.publishers = Publishers()
 
 
-class Connection:
-    """A client's connection to a member, with the member's publishing side of it. Satisfies what a publisher
-    needs of a link."""
+class ModelConnection:
+    """A client's connection to a member, with the member's publishing side of it."""
 
     logged_on, paused, identity = True, False, None
 
-    def __init__(self, client: Client, member: Member) -> None:
+    def __init__(self, client: ModelPublisher, member: ModelMember) -> None:
         self.client, self.member, self.name = client, member, NAME
         self.closed = False
         self.refuses = False
-        """Whether the member refuses the next batch."""
-        self.rights = EVERYTHING
+        """If set, the member refuses the next batch."""
+        self.rights = ALL_RIGHTS
         self.unread: list[replies.ErrorReply] = []
         inbox = SimpleNamespace(pause=lambda reason: None, resume=lambda reason: None)
         self.publishing = publishing.ConnectionPublisher(cast(Any, self), cast(Any, inbox), member.services)
@@ -79,7 +79,7 @@ class Connection:
             self.publishing.skip(command.sequence)  # raises if not every refusal was read before
 
     async def read(self) -> None:
-        """Hand the refusals to the client, which may send what is behind them."""
+        """Pass the refusals to the client, which may send the records after them."""
         while self.unread and not self.closed:
             self.client.publisher.on_error(self.unread.pop(0))
             await asyncio.sleep(0)
@@ -87,7 +87,7 @@ class Connection:
     def publish(self, sent: Buffer) -> None:
         if self.closed:
             return
-        self.rights = Rights([]) if self.refuses else EVERYTHING
+        self.rights = Rights([]) if self.refuses else ALL_RIGHTS
         self.refuses = False
         try:
             self.publishing.publish_batch(bytearray(sent))
@@ -117,15 +117,15 @@ class Connection:
 
 
 @dataclass
-class Client:
-    """A publisher of the client library; every message that it published is another one."""
+class ModelPublisher:
+    """A publisher of the client library; each message it publishes is unique."""
 
     number: int
     publisher: Publisher = field(init=False)
-    connection: Connection | None = None
+    connection: ModelConnection | None = None
     published: int = 0
     refused: list[bytes] = field(default_factory=list)
-    """Messages that the application was told are refused."""
+    """Messages reported to the application as refused."""
 
     def __post_init__(self) -> None:
         self.publisher = Publisher(NAME, MemoryPublishStore(), 1 << 16, self.reject)
@@ -139,12 +139,12 @@ class Client:
             self.published += 1
         self.publisher.flush_batch()
 
-    async def log_on(self, member: Member) -> None:
+    async def log_on(self, member: ModelMember) -> None:
         if self.connection is not None:
             self.connection.close()
         if NAME in member.clients:
             member.clients[NAME].close()
-        made = self.connection = member.clients[NAME] = Connection(self, member)
+        made = self.connection = member.clients[NAME] = ModelConnection(self, member)
         own = made.publishing.named_session = self.publisher.session
         told = member.dispatch.publisher_position(NAME, own, proven=False)
         assert told.sequence is not None
@@ -158,18 +158,18 @@ class Client:
         return found
 
 
-class Member:
-    """A member: what it has gathered, how far it has applied the log, and what it tells clients."""
+class ModelMember:
+    """A member: the batches it has gathered, its position in the log, and its replies to clients."""
 
     def __init__(self) -> None:
         journal = cast(Journal, EmptyJournal())
         self.order = LogStateMachine(journal, 1, START, HashChain(0, b""))
         self.gathered: list[PendingBatch[PendingAck]] = []
         self.own: dict[int, list[PendingBatch[PendingAck]]] = {}
-        """What it appended, by entry."""
+        """Batches that this member appended, by entry."""
         self.stored: list[tuple[int, int, bytes]] = []
         self.applied = 0
-        self.clients: dict[str, Connection] = {}
+        self.clients: dict[str, ModelConnection] = {}
         self.dispatch = self._dispatch(journal)
         quotas = SimpleNamespace(charge_publish=lambda connection, topics, count: 0)
         self.services: Any = SimpleNamespace(publishing=self.dispatch, quotas=quotas)
@@ -177,17 +177,17 @@ class Member:
     def _dispatch(self, journal: Journal) -> Dispatcher:
         """A dispatch without subscribers, of a group without sync members."""
 
-        def nothing(*_: object) -> None: ...
+        def no_op(*_: object) -> None: ...
 
         clock = SimpleNamespace(now_ns=lambda: 1)
         facilities = SimpleNamespace(
-            journal=journal, clock=clock, share=SimpleNamespace(on_live_traffic=nothing), spawn=nothing
+            journal=journal, clock=clock, share=SimpleNamespace(on_live_traffic=no_op), spawn=no_op
         )
-        frontier = SimpleNamespace(durable=0, stamped=0, shown=0, notify_waiters=nothing, advance=nothing)
+        frontier = SimpleNamespace(durable=0, stamped=0, shown=0, notify_waiters=no_op, advance=no_op)
         subscribed = SimpleNamespace(registry=SimpleNamespace(match=lambda batch: ()))
         confirmations = SimpleNamespace(
-            on_local_durable=nothing,
-            poll_links=nothing,
+            on_local_durable=no_op,
+            poll_links=no_op,
             confirmed_sequence=1 << 62,
             is_start_unconfirmed=False,
         )
@@ -198,7 +198,7 @@ class Member:
             cast(Any, frontier),
             cast(Any, SimpleNamespace(clients=self.clients)),
             cast(Any, subscribed),
-            nothing,
+            no_op,
             JournaledTopics(tcp_policy().instance),
             SyncDestinationFilter((), None),
             cast(Any, confirmations),
@@ -207,7 +207,7 @@ class Member:
         return cast(Dispatcher, made)
 
     def _append(self, pending: PendingBatch[PendingAck]) -> None:
-        """As the group's log takes it."""
+        """Append a batch as the group's log does."""
         assert isinstance(pending.batch.buf, bytearray)
         write_flags(pending.batch.buf, CLAIM if pending.claims else 0)
         pending.batch.stamp(origin=1, epoch=0, first_sequence=0, accepted_at=1)
@@ -222,7 +222,7 @@ class Member:
             self.gathered = []
 
     def apply(self, log: list[LogEntry], most: int) -> None:
-        """Apply the next entries in one go, at most so many."""
+        """Apply at most `number` of the next entries."""
         entries = log[self.applied : self.applied + most]
         group: list[PendingBatch[PendingAck]] = []
         refused: list[tuple[PendingBatch[PendingAck], Refusal]] = []
@@ -271,8 +271,8 @@ STEP = st.one_of(
 
 async def play(steps: list[tuple[str, int, int]]) -> None:
     log: list[LogEntry] = []
-    members = [Member() for _ in range(MEMBERS)]
-    clients = [Client(number) for number in range(CLIENTS)]
+    members = [ModelMember() for _ in range(MEMBERS)]
+    clients = [ModelPublisher(number) for number in range(CLIENTS)]
     for client in clients[:MEMBERS]:
         await client.log_on(members[client.number])
     for what, one, other in steps:
@@ -319,7 +319,7 @@ async def play(steps: list[tuple[str, int, int]]) -> None:
     check(log, members, clients)
 
 
-def check(log: list[LogEntry], members: list[Member], clients: list[Client]) -> None:
+def check(log: list[LogEntry], members: list[ModelMember], clients: list[ModelPublisher]) -> None:
     most = max(members, key=lambda member: member.applied)
     bodies = [body for _, _, body in most.stored]
     numbers = [(session, number) for session, number, _ in most.stored]
@@ -354,8 +354,8 @@ def test_what_clients_of_one_name_are_told_is_stored_is_stored(steps: list[tuple
 def test_a_session_that_lost_its_name_gets_nothing_more_into_the_log(seen: str) -> None:
     async def lost() -> None:
         log: list[LogEntry] = []
-        a, b = Member(), Member()
-        one, other = Client(0), Client(1)
+        a, b = ModelMember(), ModelMember()
+        one, other = ModelPublisher(0), ModelPublisher(1)
         await one.log_on(a)
         await one.publish(3)
         a.append(log)

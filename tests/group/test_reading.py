@@ -1,4 +1,4 @@
-"""How a member reads the engine's log: what it asks for is bounded, however far behind it is and however requests end."""
+"""Reads of a member from the NATS log: bounded, however far behind it is and however requests end."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from broker_core.group.engine_log import EntrySender
 from broker_core.group.jetstream import PULL, JetStreamLog, _up_to_date
 from broker_core.group.settings import GroupSettings
 from tests.support.brokers import until
-from tests.support.engines import Engines, running_engines
 from tests.support.groups import GROUP
+from tests.support.nats_servers import NatsServers, running_nats_servers
 
 ENTRIES = 600
 
 
 @asynccontextmanager
-async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStreamLog]:
-    """An engine whose log has so many entries, and somebody who is attached and has read none."""
+async def a_log(engines: NatsServers, content: bytes) -> AsyncIterator[JetStreamLog]:
+    """Run a NATS server whose log has these entries; yield an attached reader that has read none."""
     writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
     reader = JetStreamLog(GroupSettings(GROUP, "r", engines.urls))
     await writer.attach(uuid4())
@@ -44,8 +44,8 @@ async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStreamLog]
 
 
 @asynccontextmanager
-async def requests(engines: Engines) -> AsyncIterator[list[bytes]]:
-    """What is asked of the engine for entries, as it goes over its wire."""
+async def requests(engines: NatsServers) -> AsyncIterator[list[bytes]]:
+    """Record the requests for entries that reach the NATS server."""
     asked: list[bytes] = []
     client = Client()
     await client.connect(engines.urls[0])
@@ -70,7 +70,7 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
     content: bytes, most_bytes: int, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jetstream, "PULL_BYTES", most_bytes)
-    async with running_engines(tmp_path, 1) as engines, a_log(engines, content) as reader:
+    async with running_nats_servers(tmp_path, 1) as engines, a_log(engines, content) as reader:
         async with requests(engines) as asked:
             await reader.read_from(1)
             read: list[int] = []
@@ -86,9 +86,9 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
 async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
     servers: int, tmp_path: Path
 ) -> None:
-    """As that of an engine which is catching up: the log has an entry, and it hasn't. Here somebody pauses it."""
-    async with running_engines(tmp_path, servers) as engines:
-        await engines.ready(GROUP)
+    """The consumer's server may be catching up; here the test pauses the consumer."""
+    async with running_nats_servers(tmp_path, servers) as engines:
+        await engines.wait_ready(GROUP)
         async with a_log(engines, b"x") as reader:
             await reader.read_from(ENTRIES)
             assert [entry.number for entry in await reader.next_entry(1)] == [ENTRIES]
@@ -123,7 +123,7 @@ async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
         return await real(self, *arguments, **named)
 
     monkeypatch.setattr(JetStreamContext, "publish", publish)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
         await writer.attach(uuid4())
         assert await writer.append(EntrySender("w", "run", 0), b"x", 0) == 1
@@ -131,8 +131,8 @@ async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
         await writer.close()
 
 
-def seen(**of_it: object) -> api.PeerInfo:
-    """An engine, as the one that leads sees it."""
+def observed_requests(**of_it: object) -> api.PeerInfo:
+    """A NATS server as the leader sees it."""
     return api.PeerInfo(
         **{"name": "e", "current": False, "offline": False, "active": 1_000, "lag": 0, **of_it}
     )  # type: ignore[arg-type]
@@ -141,14 +141,14 @@ def seen(**of_it: object) -> api.PeerInfo:
 @pytest.mark.parametrize(
     ("engine", "last", "before", "up_to_date"),
     [
-        (seen(current=True), 100, None, True),
-        (seen(lag=1), 100, 90, True),
-        (seen(lag=10), 100, 90, True),
-        (seen(lag=11), 100, 90, False),
-        (seen(lag=1), 100, None, False),
-        (seen(lag=1), 100, 100, False),
-        (seen(lag=0, active=11_000_000_000), 100, 100, False),
-        (seen(lag=0, offline=True), 100, 100, False),
+        (observed_requests(current=True), 100, None, True),
+        (observed_requests(lag=1), 100, 90, True),
+        (observed_requests(lag=10), 100, 90, True),
+        (observed_requests(lag=11), 100, 90, False),
+        (observed_requests(lag=1), 100, None, False),
+        (observed_requests(lag=1), 100, 100, False),
+        (observed_requests(lag=0, active=11_000_000_000), 100, 100, False),
+        (observed_requests(lag=0, offline=True), 100, 100, False),
     ],
 )
 def test_an_engine_is_up_to_date_that_has_what_there_was_at_the_look_before(

@@ -12,8 +12,8 @@ from broker_core.config import JournaledTopic
 from broker_core.errors import ClientError
 from tests.group.test_publisher_sessions import same_everywhere, stored
 from tests.support.brokers import until
-from tests.support.engines import running_engines
 from tests.support.groups import running_members
+from tests.support.nats_servers import running_nats_servers
 from tests.support.raw import RawClient
 
 JOURNALED = (JournaledTopic("kept.>"),)
@@ -21,34 +21,34 @@ JOURNALED = (JournaledTopic("kept.>"),)
 
 async def test_what_one_member_refused_is_no_repeat_at_another(tmp_path: Path) -> None:
     async with (
-        running_engines(tmp_path, 1) as engines,
+        running_nats_servers(tmp_path, 1) as engines,
         running_members(tmp_path, engines.urls, "a", "b", journaled_topics=JOURNALED) as (a, b),
     ):
         first = await RawClient.connect(a.broker, "feed", session=5)
         for number, topic in enumerate(("kept.a", "queue.z", "kept.a"), 1):
             await first.publish(topic, [b"%d" % number], number)
-        codes = [(await first.until("error"))["code"] for _ in range(2)]
+        codes = [(await first.read_until("error"))["code"] for _ in range(2)]
         assert codes == ["not_journaled", "refused_before"]
         await until(lambda: stored(b, "feed"))
         again = await RawClient.connect(b.broker, "feed", session=5)
-        assert (again.told["sequence"], again.told["stored"]) == (1, 1)
+        assert (again.logon_reply["sequence"], again.logon_reply["stored"]) == (1, 1)
         await again.publish("queue.z", [b"2"], 2)
-        assert (await again.until("error"))["code"] == "not_journaled", "no repeat"
-        again.command({"c": "skip", "sequence": 2})
+        assert (await again.read_until("error"))["code"] == "not_journaled", "no repeat"
+        again.send_command({"c": "skip", "sequence": 2})
         await again.publish("kept.a", [b"3"], 3)
-        assert (await again.until("persisted"))["sequence"] == 3
+        assert (await again.read_until("persisted"))["sequence"] == 3
         await same_everywhere(a, b)
         assert stored(a, "feed") == [(5, 1, b"1"), (5, 3, b"3")]
         first.close()
         again.close()
 
 
-async def test_a_client_that_fails_over_before_it_read_a_refusal_is_told_and_loses_nothing(
+async def test_a_client_that_fails_over_before_reading_a_refusal_gets_it_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
     told: list[Rejection] = []
     async with (
-        running_engines(tmp_path, 1) as engines,
+        running_nats_servers(tmp_path, 1) as engines,
         running_members(tmp_path, engines.urls, "a", "b", journaled_topics=JOURNALED) as (a, b),
         AsyncClient([a.address, b.address], "feed", on_rejection=told.append) as client,
     ):

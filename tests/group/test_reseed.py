@@ -1,4 +1,6 @@
-"""`manage.py replication init`, `join` and `reseed`: a group made of a journal that was there, and members made anew of others."""
+"""`manage.py replication init`, `join` and `reseed`: a group made from an existing journal, and members
+rebuilt from others.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
 from broker_core.journal.tools import inspect
 from tests.group.test_one_log import publish, read
-from tests.group.test_states import refused
+from tests.group.test_states import refusal_of
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import GROUP, Running, content_of, opened_alone, running_members
+from tests.support.groups import GROUP, RunningMember, hash_log, running_members, standalone_broker
+from tests.support.nats_servers import running_nats_servers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 async def replication(home: Path, engines: Sequence[str], *words: str) -> str:
-    """What `manage.py replication` says, as the member in `home` asks."""
+    """Return the output of `manage.py replication` run for the member in `home`."""
 
     def run() -> str:
         out = StringIO()
@@ -52,13 +54,13 @@ async def refusal(home: Path, engines: Sequence[str], *words: str) -> str:
     return str(told.value)
 
 
-def agrees(member: Running) -> bool:
-    """Whether it takes part, has heard another, and both have the same journal."""
+def has_same_journal(member: RunningMember) -> bool:
+    """Return whether the member takes part, has heard of another, and both have the same journal."""
     others = member.member.status().members[1:]
-    return member.takes_part() and [one.alike for one in others] == [True]
+    return member.is_taking_part() and [one.alike for one in others] == [True]
 
 
-def have(members: Sequence[Running], records: int) -> bool:
+def have(members: Sequence[RunningMember], records: int) -> bool:
     return all(one.journal.durable_sequence >= records for one in members)
 
 
@@ -70,9 +72,9 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
     tmp_path: Path,
 ) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
-    async with opened_alone(a) as address:
+    async with standalone_broker(a) as address:
         await publish(address, "p", 1, 30)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         assert "has no log" in await refusal(b, engines.urls, "join", "--yes")
         said = await replication(a, engines.urls, "init")
         assert "Nothing was done" in said
@@ -88,10 +90,10 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
         assert "check every batch" in await replication(b, engines.urls, "join", *copied)
         await replication(b, engines.urls, "join", *copied, "--yes")
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
-            await until(lambda: all(one.takes_part() for one in members))
+            await until(lambda: all(one.is_taking_part() for one in members))
             assert members[0].member.status().generation == made.generation
             await publish(members[1].address, "p", 31, 50)
-            await until(lambda: agrees(members[0]))
+            await until(lambda: has_same_journal(members[0]))
             found = await read(members[0].address, "reader", 50)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
             # Its broker runs, so its journal isn't to be taken away under it.
@@ -99,7 +101,7 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
 
         # A member with a journal of its own making: not the group's, kept aside, and a member again.
         shutil.rmtree(journal_of(b))
-        async with opened_alone(b) as address:
+        async with standalone_broker(b) as address:
             await publish(address, "q", 1, 5)
         assert "already" in await refusal(b, engines.urls, "join", *copied, "--yes")
         assert "of log" in await refusal(a, engines.urls, "reseed", "--from", str(journal_of(b)), "--yes")
@@ -113,25 +115,25 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
             assert msgspec.json.decode((aside / "receipt.json").read_bytes(), type=ReseedReceipt) == receipt
             async with running_members(tmp_path, engines.urls, "b") as (other,):
                 await publish(other.address, "p", 61, 70)
-                await until(lambda: agrees(source))
-                await until(lambda: content_of(source.journal) == content_of(other.journal))
+                await until(lambda: has_same_journal(source))
+                await until(lambda: hash_log(source.journal) == hash_log(other.journal))
 
 
 async def test_when_the_engines_lost_everything_a_journal_is_the_new_generations_beginning(
     tmp_path: Path,
 ) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
             await publish(members[0].address, "p", 1, 20)
-            await until(lambda: len({content_of(one.journal) for one in members}) == 1)
+            await until(lambda: len({hash_log(one.journal) for one in members}) == 1)
         async with running_members(tmp_path, engines.urls, "a") as (only,):
             await publish(only.address, "p", 21, 40)
         engines.kill()
         assert "No engine" in await refusal(a, engines.urls, "init", "--yes")
         shutil.rmtree(tmp_path / "engine-1")
         engines.start()
-        await engines.ready("other")
+        await engines.wait_ready("other")
         assert "has no log" in await refusal(b, engines.urls, "reseed", "--yes")
         await replication(a, engines.urls, "init", "--yes")
         async with running_members(tmp_path, engines.urls, "b") as (behind,):
@@ -150,14 +152,14 @@ async def test_when_the_engines_lost_everything_a_journal_is_the_new_generations
             await publish(members[1].address, "p", 41, 50)
             found = await read(members[1].address, "reader", 50)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
-            await until(lambda: agrees(members[0]))
+            await until(lambda: has_same_journal(members[0]))
 
 
 async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_is_set_aside(
     tmp_path: Path,
 ) -> None:
     a = tmp_path / "a"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
             await publish(members[0].address, "p", 1, 20)
             await until(lambda: have(members, 22))  # with the broker's own of the client that came and went
@@ -171,7 +173,7 @@ async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_
         shutil.rmtree(tmp_path / "engine-1")
         shutil.move(tmp_path / "earlier", tmp_path / "engine-1")
         engines.start()
-        await engines.ready("other")
+        await engines.wait_ready("other")
         async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
             await until(lambda: b.state == "engine_lost")
             assert "--replace" in await refusal(a, engines.urls, "init", "--yes")
@@ -179,17 +181,17 @@ async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_
                 a, engines.urls, "init", "--replace", "--yes"
             )
             # The other had the same to the last record: it goes on by itself.
-            await until(b.takes_part)
+            await until(b.is_taking_part)
             async with running_members(tmp_path, engines.urls, "a") as (first,):
                 await publish(first.address, "p", 41, 50)
                 found = await read(b.address, "reader", 50)
                 assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
-                await until(lambda: agrees(first))
+                await until(lambda: has_same_journal(first))
 
 
 async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_path: Path) -> None:
     a = tmp_path / "a"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a") as (first,):
             await publish(first.address, "p", 1, 20)
         engines.kill()
@@ -198,39 +200,39 @@ async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_pat
         async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
             await publish(b.address, "q", 1, 5)  # it had nothing, and has begun a log of its own
             await replication(a, engines.urls, "init", "--replace", "--yes")
-            assert await refused(b, "r") == "behind"
+            assert await refusal_of(b, "r") == "behind"
             await until(lambda: b.state == "engine_lost")
             async with running_members(tmp_path, engines.urls, "a") as (first,):
                 await publish(first.address, "p", 21, 30)
                 assert {by for _, by, _ in await read(first.address, "reader", 30)} == {"p"}
 
 
-async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its_first_entry(
+async def test_a_member_is_rebuilt_from_the_nats_log_while_it_has_its_first_entry(
     tmp_path: Path,
 ) -> None:
     b = tmp_path / "b"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
             await publish(members[0].address, "p", 1, 20)
             await until(lambda: have(members, 20))
-        async with opened_alone(b) as address:
+        async with standalone_broker(b) as address:
             await publish(address, "q", 1, 3)
         await replication(b, engines.urls, "reseed", "--yes")
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
-            await until(lambda: agrees(members[0]))
+            await until(lambda: has_same_journal(members[0]))
             found = await read(members[1].address, "reader", 20)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 21))
         # What it had by itself is kept, and can be read.
         (aside,) = journal_of(b).glob("aside-*")
         kept = Journal.open(aside, GROUP)
-        assert content_of(kept)[0] > 20
+        assert hash_log(kept)[0] > 20
         kept.close()
 
 
-async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_path: Path) -> None:
+async def test_a_group_is_restored_from_a_backup_copied_under_load(tmp_path: Path) -> None:
     """The mark was copied behind the segments, so it knows of records that the copy lacks."""
     live, restored, b = tmp_path / "live" / "a", tmp_path / "restored" / "a", tmp_path / "restored" / "b"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(live.parent, engines.urls, "a") as (a,):
             await publish(a.address, "p", 1, 30)
             journal_of(restored).mkdir(parents=True)
@@ -241,7 +243,7 @@ async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_
             shutil.copy2(journal_of(live) / f"{GROUP}.durable", journal_of(restored))
             acknowledged = a.journal.durable_sequence
     (tmp_path / "new").mkdir()
-    async with running_engines(tmp_path / "new", 1) as engines:
+    async with running_nats_servers(tmp_path / "new", 1) as engines:
         assert "were acknowledged" in await refusal(restored, engines.urls, "init", "--yes")
         accepted = inspect.repair_journal(journal_of(restored), GROUP, None, accept=True)
         assert accepted["next_sequence"] > acknowledged >= copied
@@ -251,9 +253,9 @@ async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_
             await replication(b, engines.urls, "join" if number == 1 else "reseed", *source, "--yes")
             async with running_members(restored.parent, engines.urls, "a", "b") as members:
                 await publish(members[1].address, "p", 31 + number * 10, 40 + number * 10)
-                await until(lambda members=members: agrees(members[0]))  # type: ignore[misc]
+                await until(lambda members=members: has_same_journal(members[0]))  # type: ignore[misc]
                 await until(
-                    lambda members=members: content_of(members[0].journal) == content_of(members[1].journal)  # type: ignore[misc]
+                    lambda members=members: hash_log(members[0].journal) == hash_log(members[1].journal)  # type: ignore[misc]
                 )
                 found = [
                     n for _, by, n in await read(members[0].address, "reader", 30 + number * 10) if by == "p"

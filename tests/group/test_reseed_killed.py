@@ -1,4 +1,7 @@
-"""`reseed` and `join` killed at any of their steps, and run again: the member has the group's journal, and what it had is kept."""
+"""`reseed` and `join` killed at any step and run again: the member has the group's journal.
+
+Its previous segments are stored elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from broker_core.group.settings import GroupSettings
 from broker_core.journal.tools.inspect import verify_segments
 from tests.group.test_one_log import publish
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import GROUP, SERVER, content_of, opened_alone, running_members
-from tests.torture.faulty_files import FaultyFiles, Misfortune
+from tests.support.groups import GROUP, SERVER, hash_log, running_members, standalone_broker
+from tests.support.nats_servers import running_nats_servers
+from tests.torture.faulty_files import FaultyFiles, FileFault
 
 STEPS = 100
 """More than there are."""
 
 
-def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> None:
+def _run_act(act: str, home: Path, source: Path, engine: str, at: FileFault | None, stamp: str) -> None:
     if at is not None:
         FaultyFiles(at).install()
     found = asyncio.run(reseed.find_stream(JetStreamLog(GroupSettings(GROUP, "b", (engine,)))))
@@ -39,16 +42,16 @@ def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None,
     reseed.reseed(plan, places, given, found, stamp, lambda _: None)
 
 
-def ended(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> int:
-    process = SERVER.Process(target=_act, args=(act, home, source, engine, at, stamp), daemon=True)
+def exit_code(act: str, home: Path, source: Path, engine: str, at: FileFault | None, stamp: str) -> int:
+    process = SERVER.Process(target=_run_act, args=(act, home, source, engine, at, stamp), daemon=True)
     process.start()
     process.join()
     assert process.exitcode is not None
     return process.exitcode
 
 
-def kept_of(home: Path) -> set[tuple[int, int]]:
-    """First and last records of the segments that a member had, wherever they were put."""
+def stored_segments(home: Path) -> set[tuple[int, int]]:
+    """Return first and last sequences of the member's previous segments, wherever they were moved."""
     journal = BrokerPaths.in_home(home, GROUP).journal
     return {
         (report.first_sequence, report.last_sequence)
@@ -63,9 +66,9 @@ def kept_of(home: Path) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("had", [True, False])
 async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: str, had: bool) -> None:
     alone, source = tmp_path / "alone", tmp_path / "a"
-    async with opened_alone(alone) as address:
+    async with standalone_broker(alone) as address:
         await publish(address, "mine", 1, 5)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a") as (a,):
             await publish(a.address, "p", 1, 30)
         act, engine, killed = "reseed" if had else "join", engines.urls[0], 0
@@ -73,20 +76,20 @@ async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: st
             home = tmp_path / f"{number}" / "b"
             if had:
                 shutil.copytree(alone, home)
-            at = Misfortune(call, number, "before" if number % 2 else "after")
-            code = ended(act, home, source, engine, at, "first")
+            at = FileFault(call, number, "before" if number % 2 else "after")
+            code = exit_code(act, home, source, engine, at, "first")
             assert code in (0, -9)
-            again = 0 if code == 0 else ended("reseed", home, source, engine, None, "second")
+            again = 0 if code == 0 else exit_code("reseed", home, source, engine, None, "second")
             assert again == 0, (number, at)
             places = BrokerPaths.in_home(home, GROUP).journal
             assert not list(places.glob("reseed-*"))
             if had:
-                assert (1, 5) in {(first, min(last, 5)) for first, last in kept_of(home)}
+                assert (1, 5) in {(first, min(last, 5)) for first, last in stored_segments(home)}
             async with running_members(tmp_path / f"{number}", engines.urls, "b") as (b,):
-                await until(b.takes_part)
+                await until(b.is_taking_part)
                 async with running_members(tmp_path, engines.urls, "a") as (a,):
                     await publish(a.address, f"p{number}", 1, 3)
-                    await until(lambda a=a, b=b: content_of(a.journal) == content_of(b.journal))  # type: ignore[misc]
+                    await until(lambda a=a, b=b: hash_log(a.journal) == hash_log(b.journal))  # type: ignore[misc]
             if code == 0:
                 break
             killed += 1
@@ -98,13 +101,13 @@ async def test_a_broker_that_is_started_on_what_a_killed_reseed_left_asks_for_an
     tmp_path: Path,
 ) -> None:
     source = tmp_path / "a"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a") as (a,):
             await publish(a.address, "p", 1, 30)
         for number in range(1, 12):
             home = tmp_path / f"{number}"
-            code = ended(
-                "join", home / "b", source, engines.urls[0], Misfortune("rename", number, "after"), "x"
+            code = exit_code(
+                "join", home / "b", source, engines.urls[0], FileFault("rename", number, "after"), "x"
             )
             try:
                 async with running_members(home, engines.urls, "b") as (b,):

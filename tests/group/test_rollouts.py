@@ -1,4 +1,6 @@
-"""Members of a group share one allowance of a staged rollout: each carries out its part, and the sum is never more."""
+"""Members of a group share one allowance of a staged rollout: each carries out its part, and the sum is never
+more.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 from broker_core.config import PolicyDocument
 from console.services.rollouts import share_out
 from tests.support.brokers import ask, until
-from tests.support.engines import running_engines
 from tests.support.groups import group_policy, running_members
+from tests.support.nats_servers import running_nats_servers
 from tests.support.raw import RawClient
 from tests.support.rules import rule
 from tests.support.stalled import StalledSubscriber
@@ -29,7 +31,7 @@ def with_rule() -> PolicyDocument:
 
 async def test_no_more_than_the_allowance_is_carried_out_on_all_members_together(tmp_path: Path) -> None:
     async with (
-        running_engines(tmp_path, 1) as engines,
+        running_nats_servers(tmp_path, 1) as engines,
         running_members(tmp_path, engines.urls, *NAMES) as members,
     ):
         clients: list[Any] = []
@@ -46,8 +48,12 @@ async def test_no_more_than_the_allowance_is_carried_out_on_all_members_together
         await asyncio.sleep(1.6)  # that a peer took nothing more is seen once a second
         base = members[0].broker.engine.policy
         staged = {
-            "policy": with_rule().to_dict(), "client": "desk-*", "share": None, "allowances": share_out(3, NAMES), "made": None,
-        }  # fmt: skip
+            "policy": with_rule().to_dict(),
+            "client": "desk-*",
+            "share": None,
+            "allowances": share_out(3, NAMES),
+            "made": None,
+        }
         said = [await ask(one.broker, "preview", policy=base.to_dict(), staged=staged) for one in members]
         assert [(one["enforced_in_all"], one["held_in_all"]) for one in said] == [(2, 1), (1, 2)]
         for member in members:

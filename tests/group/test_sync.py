@@ -1,4 +1,6 @@
-"""What `fully_durable` and the topics marked sync wait for: every sync member's own disk, or the decision not to wait for one."""
+"""Synchronous members: `fully_durable` and sync topics wait for every sync member's disk, or for a
+downgrade.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from broker_core.sync_replication.manual_downgrades import ManualDowngrade, Manu
 from broker_core.sync_replication.sync_state import POLICY, SyncMode, SyncReplicationState
 from tests.group.test_one_log import publish
 from tests.support.brokers import ask, until
-from tests.support.engines import running_engines
-from tests.support.groups import Running, running_members, start_member
+from tests.support.groups import RunningMember, running_members, start_member
+from tests.support.nats_servers import running_nats_servers
 
 SYNC = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",)}
 
 
-class Slow(FileSystem):
-    """A disk whose syncs take until it is let go on."""
+class SlowDisk(FileSystem):
+    """A disk whose syncs wait until released."""
 
     def __init__(self) -> None:
         self.goes_on = Event()
@@ -36,14 +38,14 @@ class Slow(FileSystem):
         super().fdatasync(fd)
 
 
-class Followed:
-    """What a subscriber with a durability has had."""
+class DurabilityReader:
+    """A subscriber with a durability, and the messages it has received."""
 
-    def __init__(self, member: Running, durability: Any) -> None:
+    def __init__(self, member: RunningMember, durability: Any) -> None:
         self.had: list[int] = []
         self._work = asyncio.create_task(self._follow(member, durability))
 
-    async def _follow(self, member: Running, durability: Any) -> None:
+    async def _follow(self, member: RunningMember, durability: Any) -> None:
         async with AsyncClient(member.address, f"follows-{durability}") as client:
             async for message in await client.subscribe("t", bookmark=EPOCH, durability=durability):
                 self.had.append(message.data["n"])
@@ -53,12 +55,12 @@ class Followed:
         await asyncio.gather(self._work, return_exceptions=True)
 
 
-def mode(member: Running, name: str) -> str:
+def mode(member: RunningMember, name: str) -> str:
     return next(one.mode for one in member.member.status().members if one.name == name)
 
 
-async def up_to_now(member: Running) -> list[int]:
-    """What a fully durable range has that ends with a moment which is over."""
+async def read_up_to_now(member: RunningMember) -> list[int]:
+    """Return the numbers of a fully durable range that ends at a time in the past."""
     end = datetime.now(UTC) + timedelta(seconds=1)
     await until(lambda: datetime.now(UTC) > end)
     async with AsyncClient(member.address, "range") as client:
@@ -67,8 +69,8 @@ async def up_to_now(member: Running) -> list[int]:
         return [message.data["n"] async for message in subscription]
 
 
-async def at_the_terminal(member: Running, change: str, name: str) -> str:
-    """What `manage.py replication` says of a member, last of all."""
+async def at_the_terminal(member: RunningMember, change: str, name: str) -> str:
+    """Return the last line that `manage.py replication` prints about a member."""
 
     def run() -> None:
         call_command("replication", change, name, instance="group", stdout=out)
@@ -82,18 +84,18 @@ async def at_the_terminal(member: Running, change: str, name: str) -> str:
 async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_by_hand(
     tmp_path: Path,
 ) -> None:
-    disk = Slow()
+    disk = SlowDisk()
     settings = {**SYNC, "downgrade_after_ms": 600_000}
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b", **settings) as (a, b):
             c = await start_member(tmp_path, "c", engines.urls, files=disk, **settings)
-            full, plain = Followed(b, "fully_durable"), Followed(b, "persisted")
+            full, plain = DurabilityReader(b, "fully_durable"), DurabilityReader(b, "persisted")
             try:
                 await publish(a.address, "p", 1, 100)
                 for one in (a, b, c):  # an acknowledgement means everybody's disk
                     assert one.journal.durable_sequence >= 100
                 await until(lambda: full.had == plain.had == list(range(1, 101)))
-                assert await up_to_now(b) == list(range(1, 101))
+                assert await read_up_to_now(b) == list(range(1, 101))
                 disk.goes_on.clear()
                 waits = asyncio.create_task(publish(a.address, "p", 101, 101))
                 await until(lambda: 101 in plain.had)
@@ -124,14 +126,14 @@ async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_b
                 await full.close()
                 await plain.close()
                 await c.stop()
-            assert c.law.broken == []
+            assert c.acknowledgements.violations == []
 
 
 async def test_a_sync_member_that_is_away_is_downgraded_after_the_time_and_upgraded_when_it_is_back(
     tmp_path: Path,
 ) -> None:
     settings = {**SYNC, "sync_members": ("a", "b"), "downgrade_after_ms": 1_000}
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", **settings) as (a,):
             b = await start_member(tmp_path, "b", engines.urls, **settings)
             try:
@@ -157,9 +159,9 @@ async def test_a_sync_member_that_is_away_is_downgraded_after_the_time_and_upgra
 async def test_what_was_decided_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
 
-        async def restarted(before: Running | None) -> Running:
+        async def restarted(before: RunningMember | None) -> RunningMember:
             if before is not None:
                 await before.stop()
             settings = {**SYNC, "sync_members": ("a", "c"), "downgrade_after_ms": 600_000}
@@ -198,8 +200,8 @@ async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_
         assert ManualDowngradeStore(tmp_path, "group", FileSystem()).of in ({}, made.of)
 
 
-async def events_of(member: Running, event: str) -> str:
-    """The first of the broker's own records that tells such an event."""
+async def events_of(member: RunningMember, event: str) -> str:
+    """Return the broker's first record of this event."""
     async with asyncio.timeout(60), AsyncClient(member.address, "events") as client:
         async for message in await client.subscribe("$SLUICE.clients", bookmark=EPOCH):
             if message.data["event"] == event:
@@ -250,7 +252,7 @@ def test_time_in_which_this_process_stood_still_is_counted_against_nobody() -> N
     assert [change.name for change in made.check_timeouts(72.0)] == ["b", "c"]
 
 
-def test_who_confirms_late_again_and_again_stays_downgraded() -> None:
+def test_a_member_that_is_repeatedly_late_stays_downgraded() -> None:
     made = confirming(downgrade_after_ms=10_000)
     made.on_peer_confirmed("c", 1_000, 0.0)
     made.on_local_durable(1, 0.0)

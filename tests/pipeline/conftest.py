@@ -1,4 +1,4 @@
-"""One Spark for all tests of the pipeline in a worker: a JVM takes seconds to start."""
+"""One Spark session for all pipeline tests of a worker, since a JVM takes seconds to start."""
 
 from __future__ import annotations
 

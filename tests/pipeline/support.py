@@ -33,8 +33,8 @@ SMALL = JournalOptions(segment_size=16 * 1024, preallocated=0)
 Message = tuple[str, bytes]
 
 
-def place_in(home: Path) -> LogLocation:
-    """Where `opened` puts the journal."""
+def journal_location(home: Path) -> LogLocation:
+    """Return where `open_journal` puts the journal."""
     return settings_in(home).log
 
 
@@ -45,9 +45,9 @@ def settings_in(home: Path) -> JobSettings:
 
 
 @contextmanager
-def opened(home: Path, options: JournalOptions = SMALL) -> Iterator[Journal]:
-    """The instance's journal, open for writing."""
-    place = place_in(home)
+def open_journal(home: Path, options: JournalOptions = SMALL) -> Iterator[Journal]:
+    """Open the instance's journal for writing."""
+    place = journal_location(home)
     journal = Journal.open(place.directory, place.instance, place.archive, options)
     try:
         yield journal
@@ -77,28 +77,31 @@ def append(
     return batch
 
 
-def numbered(count: int, first: int = 1, topics: int = 3) -> list[Message]:
-    """Messages on topics t.0, t.1, ... whose bodies say their number."""
+def numbered_messages(count: int, first: int = 1, topics: int = 3) -> list[Message]:
+    """Return messages on topics t.0, t.1, ... whose bodies have their number."""
     return [(f"t.{n % topics}", json.dumps({"n": n}).encode()) for n in range(first, first + count)]
 
 
 def fill(home: Path, sizes: Iterable[int], *, step: int = SECOND) -> int:
     """A journal of batches of these sizes, a second apart; returns its last sequence."""
-    with opened(home) as journal:
+    with open_journal(home) as journal:
         for number, size in enumerate(sizes):
-            append(journal, numbered(size, journal.next_sequence), at=NOON + number * step)
+            append(journal, numbered_messages(size, journal.next_sequence), at=NOON + number * step)
             journal.finish_sealed()
         return journal.next_sequence - 1
 
 
 def move(home: Path, action: str, which: slice = slice(None, -1)) -> int:
     """Archive or compress sealed segments as the broker does; returns how many."""
-    with opened(home) as journal:
+    with open_journal(home) as journal:
         return act_on_open(journal, home, action, which)
 
 
 def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(None, None)) -> int:
-    """The same on a journal that is open; what is archived or compressed already stays as it is."""
+    """Archive or compress segments of an open journal; return how many.
+
+    Segments already archived or compressed are skipped.
+    """
     sealed = [info for info in journal.segments() if info.state != "current"][which]
     done = "archived" if action == "archive" else ""
     chosen = [
@@ -117,7 +120,7 @@ def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(
 
 def identify(home: Path, identity: UUID, only: Path | None = None) -> str:
     """Write an identity into the headers of the segments that aren't compressed, as a broker does."""
-    for path in [only] if only is not None else place_in(home).directory.glob("*.journal"):
+    for path in [only] if only is not None else journal_location(home).directory.glob("*.journal"):
         with path.open("r+b") as file:
             header = bytearray(file.read(HEADER_SIZE))
             header[114:130] = identity.bytes
@@ -137,9 +140,9 @@ def write_sidecar(path: Path) -> None:
 
 
 def journal_target(home: Path, source: Path, action: str) -> Path:
-    """Where the prepared file of a swap is made: in a folder of its own, as by the console.
+    """Return where the prepared file of a swap is made: in a folder of its own, as the console does.
 
-    Beside the segments it would, for a moment, be the segment of an instance called `prepared-...`.
+    Beside the segments it would briefly be the segment of an instance called `prepared-...`.
     """
     directory = home / "archive" if action == "archive" else source.parent
     shelf = directory / f"{INSTANCE}.prepared"
@@ -148,13 +151,13 @@ def journal_target(home: Path, source: Path, action: str) -> Path:
 
 
 def numbers_of(tables: Iterable[pa.RecordBatch]) -> list[int]:
-    """All sequences, in the order read."""
+    """Return all sequences, in the order read."""
     parts = [batch.column("sequence").to_numpy() for batch in tables]
     return np.concatenate(parts).tolist() if parts else []
 
 
-class Told:
-    """A reporter that remembers."""
+class FakeReporter:
+    """A reporter that records its calls."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -177,7 +180,7 @@ class Told:
 
 
 def event(client: str, at_ms: int, kind: str, **fields: Any) -> bytes:
-    """One event as the broker publishes it on $SLUICE.clients."""
+    """Return an event as the broker publishes it on $SLUICE.clients."""
     state = "offlined" if kind == "offline_start" else "live"
     told = {
         "at": at_ms,

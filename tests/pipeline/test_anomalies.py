@@ -1,4 +1,4 @@
-"""Anomalies: a client is held against itself, and what is found says why."""
+"""Anomalies: each client is compared with its own past, and findings state their reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker_core.errors import OperatorError
 from pipeline.jobs import anomalies
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
-from tests.pipeline.support import INSTANCE, NOON, Told, settings_in
+from tests.pipeline.support import INSTANCE, NOON, FakeReporter, settings_in
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR_MS = 3_600_000
@@ -29,15 +29,19 @@ ARGUMENTS = argparse.Namespace(days=14, recent=24, threshold=8.0)
 def hour(client: str, number: int, messages: float, **more: Any) -> dict[str, Any]:
     """An hour of a client that keeps up."""
     calm = {
-        "client": client, "transport": "tcp", "hour": (START + number * HOUR_MS) * 1_000, "samples": 6, "connected_ms": HOUR_MS,
-        "lag_messages_max": 3, "lag_messages_mean": 0.2, "lag_ms_max": 20, "delivered_messages": round(messages),
+        "client": client, "transport": "tcp", "hour": (START + number * HOUR_MS) * 1_000, "samples": 6,
+        "connected_ms": HOUR_MS,
+        "lag_messages_max": 3, "lag_messages_mean": 0.2, "lag_ms_max": 20,
+        "delivered_messages": round(messages),
         "delivered_bytes": round(messages) * 200, "rate_max": messages / 1_800,
     }  # fmt: skip
     return calm | more
 
 
 def history() -> list[dict[str, Any]]:
-    """Steady ones by day and night, one that falls behind in hour 90, one that goes silent, a new one."""
+    """Return rows of steady clients by day and night, one that lags in hour 90, one that goes silent, and a
+    new one.
+    """
     random = np.random.default_rng(7)
     rows = []
     for number in range(HOURS):
@@ -50,16 +54,17 @@ def history() -> list[dict[str, Any]]:
             if name != "leaves" or number <= 71:
                 rows.append(hour(name, number, 36_000 * day * random.uniform(0.9, 1.1), **more))
         # It is behind and offlined in every hour: that is how it is.
-        rows.append(hour("lame", number, 9_000 * random.uniform(0.8, 1.2), lag_messages_mean=50_000.0 * random.uniform(0.7, 1.4),
+        rows.append(hour("lame", number, 9_000 * random.uniform(0.8, 1.2),
+                lag_messages_mean=50_000.0 * random.uniform(0.7, 1.4),
                          lag_ms_max=500_000, offline_ms=2_000_000))  # fmt: skip
     return [*rows, hour("new", HOURS - 2, 1.0)]
 
 
 @pytest.mark.slow
-def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(tmp_path: Path) -> None:
+def test_a_changed_client_is_found_with_its_reasons_and_a_constant_one_is_not(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     with pytest.raises(OperatorError, match="no hours of clients"):
-        anomalies.run(settings, ARGUMENTS, Told())
+        anomalies.run(settings, ARGUMENTS, FakeReporter())
     assert not settings.lake.exists()
     write_hours(settings.client_history, INSTANCE, pa.Table.from_pylist(history(), schema=CLIENT_HOURS), None)
     result, tables = apart(tmp_path)
@@ -78,8 +83,9 @@ def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(tmp_p
 
 
 def apart(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """The job in a process of its own, as it is always run: zope.interface, which daphne brings into this one, marks MLlib's classes
-    with an attribute that MLlib then can't read."""
+    """The job in a process of its own, as it is always run: zope.interface, which daphne brings into this
+    one, marks MLlib's classes with an attribute that MLlib then can't read.
+    """
     command = [sys.executable, "-m", "tests.pipeline.test_anomalies", str(path)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300)
     result, tables = pickle.loads(done.stdout)
@@ -87,6 +93,6 @@ def apart(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
 
 
 if __name__ == "__main__":
-    told = Told()
+    told = FakeReporter()
     result = anomalies.run(settings_in(Path(sys.argv[1])), ARGUMENTS, told)
     sys.stdout.buffer.write(pickle.dumps((result, told.tables)))

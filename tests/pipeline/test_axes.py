@@ -1,4 +1,4 @@
-"""Marks of an axis: round, in the unit's own steps, and enough to read the plot by."""
+"""Ticks of an axis: round, in the unit's own steps, and enough to read the plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.axes import Unit, amount_ticks, format_amount, time_ticks
 DAY = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def said(low: float, high: float, unit: Unit = "", whole: bool = False) -> list[str]:
+def tick_labels(low: float, high: float, unit: Unit = "", whole: bool = False) -> list[str]:
     return [mark.said for mark in amount_ticks(low, high, unit, whole)]
 
 
@@ -39,11 +39,11 @@ def micros(at: datetime) -> float:
 def test_amounts_have_round_marks_in_the_size_that_fits(
     high: float, unit: Unit, whole: bool, expected: list[str]
 ) -> None:
-    assert said(0, high, unit, whole) == expected
+    assert tick_labels(0, high, unit, whole) == expected
 
 
 def test_what_falls_below_zero_has_marks_there_too() -> None:
-    assert said(-30, 70) == ["-50", "0", "50", "100"]
+    assert tick_labels(-30, 70) == ["-50", "0", "50", "100"]
 
 
 def test_an_amount_by_itself_has_three_digits() -> None:
@@ -55,7 +55,8 @@ def test_an_amount_by_itself_has_three_digits() -> None:
 
 
 @given(
-    st.floats(-1e15, 0), st.floats(0, 1e15), st.sampled_from(["", "bytes", "ms", "s"]), st.booleans(), st.integers(2, 8)
+    st.floats(-1e15, 0), st.floats(0, 1e15), st.sampled_from(["", "bytes", "ms", "s"]), st.booleans(),
+    st.integers(2, 8)
 )  # fmt: skip
 def test_marks_enclose_what_is_drawn_and_are_few(
     low: float, high: float, unit: Unit, whole: bool, most: int

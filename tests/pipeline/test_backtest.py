@@ -1,5 +1,8 @@
-"""A back-test says what happened: a real broker with clients of mixed behaviour, and the policy that was in force tried on
-what it recorded; and other policies on planted traces, of which it is known what they would have done."""
+"""Back-tests predict what happened.
+
+First, a real broker with clients of mixed behaviour: the policy in force is back-tested on its recording.
+Then other policies on planted traces with known results.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +37,19 @@ from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces, interpolate
 from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
-from tests.pipeline.support import Told, append, fill, opened, settings_in
+from tests.pipeline.support import FakeReporter, append, fill, open_journal, settings_in
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
 from tests.support.stalled import StalledSubscriber
-from tests.support.steady_readers import SteadyReader, reading
+from tests.support.steady_readers import SteadyReader, reading_steadily
 
 HOST = 8 * 2**30
 START = 1_795_262_400_000
 
 
 def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Table]:
-    """The looks and the decisions that a broker's journal holds."""
+    """Return the samples and the decisions in a broker's journal."""
     log = examine_log(LogLocation(home / "journal", None, instance))
     request = ReadRequest(columns=("body",))
     spans = plan_log(log, request)
@@ -65,13 +68,15 @@ def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> BacktestRe
     return found
 
 
-def whom(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:
-    """Who, and which act."""
+def clients_and_actions(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Return clients and their actions."""
     return {(one["client"], one["action"], one["mode"]) for one in acts}
 
 
 def mixed() -> PolicyDocument:
-    """A client is warned at 200 kB, offlined at 1 MB, disconnected when its oldest message is six seconds old."""
+    """A client is warned at 200 kB, offlined at 1 MB, disconnected when its oldest message is six seconds
+    old.
+    """
     warn = {
         "name": "warn",
         "scope": {"client": "*"},
@@ -98,7 +103,10 @@ def mixed() -> PolicyDocument:
 
 @pytest.mark.slow
 async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> None:
-    """Stalled ones, slow ones, quick ones; unjournaled topics, so that backlogs are in memory. A dozen seconds."""
+    """Stalled ones, slow ones, quick ones; unjournaled topics, so that backlogs are in memory.
+
+    A dozen seconds.
+    """
     policy = mixed()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
     async with running_broker(tmp_path, policy) as broker:
@@ -112,7 +120,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
                 await feed.publish("t", [b"x" * 5_000] * 8)
                 await asyncio.sleep(0.1)
 
-        with reading(steady):
+        with reading_steadily(steady):
             await until(lambda: len(broker.engine.roster.clients) == 9)
             task = asyncio.create_task(publish())
             try:
@@ -139,9 +147,11 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
     recorded = [row for row in acts.to_pylist() if row["at"] <= newest]
     assert {row["action"] for row in recorded} >= {"warn", "disconnect"}
     found = compare_decisions(recorded, predicted.acts)
-    # The goal is 95 % of both. A client that is disconnected between two looks has no look any more that could foretell it: of
-    # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be a mistake.
-    who, foreseen = whom(recorded), whom(predicted.acts)
+    # The goal is 95 % of both. A client that is disconnected between two looks has no look any more that
+    # could foretell it: of
+    # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be
+    # a mistake.
+    who, foreseen = clients_and_actions(recorded), clients_and_actions(predicted.acts)
     assert len(who & foreseen) >= 0.85 * len(who | foreseen), (who ^ foreseen, found)
     assert found.percent >= 80, (found, recorded, predicted.acts)
     assert found.in_time_percent >= 90, (found, recorded, predicted.acts)  # one late of 17 was seen
@@ -151,17 +161,18 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
 
 
 def planted(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Looks a second apart."""
+    """Return samples one second apart."""
     base = dict.fromkeys(TrafficSample._fields, 0) | {"subscriptions": 1, "lump_bytes": 0}
     made = [
-        {"name": name, "transport": "tcp", "user": "", "topic": "t", "connected": START, **base, "at": START + 1_000 * n, **row}
+        {"name": name, "transport": "tcp", "user": "", "topic": "t", "connected": START, **base,
+            "at": START + 1_000 * n, **row}
         for n, row in enumerate(rows)
     ]  # fmt: skip
     return pa.Table.from_pylist(made, schema=TRAFFIC)
 
 
 def growing(name: str, rate: int, seconds: int, drains: int = 0) -> pa.Table:
-    """A client for whom so many bytes come each second, and who takes so many of them."""
+    """Return samples of a client that is sent and reads fixed numbers of bytes a second."""
     rows = [
         {"memory": (rate - drains) * n, "matched_bytes": rate * n, "matched_messages": rate * n // 1_000,
          "acknowledged_bytes": drains * n, "taken_bytes": drains * n, "owed_bytes": (rate - drains) * n,
@@ -182,24 +193,27 @@ def limited(capacity: int, age_ms: int | None = None, memory: int = 1_000_000) -
     )
 
 
-def acts_of_client(found: BacktestResult, name: str) -> list[tuple[str, int]]:
+def actions_of(found: BacktestResult, name: str) -> list[tuple[str, int]]:
     return [(row["action"], row["at"] - START) for row in found.acts if row["client"] == name]
 
 
 def test_a_limit_is_passed_when_it_is_passed() -> None:
     """100 kB a second: over half of 1 MB after 5 s, over all of it after 10."""
     looks = growing("slow", 100_000, 20)
-    assert acts_of_client(tried(limited(50), looks, ACTS.empty_table()), "slow") == [("offline", 5_500)]
-    ((action, at),) = acts_of_client(tried(limited(90), looks, ACTS.empty_table()), "slow")
+    assert actions_of(tried(limited(50), looks, ACTS.empty_table()), "slow") == [("offline", 5_500)]
+    ((action, at),) = actions_of(tried(limited(90), looks, ACTS.empty_table()), "slow")
     assert (action, at) == ("offline", 9_500)
     assert tried(limited(50, memory=10_000_000), looks, ACTS.empty_table()).acts == []
 
 
 def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_take() -> None:
-    """It takes 80 kB of 100 kB a second: offlined at 150 kB, it never comes back, and its spool grows by 20 kB a second."""
+    """The client reads 80 kB of 100 kB a second.
+
+    Offlined at 150 kB, it never catches up, and its spool grows by 20 kB a second.
+    """
     looks = growing("slow", 100_000, 30, drains=80_000)
     found = tried(limited(15), looks, ACTS.empty_table())
-    assert acts_of_client(found, "slow") == [("offline", 8_000)]
+    assert actions_of(found, "slow") == [("offline", 8_000)]
     assert found.parted == 1
     assert abs(found.offlined_ms["slow"] - 21_500) <= 1_000
     ((memory, disk),) = found.peaks.values()
@@ -207,71 +221,83 @@ def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_ta
     assert abs(disk - 29 * 20_000) <= 60_000
 
 
-def test_of_two_the_larger_is_chosen_when_the_pool_is_full() -> None:
+def test_the_larger_of_two_clients_is_chosen_when_the_pool_is_full() -> None:
     looks = pa.concat_tables([growing("large", 60_000, 20), growing("small", 40_000, 20)])
     found = tried(limited(100), looks, ACTS.empty_table())
-    assert acts_of_client(found, "large") == [("offline", 10_500)]
-    assert acts_of_client(found, "small") == []
+    assert actions_of(found, "large") == [("offline", 10_500)]
+    assert actions_of(found, "small") == []
 
 
 def test_an_age_limit_ends_it_and_what_no_bookmark_brings_back_is_lost() -> None:
     looks = growing("slow", 10_000, 20)
     found = tried(limited(100, age_ms=7_000), looks, ACTS.empty_table())
-    ((action, at),) = acts_of_client(found, "slow")
+    ((action, at),) = actions_of(found, "slow")
     assert action == "disconnect"
     assert 7_000 <= at <= 8_500
 
 
 def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() -> None:
-    """Nothing waited at the last look; then a message became too old, and after that nobody looked."""
+    """No message waited at the last sample. Then one became too old, and no further sample was taken."""
     looks = planted("slow", [{"matched_bytes": 1_000 * n, "matched_messages": n} for n in range(4)])
-    told = {"at": START + 5_400, "client": "slow", "action": "disconnect", "mode": "enforce", "signal": "oldest_age",
+    told = {"at": START + 5_400, "client": "slow", "action": "disconnect", "mode": "enforce",
+        "signal": "oldest_age",
             "observed": 2_100, "limit": 2_000, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}  # fmt: skip
     acts = pa.Table.from_pylist([told], schema=ACTS)
-    assert acts_of_client(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
-    assert acts_of_client(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
-    assert acts_of_client(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
+    assert actions_of(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
+    assert actions_of(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
+    assert actions_of(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
 
 
-def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_turn_is() -> None:
-    """Each at another moment of the second: no turn of the guard comes between that and the end of the recording."""
+def test_clients_disconnected_at_their_limit_are_so_in_the_back_test_at_any_phase() -> None:
+    """Each client passes its limit at another moment of the second, with no check of the guard before the
+    recording ends.
+    """
     names = [f"slow-{n:02d}" for n in range(40)]
     looks = pa.concat_tables(
-        [planted(name, [{"memory": 90, "owed_bytes": 90, "oldest_at": START, "unjournaled": 1} for _ in range(5)]) for name in names]
+        [planted(name,
+                [{"memory": 90, "owed_bytes": 90, "oldest_at": START,
+                        "unjournaled": 1} for _ in range(5)]) for name in names]
     )  # fmt: skip
     told = [
-        {"at": START + 4_100 + 17 * n, "client": name, "action": "disconnect", "mode": "enforce", "signal": "oldest_age",
+        {"at": START + 4_100 + 17 * n, "client": name, "action": "disconnect", "mode": "enforce",
+            "signal": "oldest_age",
          "observed": 4_600 + n, "limit": 4_500, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}
         for n, name in enumerate(names)
     ]  # fmt: skip
     found = tried(limited(100, age_ms=4_500), looks, pa.Table.from_pylist(told, schema=ACTS))
     for act in told:
-        assert acts_of_client(found, act["client"]) == [("disconnect", act["at"] - START)]
+        assert actions_of(found, act["client"]) == [("disconnect", act["at"] - START)]
 
 
 def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() -> None:
-    """Offlined at 500 kB, read all of it, and the same once more: it was offlined twice, and never carried on by a guess."""
+    """The client is offlined at 500 kB and reads all of it, twice: two offline periods, and no
+    extrapolation.
+    """
     spell = [{"memory": 100_000 * n, "owed_bytes": 100_000 * n} for n in range(5)]
     spell += [{"memory": 0, "disk": 1_000, "owed_bytes": 600_000, "offlined": 1} for _ in range(3)]
     spell += [{"memory": 0, "owed_bytes": 0} for _ in range(4)]
     rows = [
-        {**row, "oldest_at": START if row["owed_bytes"] else 0, "matched_bytes": 100_000 * n, "matched_messages": 100 * n}
+        {**row, "oldest_at": START if row["owed_bytes"] else 0, "matched_bytes": 100_000 * n,
+            "matched_messages": 100 * n}
         for n, row in enumerate(2 * spell)
     ]  # fmt: skip
     told = [
-        {"at": START + at, "client": "slow", "action": "offline", "mode": "enforce", "signal": "outbound_bytes",
+        {"at": START + at, "client": "slow", "action": "offline", "mode": "enforce",
+            "signal": "outbound_bytes",
          "observed": 450_000, "limit": 440_000, "unit": "bytes", "memory": 450_000, "disk": 0, "lost": 0}
         for at in (4_600, 16_600)
     ]  # fmt: skip
     found = tried(limited(44), planted("slow", rows), pa.Table.from_pylist(told, schema=ACTS))
-    offlined = acts_of_client(found, "slow")
+    offlined = actions_of(found, "slow")
     assert [action for action, _ in offlined] == ["offline", "offline"]
     assert all(abs(at - then) <= 1_000 for (_, at), then in zip(offlined, (4_600, 16_600), strict=True))
     assert found.parted == 0
 
 
-def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
-    """Its oldest message becomes half a second younger each second, and a look is taken each four: 7.5 s old after 15, and not before."""
+def test_the_age_of_a_slow_readers_backlog_is_interpolated_between_samples() -> None:
+    """The oldest message ages by half a second each second, with a sample every four: it is 7.5 s old after
+    15 s, and not before.
+    """
     rows = [
         {
             "at": START + 4_000 * n,
@@ -282,7 +308,7 @@ def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
         for n in range(8)
     ]
     looks = planted("slow", rows)
-    ((_, at),) = acts_of_client(tried(limited(100, age_ms=7_500), looks, ACTS.empty_table()), "slow")
+    ((_, at),) = actions_of(tried(limited(100, age_ms=7_500), looks, ACTS.empty_table()), "slow")
     assert 15_000 <= at <= 16_000
 
 
@@ -291,7 +317,7 @@ def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
 def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(
     data: st.DataObject, steps: list[int]
 ) -> None:
-    """Also where several looks have one value, as of bytes when nothing came."""
+    """Also if several samples have equal values, such as bytes when no message arrived."""
     xs = np.cumsum(np.array(steps, np.int64))
     ys = np.array(data.draw(st.lists(st.integers(0, 2**52), min_size=len(xs), max_size=len(xs))), np.int64)
     last = int(xs[-1])
@@ -316,9 +342,9 @@ def test_agreement_counts_episodes_and_not_repetitions() -> None:
 
 
 def journaled(home: Path, looks: pa.Table) -> None:
-    """Put looks into a journal as the broker does."""
+    """Write samples into a journal as the broker does."""
     rows = looks.sort_by("at").to_pylist()
-    with opened(home) as log:
+    with open_journal(home) as log:
         for start in range(0, len(rows), 50):
             some = rows[start : start + 50]
             figures = array("q", [row[name] for row in some for name in TrafficSample._fields])
@@ -342,11 +368,12 @@ def test_a_grid_is_tried_in_parallel_and_the_cheapest_that_saves_a_client_is_fou
 ) -> None:
     """100 kB a second for 20 s: 1.9 MB at the end, of a pool of 3 MB."""
     journaled(tmp_path, pa.concat_tables([growing("slow", 100_000, 20), growing("mild", 20_000, 20)]))
-    settings, told = settings_in(tmp_path), Told()
+    settings, told = settings_in(tmp_path), FakeReporter()
     policy = tmp_path / "tight.yaml"
     policy.write_text(json.dumps(limited(10, memory=3_000_000).to_dict()))
     asked = argparse.Namespace(
-        policy=str(policy), grid="client_policy.client_max_capacity=30,70,80,100", save="slow", start="", end="",
+        policy=str(policy), grid="client_policy.client_max_capacity=30,70,80,100", save="slow", start="",
+        end="",
         host_memory=HOST, durable=None, skip_gaps=False,
     )  # fmt: skip
     found = backtest.run(settings, asked, told)
@@ -372,7 +399,7 @@ def test_where_nothing_slow_is_recorded_it_says_so(lent: SparkSession, tmp_path:
     policies = tmp_path / "lake" / "policies"
     policies.mkdir(parents=True)
     (policies / "draft-7.json").write_text(json.dumps(limited(10).to_dict()))
-    told = Told()
+    told = FakeReporter()
     asked = argparse.Namespace(
         policy="draft-7", grid="", save="", start="", end="", host_memory=None, durable=None, skip_gaps=False
     )

@@ -1,4 +1,4 @@
-"""The pipeline beside a real broker: what it needs is held, and what was removed is known."""
+"""The pipeline beside a real broker: segments it needs are retained, and removed ones are reported."""
 
 from __future__ import annotations
 

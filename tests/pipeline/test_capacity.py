@@ -1,4 +1,4 @@
-"""Capacity: what follows from what was recorded, and the job over a journal of three days."""
+"""Capacity: results derived from recorded data, and the job over a journal of three days."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sluice_spark.log import examine_log
 from tests.pipeline.support import (
     NOON,
     SECOND,
-    Told,
+    FakeReporter,
     append,
     event,
     fill,
-    opened,
+    open_journal,
     settings_in,
     write_sidecar,
 )
@@ -62,8 +62,8 @@ def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
     assert setting_advice([calm], 0.0, 3_600.0, None, [DiskVolume("journal", 1, 10, 0.0)], 50, 1.0) == []
 
 
-def looks(at_ms: int, *clients: tuple[str, int]) -> bytes:
-    """One second of clients and their memory, each ten seconds behind."""
+def status_records(at_ms: int, *clients: tuple[str, int]) -> bytes:
+    """Return one second's record of clients and their memory; each is ten seconds behind."""
     figures = array("q")
     for _, memory in clients:
         row = dict.fromkeys(TrafficSample._fields, 0) | {
@@ -78,19 +78,19 @@ def looks(at_ms: int, *clients: tuple[str, int]) -> bytes:
 
 @pytest.mark.slow
 def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession, tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
+    with open_journal(tmp_path) as log:
         append(log, [("big", b"x" * 1_000)] * 30 + [("small", b"x" * 10)] * 20, at=NOON)
         append(
             log, [(CLIENTS_TOPIC, event("back", MS + 1, "disconnect"))], at=NOON + SECOND, publisher="$SLUICE"
         )
         for second in (10, 11, 70):
             at = NOON + second * SECOND
-            told = looks(MS + second * 1_000, ("one", 600 * second), ("two", 400))
+            told = status_records(MS + second * 1_000, ("one", 600 * second), ("two", 400))
             append(log, [(TRAFFIC_TOPIC, told)], at=at, publisher="$SLUICE")
         came = [(CLIENTS_TOPIC, event("back", MS + HOUR * 1_000 + 1, "connect"))]
         append(log, came, at=NOON + HOUR * SECOND, publisher="$SLUICE")
         append(log, [("big", b"x" * 1_000)] * 10, at=NOON + 2 * HOUR * SECOND)
-    told, settings = Told(), settings_in(tmp_path)
+    told, settings = FakeReporter(), settings_in(tmp_path)
     arguments = argparse.Namespace(
         start="", end="", policy="", host_memory=1_000_000, retention_hours=0.5, durable=None, skip_gaps=False
     )
@@ -122,14 +122,17 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
     }
 
 
-def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
+def test_a_burst_gives_no_forecast_in_days_and_each_volume_has_its_own_time(
     lent: SparkSession, tmp_path: Path
 ) -> None:
-    """A second of traffic would fill any disk; and what the log holds in thirty days didn't come in the hours that were asked for."""
-    with opened(tmp_path) as log:
+    """One second of traffic would fill any disk.
+
+    The content of a log of thirty days did not arrive in the requested hours.
+    """
+    with open_journal(tmp_path) as log:
         append(log, [("big", b"x" * 1_000)] * 30, at=NOON)
         append(log, [("big", b"x" * 1_000)] * 30, at=NOON + SECOND)
-    told, settings = Told(), settings_in(tmp_path)
+    told, settings = FakeReporter(), settings_in(tmp_path)
     arguments = argparse.Namespace(
         start="",
         end="",
@@ -162,7 +165,7 @@ def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
 
 def test_what_a_segment_takes_in_advance_is_no_growth(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
-    with opened(tmp_path, JournalOptions(segment_size=8 * 1024 * 1024, preallocated=1)) as log:
+    with open_journal(tmp_path, JournalOptions(segment_size=8 * 1024 * 1024, preallocated=1)) as log:
         nbytes = append(log, [("t", b"x" * 5_000)] * 100).nbytes
         (path,) = settings.log.directory.glob("*.journal")
         empty = capacity.unused_preallocation(examine_log(settings.log))

@@ -1,4 +1,4 @@
-"""From a client's events to its hours, and the files they are kept in; without Spark."""
+"""Client history: hourly rows from a client's events, and their files; without Spark."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_rates_states_and_decisions_of_each_transport_and_who_stays_connected() 
     assert ws["connected_ms"] == 30 * MINUTE
 
 
-def test_what_a_client_was_handed_after_its_last_sample_is_told_by_its_disconnection() -> None:
+def test_deliveries_after_the_last_sample_come_from_the_disconnect_event() -> None:
     handed = {"delivered_messages": 90, "delivered_bytes": 9_000}
     made = close_open_hours(
         hours_of(

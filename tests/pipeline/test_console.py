@@ -1,4 +1,4 @@
-"""What the console does with the pipeline: the command that starts a job, and the hours it reads from the lake."""
+"""The console's use of the pipeline: the command that starts a job, and the hours read from the lake."""
 
 from __future__ import annotations
 
@@ -120,9 +120,13 @@ def test_hours_of_the_lake_are_taken_into_the_database_once_and_answer_long_rang
     )
     found = time_series(instance, "client", "slow", now - timedelta(days=83), now, 60, now)
     assert found["source"] == "hours"
-    assert [(one["at"] - H // 1_000, one["state"], one["lag_ms"], one["lag_bytes"]) for one in found["points"]] == [
-        (0, "offlined", 900, 4), (3_600, "live", 1, 0), (7_200, "live", 7, 0),
-    ]  # fmt: skip
+    assert [
+        (one["at"] - H // 1_000, one["state"], one["lag_ms"], one["lag_bytes"]) for one in found["points"]
+    ] == [
+        (0, "offlined", 900, 4),
+        (3_600, "live", 1, 0),
+        (7_200, "live", 7, 0),
+    ]
     write(lake, {"client": "slow", "transport": "ws", "lag_ms_max": 3})
     assert import_new_hours(now) == 1
     assert list(ClientHour.objects.filter(at=at).values_list("transport", "lag_ms", "acts")) == [("ws", 3, 0)]

@@ -1,4 +1,4 @@
-"""What the processes below have used is known after they have ended, if it was noted while they lived."""
+"""CPU time of child processes is known after they end, if it was recorded while they ran."""
 
 from __future__ import annotations
 

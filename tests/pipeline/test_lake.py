@@ -1,4 +1,6 @@
-"""The lake's files: what is in them, and that no run writes a record twice, whatever happened to the one before."""
+"""Files of the lake: their content, and that no run writes a record twice, whatever happened to the previous
+run.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,13 @@ from tests.pipeline.support import (
     NOON,
     SECOND,
     SMALL,
-    Told,
+    FakeReporter,
     append,
     fill,
     identify,
-    numbered,
-    opened,
-    place_in,
+    journal_location,
+    numbered_messages,
+    open_journal,
     settings_in,
 )
 
@@ -87,7 +89,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 def run_here(home: Path, **given: object) -> dict[str, Any]:
     """The whole job; returns its result."""
-    return lake.run(settings_in(home), arguments(**given), Told())
+    return lake.run(settings_in(home), arguments(**given), FakeReporter())
 
 
 def files_of(home: Path) -> list[str]:
@@ -96,8 +98,8 @@ def files_of(home: Path) -> list[str]:
 
 
 def tag(home: Path) -> str:
-    """How the names of this log's files end; nothing while logs have no identity."""
-    return log_tag(examine_log(place_in(home)).place.log)
+    """Return the log tag that ends the names of this log's files."""
+    return log_tag(examine_log(journal_location(home)).place.log)
 
 
 def lake_of(home: Path) -> pa.Table:
@@ -156,9 +158,9 @@ def test_records_are_put_in_order_as_arrow_itself_does(
 
 
 def test_midnight_parts_the_files(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
-        append(journal, numbered(5), at=NOON + 12 * HOUR - 1)
-        append(journal, numbered(5, 6), at=NOON + 12 * HOUR)
+    with open_journal(tmp_path) as journal:
+        append(journal, numbered_messages(5), at=NOON + 12 * HOUR - 1)
+        append(journal, numbered_messages(5, 6), at=NOON + 12 * HOUR)
     run_here(tmp_path)
     assert files_of(tmp_path) == [
         f"day=2026-11-21/{file_name('sluice-1', 1, 5, tag(tmp_path))}",
@@ -180,7 +182,7 @@ def test_a_second_run_writes_only_what_is_new(tmp_path: Path) -> None:
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
 
 
-def test_after_a_run_that_was_killed_the_rest_is_written_and_nothing_twice(tmp_path: Path) -> None:
+def test_after_a_killed_run_the_rest_is_written_and_nothing_twice(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     run_here(tmp_path)
     for name in files_of(tmp_path)[1::2]:
@@ -228,7 +230,7 @@ def test_damage_fails_the_run_until_it_is_skipped_and_then_stays_given_up(tmp_pa
 
 def remove(home: Path, segments: int) -> int:
     """Have the broker's journal remove its oldest; returns the last record that went."""
-    with opened(home) as journal:
+    with open_journal(home) as journal:
         return journal.remove([info.name for info in journal.segments()[:segments]], NOON).last_sequence
 
 
@@ -279,15 +281,15 @@ def test_another_log_of_the_same_name_is_never_taken_for_this_one(tmp_path: Path
     settings = replace(settings_in(other), lake=settings_in(tmp_path).lake)
     before = files_of(tmp_path)
     with pytest.raises(SluiceError, match="other_log: There are two logs of the name sluice-1"):
-        lake.run(settings, arguments(), Told())
+        lake.run(settings, arguments(), FakeReporter())
     (settings.records / "_manifest" / "sluice-1.json").unlink()
     with pytest.raises(SluiceError, match="other_log"):
-        lake.run(settings, arguments(), Told())
+        lake.run(settings, arguments(), FakeReporter())
     assert files_of(tmp_path) == before
 
 
 def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> None:
-    with opened(tmp_path):
+    with open_journal(tmp_path):
         pass
     assert run_here(tmp_path)["records"] == 0
     fill(tmp_path, [10])
@@ -295,7 +297,7 @@ def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> N
 
 
 def sequences(records: Path, version: int | None = None) -> list[int]:
-    """What a reader of the Delta table sees."""
+    """Return the sequences that a reader of the Delta table sees."""
     table = DeltaTable(str(records), version=version).to_pyarrow_table(columns=["sequence"])
     return sorted(table.column("sequence").to_pylist())
 
@@ -308,8 +310,8 @@ def test_the_lake_as_a_delta_table_has_each_record_once_whatever_run_was_cut_off
     first = run_here(tmp_path, delta=True)["delta_version"]
     assert sequences(records) == list(range(1, last + 1))
     assert run_here(tmp_path)["delta_version"] == first
-    with opened(tmp_path) as log:
-        append(log, numbered(20, last + 1), at=NOON + 24 * HOUR)
+    with open_journal(tmp_path) as log:
+        append(log, numbered_messages(20, last + 1), at=NOON + 24 * HOUR)
     # A run that was killed between its files and the commit: the files are there, the table has them not.
     with monkeypatch.context() as killed:
         killed.setattr(lake, "update_delta", lambda *_: None)
@@ -334,7 +336,7 @@ def test_the_lake_as_a_delta_table_has_each_record_once_whatever_run_was_cut_off
 def check(home: Path, **given: object) -> dict[str, Any]:
     settings = settings_in(home)
     nothing = {"start": None, "end": None, "quick": False}
-    return lake_check.run(settings, argparse.Namespace(**nothing | given), Told())
+    return lake_check.run(settings, argparse.Namespace(**nothing | given), FakeReporter())
 
 
 def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
@@ -348,8 +350,8 @@ def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
     middle = settings_in(tmp_path).records / files_of(tmp_path)[2]
     found = parse_file_name(middle.name, "sluice-1")
     assert found is not None
-    opened = pq.ParquetFile(middle)
-    content, facts = opened.read(), file_metadata(opened)
+    parquet = pq.ParquetFile(middle)
+    content, facts = parquet.read(), file_metadata(parquet)
     middle.unlink()
     assert check(tmp_path, quick=True)["through"] == found.first - 1
     changed = content.set_column(8, "body", pa.array([b"x"] * content.num_rows))
@@ -409,7 +411,7 @@ def test_a_failure_of_the_journal_comes_back_as_itself(tmp_path: Path) -> None:
 
 
 def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: Path) -> None:
-    """Segments of members end at different places; log and batches are the same."""
+    """Segments of the members end at different records; log and batches are equal."""
 
     def run_on(member: str, shared: str) -> dict[str, Any]:
         # As with --journal, --archive and --lake: the member's directories, mounted, and the group's lake.
@@ -421,7 +423,7 @@ def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: 
             archive=tmp_path / member / "archive",
             lake=tmp_path / shared,
         )
-        return lake.run(given, arguments(), Told())
+        return lake.run(given, arguments(), FakeReporter())
 
     def records(shared: str) -> list[dict[str, Any]]:
         found = ds.dataset(tmp_path / shared / "records", partitioning="hive", exclude_invalid_files=False)
@@ -433,10 +435,10 @@ def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: 
         return Journal.open(home / "journal", "sluice-1", home / "archive", options, known=known)
 
     def more(batches: int) -> int:
-        """Both members apply the same batches."""
+        """Apply equal batches at both members."""
         with closing(member("a", SMALL)) as a, closing(member("b", larger, a)) as b:
             for number in range(batches):
-                same = append(a, numbered(50, a.next_sequence), at=NOON + number * SECOND)
+                same = append(a, numbered_messages(50, a.next_sequence), at=NOON + number * SECOND)
                 b.write([same])
                 b.sync()
             for journal in (a, b):

@@ -1,4 +1,4 @@
-"""What runs of publishers' numbers say, against counting them one by one."""
+"""Runs of publishers' sequences against a count one by one."""
 
 from __future__ import annotations
 

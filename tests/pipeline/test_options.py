@@ -1,4 +1,4 @@
-"""What jobs may be asked: bounds from one place, and ranges that hold nothing are refused before anything is made."""
+"""Options of jobs: bounds from one place, and empty ranges refused before any output is made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from pipeline.__main__ import main
 from tests.pipeline.support import fill
 
 NUMBERS = [
-    (job, option) for job, options in JOB_OPTIONS.items() for option in options if option.kind in ("whole", "number")
-]  # fmt: skip
+    (job, option)
+    for job, options in JOB_OPTIONS.items()
+    for option in options
+    if option.kind in ("whole", "number")
+]
 
 
 @pytest.mark.parametrize(("job", "option"), NUMBERS, ids=[f"{job} {option.name}" for job, option in NUMBERS])
@@ -43,8 +46,10 @@ def test_a_refusal_reaches_the_process_that_started_the_job(
 
 
 @pytest.mark.parametrize("words", [
-    "capacity --start=2030-01-01", "capacity --end=2001-01-01", "capacity --start=2026-11-21T12:00:01.2Z --end=2026-11-21T12:00:01.7Z",
-    "capacity --start=2026-11-22 --end=2026-11-21", "state --at=2001-01-01", "state --at=3 --since=4", "lake --start=9 --end=8",
+    "capacity --start=2030-01-01", "capacity --end=2001-01-01",
+    "capacity --start=2026-11-21T12:00:01.2Z --end=2026-11-21T12:00:01.7Z",
+    "capacity --start=2026-11-22 --end=2026-11-21", "state --at=2001-01-01", "state --at=3 --since=4",
+    "lake --start=9 --end=8",
     "audit --start=99", "lake-check --end=99", "capacity --start=1 --end=99",
 ])  # fmt: skip
 def test_a_range_that_holds_nothing_is_an_error_and_nothing_is_made(

@@ -1,4 +1,4 @@
-"""Plots say what they leave out, and whose line is which."""
+"""Plots state which lines they leave out, and label each line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def texts(plot: PlotSpec, table: pa.Table, paper: PlotSize = WIDE) -> list[str]:
     return [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def lines(clients: int) -> pa.Table:
+def make_plot_lines(clients: int) -> pa.Table:
     rows = [
         {"hour": hour, "client": f"client-{number}", "lag": hour * number}
         for number in range(clients)
@@ -25,12 +25,12 @@ def lines(clients: int) -> pa.Table:
 
 def test_each_of_several_lines_is_named_and_one_by_itself_is_not() -> None:
     plot = PlotSpec("Lag", "hour", ("lag",), by="client")
-    assert {"client-0", "client-1"} <= set(texts(plot, lines(2)))
-    assert "client-0" not in texts(plot, lines(1))
+    assert {"client-0", "client-1"} <= set(texts(plot, make_plot_lines(2)))
+    assert "client-0" not in texts(plot, make_plot_lines(1))
 
 
 def test_lines_that_have_no_colour_left_are_counted() -> None:
-    told = texts(PlotSpec("Lag", "hour", ("lag",), by="client"), lines(30))
+    told = texts(PlotSpec("Lag", "hour", ("lag",), by="client"), make_plot_lines(30))
     assert f"the first {len(COLOURS)} of 30" in told
     assert "client-8" not in told
 
@@ -44,7 +44,9 @@ def test_bars_of_several_columns_are_named_and_those_left_out_counted() -> None:
 
 
 def test_a_legend_makes_the_plot_higher_and_stays_on_narrow_paper() -> None:
-    root = ElementTree.fromstring(draw_svg(PlotSpec("Lag", "hour", ("lag",), by="client"), lines(8), NARROW))
+    root = ElementTree.fromstring(
+        draw_svg(PlotSpec("Lag", "hour", ("lag",), by="client"), make_plot_lines(8), NARROW)
+    )
     _, _, width, height = map(int, root.attrib["viewBox"].split())
     assert width == NARROW.width
     assert height > NARROW.height
@@ -52,7 +54,7 @@ def test_a_legend_makes_the_plot_higher_and_stays_on_narrow_paper() -> None:
         assert float(rect.attrib["x"]) < NARROW.width - 60
 
 
-def test_bytes_are_told_in_binary_units() -> None:
+def test_bytes_are_shown_in_binary_units() -> None:
     table = pa.table({"topic": ["a"], "bytes_a_day": [1_610_612_736]})
     assert "1.5 GiB" in texts(PlotSpec("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes"), table)
 

@@ -1,4 +1,4 @@
-"""The report: one file that holds all it shows, kept with its run."""
+"""The report: one self-contained file, stored with its run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.jobs.client_history import write_hours
 from pipeline.plots import PlotSpec
 from pipeline.run_record import RecordingReporter
 from pipeline.schemas import CLIENT_HOURS
-from tests.pipeline.support import INSTANCE, Told, settings_in
+from tests.pipeline.support import INSTANCE, FakeReporter, settings_in
 
 HOUR_US = 3_600_000_000
 NOW = 1_795_262_400_000_000
@@ -28,12 +28,14 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
 ) -> None:
     place = settings_in(tmp_path)
     rows = [
-        {"client": name, "transport": "tcp", "hour": NOW - number * HOUR_US, "samples": 1, "delivered_messages": 100 * number,
-         "offline_ms": 3_600_000 if name == "<b>slow" else 0, "disconnected": int(number == 3), "connected_ms": 3_600_000}
+        {"client": name, "transport": "tcp", "hour": NOW - number * HOUR_US, "samples": 1,
+            "delivered_messages": 100 * number,
+         "offline_ms": 3_600_000 if name == "<b>slow" else 0, "disconnected": int(number == 3),
+         "connected_ms": 3_600_000}
         for number in range(200) for name in ("<b>slow", "quick")
     ]  # fmt: skip
     write_hours(place.client_history, INSTANCE, pa.Table.from_pylist(rows, schema=CLIENT_HOURS), None)
-    other = RecordingReporter(Told(), "capacity", argparse.Namespace())
+    other = RecordingReporter(FakeReporter(), "capacity", argparse.Namespace())
     other.table(
         "growth",
         pa.table({"hour": [1, 2], "bytes": [3, 4]}),
@@ -44,7 +46,7 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
         "advice", pa.table({"setting": ["journal retention"], "why": ["a < b"]}), "Recommended settings"
     )
     assert other.store_run(place, {})
-    made = RecordingReporter(Told(), "report", argparse.Namespace(days=7))
+    made = RecordingReporter(FakeReporter(), "report", argparse.Namespace(days=7))
     result = report.run(place, argparse.Namespace(days=7), made)
     assert (result["clients"], result["clients_disconnected"], result["offline_hours"], result["parts"]) == (
         2,

@@ -1,4 +1,4 @@
-"""A run as a user starts it, by each way, and the record that it leaves; jobs of an operator's own."""
+"""A run started in each way, and the record that it leaves; custom jobs of an operator."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ from tests.pipeline.support import (
     INSTANCE,
     NOON,
     SECOND,
-    Told,
+    FakeReporter,
     append,
     event,
     fill,
+    journal_location,
     move,
-    opened,
-    place_in,
+    open_journal,
     settings_in,
 )
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 
 def load(spark: SparkSession, home: Path, **wanted: object) -> DataFrame:
-    place = place_in(home)
+    place = journal_location(home)
     return journal(spark, place.directory, archive=place.archive, instance=INSTANCE, **wanted)  # type: ignore[arg-type]
 
 
@@ -97,7 +97,7 @@ def test_the_lake_job_writes_each_record_once_however_often_it_runs(
         evolve=False,
         compact=False,
     )
-    told = Told()
+    told = FakeReporter()
     first = lake.run(settings, arguments, told)
     assert (first["records"], first["first"], first["last"]) == (777, 1, 777)
     arguments.end = None
@@ -121,10 +121,10 @@ def test_client_history_by_hour_from_the_journaled_events(lent: SparkSession, tm
         b"not JSON",
         event("slow", MS + 61_000, "offline_stop", lag_messages=10),
     ]
-    with opened(tmp_path) as log:
+    with open_journal(tmp_path) as log:
         append(log, [("$SLUICE.clients", body) for body in told], at=NOON + 100 * SECOND, publisher="$SLUICE")
     settings, arguments = settings_in(tmp_path), argparse.Namespace(all=False, durable=None, skip_gaps=False)
-    result = client_history.run(settings, arguments, Told())
+    result = client_history.run(settings, arguments, FakeReporter())
     assert (result["hours"], result["clients"], result["unreadable"]) == (2, 2, 1)
     rows = (
         pq.ParquetFile(settings.client_history / "day=2026-11-21" / f"{INSTANCE}.parquet").read().to_pylist()
@@ -132,7 +132,7 @@ def test_client_history_by_hour_from_the_journaled_events(lent: SparkSession, tm
     assert [row["client"] for row in rows] == ["quick", "slow"]
     slow = rows[1]
     assert (slow["offline_ms"], slow["offline_episodes"], slow["lag_messages_max"]) == (60_000, 1, 500)
-    assert client_history.run(settings, arguments, Told())["hours"] == 2
+    assert client_history.run(settings, arguments, FakeReporter())["hours"] == 2
     assert len(list(settings.client_history.glob("day=*/*.parquet"))) == 1
 
 
@@ -152,7 +152,7 @@ def test_the_command_reports_in_json_and_ends_with_0(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[-1]["event"] == "result"
     assert (lines[-1]["records"], lines[-1]["gaps"]) == (last, [])
-    assert not leases_path(place_in(tmp_path).directory, INSTANCE).exists()
+    assert not leases_path(journal_location(tmp_path).directory, INSTANCE).exists()
     checked = run_command("lake-check", "--json", "--home", str(tmp_path))
     assert json.loads(checked.stdout.splitlines()[-1])["through"] == last
 
@@ -170,7 +170,7 @@ def test_what_spark_says_of_a_master_that_does_not_work_is_one_sentence(tmp_path
 
 def test_what_a_worker_meets_reaches_the_operator_as_itself(lent: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, [20] * 3)
-    path = place_in(tmp_path).directory / segment_name(INSTANCE, 1)
+    path = journal_location(tmp_path).directory / segment_name(INSTANCE, 1)
     content = bytearray(path.read_bytes())
     content[4096 + 200] ^= 0xFF
     path.write_bytes(content)

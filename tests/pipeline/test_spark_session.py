@@ -1,4 +1,4 @@
-"""What the pipeline needs of the machine, and what it says when that isn't there."""
+"""Requirements of the pipeline on the machine, and the errors when they are missing."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_bad_instance_name_is_refused() -> None:
 def test_a_jvm_that_cannot_start_is_not_a_master_that_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java itself is found and answers; with so much memory it doesn't start."""
+    """Java itself is found and answers; with this much memory it does not start."""
     fill(tmp_path, [3])
     monkeypatch.setenv("SPARK_DRIVER_MEMORY", "99999g")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -138,7 +138,10 @@ def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
     monkeypatch.delenv("SLUICE_JOBS_DIRECTORY", raising=False)
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "other"))
     (tmp_path / "jobs").mkdir()
-    job = "HELP = 'mine'\ndef add_arguments(parser): pass\ndef run(settings, arguments, reporter): return {'in': str(settings.lake)}\n"
+    job = (
+        "HELP = 'mine'\ndef add_arguments(parser): pass\n"
+        "def run(settings, arguments, reporter): return {'in': str(settings.lake)}\n"
+    )
     (tmp_path / "jobs" / "of_this_home.py").write_text(job)
     for words in (["of-this-home", f"--home={tmp_path}"], ["--home", str(tmp_path), "of-this-home"]):
         assert main(words) == 0
@@ -151,7 +154,10 @@ def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
 
 
 def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
-    """Who makes them holds them alone; what comes to nothing, or was damaged, the next one makes. The home has a blank in its name."""
+    """The job that makes the archive locks it; a failed or damaged archive is made by the next job.
+
+    The home has a blank in its name.
+    """
     tmp_path = tmp_path / "a b"
     tmp_path.mkdir()
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
@@ -180,10 +186,10 @@ def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "HOME"])
 @pytest.mark.parametrize("place", [None, "relative", "{0}/a:b", "{0}/it's", '{0}/"', "{0}/back\\slash"])
-def test_without_a_place_that_a_jvm_can_be_told_no_classes_are_kept(
+def test_without_a_usable_cache_directory_no_class_archive_is_made(
     name: str, place: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is made anywhere: not in the working directory, nor beside the file system's root."""
+    """Also no file is created, neither in the working directory nor at the file system's root."""
     monkeypatch.chdir(tmp_path)
     environment = {} if place is None else {name: place.format(tmp_path)}
     with class_archive(require_java(), environment) as archive:

@@ -1,4 +1,6 @@
-"""Typed columns of JSON bodies, and small files put together: nothing lost, nothing twice, whatever came in between."""
+"""Typed columns of JSON bodies, and compaction of small files: no record lost or doubled, whatever
+interrupts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ from pipeline import compaction, delta_table
 from pipeline.manifest import read_manifest
 from pipeline.transforms.lake import parse_file_name
 from pipeline.transforms.typed_columns import PREFIX, UNFIT, infer_fields, typed_columns
-from tests.pipeline.support import INSTANCE, NOON, SECOND, append, numbered, opened, settings_in
+from tests.pipeline.support import (
+    INSTANCE,
+    NOON,
+    SECOND,
+    append,
+    numbered_messages,
+    open_journal,
+    settings_in,
+)
 from tests.pipeline.test_lake import here, run_here  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -36,8 +46,10 @@ SCALARS = (
     | st.text(max_size=5)
 )
 OBJECTS = st.dictionaries(
-    st.sampled_from(["a", "A", "topic", "unfit_json", "json_a", "a b", "ä", ""]), SCALARS | st.lists(SCALARS, max_size=2), max_size=4
-)  # fmt: skip
+    st.sampled_from(["a", "A", "topic", "unfit_json", "json_a", "a b", "ä", ""]),
+    SCALARS | st.lists(SCALARS, max_size=2),
+    max_size=4,
+)
 
 
 @given(st.lists(OBJECTS, max_size=8), st.lists(OBJECTS, max_size=8))
@@ -70,22 +82,22 @@ def _widest(home: Path) -> pa.Schema:
     return pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in files])
 
 
-def say(home: Path, *bodies: bytes, topic: str = "t", at: int = NOON) -> None:
-    with opened(home) as log:
+def run_lake_job(home: Path, *bodies: bytes, topic: str = "t", at: int = NOON) -> None:
+    with open_journal(home) as log:
         append(log, [(topic, body) for body in bodies], at=at)
 
 
 def test_fields_are_columns_by_a_schema_that_is_kept_until_somebody_evolves_it(tmp_path: Path) -> None:
-    say(tmp_path, b'{"n": 1, "topic": "x", "to": "JFK"}', b'{"n": 2, "deep": {"a": [1]}}')
-    say(tmp_path, b'{"node": "broker"}', topic="$SLUICE.x")
+    run_lake_job(tmp_path, b'{"n": 1, "topic": "x", "to": "JFK"}', b'{"n": 2, "deep": {"a": [1]}}')
+    run_lake_job(tmp_path, b'{"node": "broker"}', topic="$SLUICE.x")
     told = run_here(tmp_path, typed=True)
     assert (told["typed_columns"], told["unfit_values"], told["not_json"]) == (4, 0, 0)
-    say(
+    run_lake_job(
         tmp_path, b'{"n": "three", "gate": 7}', b"not JSON", b"[1]", b"\xff\xfe", b"", b'{"n": 4, "to": null}'
     )
     told = run_here(tmp_path)
     assert (told["unfit_values"], told["not_json"], told["new_fields"]) == (2, 4, ["gate"])
-    say(tmp_path, b'{"n": 5, "gate": 8}')
+    run_lake_job(tmp_path, b'{"n": 5, "gate": 8}')
     assert run_here(tmp_path, evolve=True)["typed_columns"] == 5
     assert run_here(tmp_path, evolve=True)["records"] == 0
     rows = records(tmp_path).to_table().sort_by("sequence").to_pylist()
@@ -97,10 +109,10 @@ def test_fields_are_columns_by_a_schema_that_is_kept_until_somebody_evolves_it(t
 
 
 def test_a_schema_that_cannot_be_read_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    say(tmp_path, b'{"n": 1}')
+    run_lake_job(tmp_path, b'{"n": 1}')
     run_here(tmp_path, typed=True)
     (settings_in(tmp_path).records / "_typed" / "schema.json").write_text('{"fields": {"n": "varchar"}}')
-    say(tmp_path, b'{"n": 2}')
+    run_lake_job(tmp_path, b'{"n": 2}')
     before = sorted(settings_in(tmp_path).records.glob("day=*/*"))
     with pytest.raises(OperatorError, match="types that nobody knows"):
         run_here(tmp_path)
@@ -111,14 +123,14 @@ def many_runs(home: Path, runs: int = 6, **given: object) -> int:
     last = 0
     for number in range(runs):
         last += 10
-        with opened(home) as log:
-            append(log, numbered(10, last - 9), at=NOON + number * SECOND)
+        with open_journal(home) as log:
+            append(log, numbered_messages(10, last - 9), at=NOON + number * SECOND)
         run_here(home, **given)
     return last
 
 
-def seen(home: Path) -> tuple[int, int]:
-    """Files, and records by their names: each once, as a listing at this moment says."""
+def lake_content(home: Path) -> tuple[int, int]:
+    """Return the files, and the records by file name, of one listing."""
     files = [
         parse_file_name(path.name, INSTANCE)
         for path in (settings_in(home).records / "day=2026-11-21").iterdir()
@@ -138,9 +150,9 @@ def test_small_files_become_one_and_readers_see_each_record_once(
     exchange, listings = compaction._exchange, []
 
     def watched(made: Path, day: Path) -> None:
-        listings.append(seen(tmp_path))
+        listings.append(lake_content(tmp_path))
         exchange(made, day)
-        listings.append(seen(tmp_path))
+        listings.append(lake_content(tmp_path))
 
     monkeypatch.setattr(compaction, "_exchange", watched)
     version = DeltaTable(str(directory)).version()
@@ -162,7 +174,11 @@ def test_small_files_become_one_and_readers_see_each_record_once(
 def test_readers_of_the_delta_table_keep_what_they_had_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query that looked into the table's log before files were joined and reads them after, and a version from before. Not for ever."""
+    """A query that looked into the table's log before files were joined and reads them after, and a version
+    from before.
+
+    Not for ever.
+    """
     last = many_runs(tmp_path, delta=True)
     directory = str(settings_in(tmp_path).records)
     listed = DeltaTable(directory).to_pyarrow_dataset()
@@ -210,21 +226,21 @@ def test_a_run_that_is_killed_while_it_joins_leaves_each_record_once(tmp_path: P
         "from pathlib import Path\n"
         "from pipeline import compaction\n"
         "from tests.pipeline.test_lake import arguments\n"
-        "from tests.pipeline.support import Told, settings_in\n"
+        "from tests.pipeline.support import FakeReporter, settings_in\n"
         "from pipeline.jobs import lake\n"
         "exchange = compaction._exchange\n"
         "def killed(made, day):\n"
         "    if sys.argv[2] == 'after': exchange(made, day)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "compaction._exchange = killed\n"
-        "lake.run(settings_in(Path(sys.argv[1])), arguments(compact=True), Told())\n"
+        "lake.run(settings_in(Path(sys.argv[1])), arguments(compact=True), FakeReporter())\n"
     )
     words = [sys.executable, "-c", script, str(tmp_path), moment]
     assert subprocess.run(words, cwd=PROJECT, check=False).returncode == -signal.SIGKILL
-    assert seen(tmp_path) == ((6, last) if moment == "before" else (1, last))
+    assert lake_content(tmp_path) == ((6, last) if moment == "before" else (1, last))
     assert list(settings_in(tmp_path).records.glob(".compact-*"))
     run_here(tmp_path, compact=True)
-    assert seen(tmp_path) == (1, last)
+    assert lake_content(tmp_path) == (1, last)
     assert not list(settings_in(tmp_path).records.glob(".compact-*"))
     manifest = read_manifest(settings_in(tmp_path).records, INSTANCE)
     assert manifest is not None
@@ -241,7 +257,7 @@ def test_what_is_damaged_is_named_and_stays(tmp_path: Path) -> None:
     )
     with pytest.raises(OperatorError, match="checksum doesn't fit"):
         run_here(tmp_path, compact=True)
-    assert seen(tmp_path) == (3, 30)
+    assert lake_content(tmp_path) == (3, 30)
 
 
 def test_what_is_not_joined_stays_in_its_day(tmp_path: Path) -> None:
@@ -255,7 +271,7 @@ def test_what_is_not_joined_stays_in_its_day(tmp_path: Path) -> None:
 def test_typed_may_be_asked_for_when_there_is_nothing_new_and_joining_types_what_was_there(
     tmp_path: Path,
 ) -> None:
-    say(tmp_path, b"nothing", b"7")
+    run_lake_job(tmp_path, b"nothing", b"7")
     assert "typed_columns" not in run_here(tmp_path, typed=True)
     last = many_runs(tmp_path, 4)
     assert run_here(tmp_path, typed=True, delta=True)["typed_columns"] == 1

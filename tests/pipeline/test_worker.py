@@ -1,4 +1,6 @@
-"""Jobs as an operator starts them: from the console's form and by a schedule, through Redis and a worker, to a page of what they found."""
+"""Jobs started from the console's form and by a schedule, through Redis and a worker, to their result
+page.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from console.services.actions import editor, scheduler
 from console.services.actors import Actor
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
-from tests.pipeline.support import NOON, append, fill, numbered, opened, settings_in
+from tests.pipeline.support import NOON, append, fill, numbered_messages, open_journal, settings_in
 from tests.support.control_plane import person
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -31,7 +33,7 @@ MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight
 LONG_S = 500
 
 
-def ended(run: ActionRun) -> ActionRun:
+def wait_run_end(run: ActionRun) -> ActionRun:
     deadline = time.monotonic() + LONG_S
     while run.state in ACTIVE_RUN_STATES:
         assert time.monotonic() < deadline, run.log
@@ -44,8 +46,8 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     tmp_path: Path, redis_url: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path, [40])
-    with opened(tmp_path) as log:
-        append(log, numbered(10, 41), at=NOON + 3_600 * 10**9)
+    with open_journal(tmp_path) as log:
+        append(log, numbered_messages(10, 41), at=NOON + 3_600 * 10**9)
     place = settings_in(tmp_path)
     hours = [
         {
@@ -78,9 +80,9 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     browser.post("/pipeline/start/", {"job": "capacity", "option-host-memory": "8000000000"})
     asked = ActionRun.objects.get()
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=LONG_S):
-        assert ended(asked).state == RunState.SUCCEEDED, asked.log
+        assert wait_run_end(asked).state == RunState.SUCCEEDED, asked.log
         (due,) = scheduler.start_due_runs(timezone.now() + timedelta(hours=2))
-        assert ended(due).state == RunState.SUCCEEDED, due.log
+        assert wait_run_end(due).state == RunState.SUCCEEDED, due.log
     assert asked.result["records"] == 50
     listed = browser.get("/pipeline/").content.decode()
     found, told = asked.result["run"], due.steps[0]["result"]["run"]

@@ -1,4 +1,4 @@
-"""AMPS's slow-client behaviour as an operator sees it, told as stories; the time is set by hand."""
+"""AMPS's slow-client behaviour as an operator sees it, as scenarios on a manual clock."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from broker_core.config.rule_terms import DecisionReason, PolicyAction
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.system_records import DecisionCandidate
-from tests.support.slow_clients import Scene, policy
+from tests.support.broker_simulation import BrokerSimulation, policy
 
 MIB = 1 << 20
 POOL = {"message_memory_limit": 10 * MIB, "message_disk_limit": 10 * MIB}
 
 
 def test_a_client_that_stops_reading_goes_to_disk_drains_in_order_and_is_live_again() -> None:
-    scene = Scene(policy(POOL))
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("slow", "quick")
     for _ in range(12):
         scene.publish(MIB)
@@ -25,7 +25,7 @@ def test_a_client_that_stops_reading_goes_to_disk_drains_in_order_and_is_live_ag
     assert (decision.client, decision.action) == ("slow", PolicyAction.OFFLINE)
     assert decision.reason is DecisionReason.MEMORY_CAPACITY
     assert decision.observed == 6 * MIB and decision.kept == 6 and decision.lost == 0
-    assert slow.state is ClientState.OFFLINED and slow.held.memory == 0
+    assert slow.state is ClientState.OFFLINED and slow.usage.memory == 0
     scene.read("slow", records=5)
     assert slow.state is ClientState.DRAINING
     scene.publish(MIB)
@@ -33,12 +33,15 @@ def test_a_client_that_stops_reading_goes_to_disk_drains_in_order_and_is_live_ag
     assert slow.state is ClientState.LIVE
     scene.publish(MIB)
     scene.read("slow")
-    assert slow.got == list(range(1, 15))
-    assert len(scene.clients["quick"].got) == 12 and scene.clients["quick"].state is ClientState.LIVE
+    assert slow.written_sequences == list(range(1, 15))
+    assert (
+        len(scene.clients["quick"].written_sequences) == 12
+        and scene.clients["quick"].state is ClientState.LIVE
+    )
 
 
 def test_a_client_that_reads_a_little_and_stops_again_does_not_flap() -> None:
-    scene = Scene(policy(POOL))
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("slow")
     for _ in range(200):
         scene.publish(MIB)
@@ -48,7 +51,7 @@ def test_a_client_that_reads_a_little_and_stops_again_does_not_flap() -> None:
 
 
 def test_when_the_pool_is_full_the_largest_goes_even_if_another_one_filled_it() -> None:
-    scene = Scene(policy(POOL))
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("a", "b", "c")
     scene.publish(4 * MIB, "a")
     scene.publish(3 * MIB, "b")
@@ -62,16 +65,16 @@ def test_when_the_pool_is_full_the_largest_goes_even_if_another_one_filled_it() 
 
 
 def test_what_is_journaled_is_offlined_by_reference_and_outlives_the_disk_limit() -> None:
-    scene = Scene(policy(POOL))
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("slow")
     for _ in range(100):
         scene.publish(MIB)
-    assert scene.clients["slow"].held.disk == 100 * 40
+    assert scene.clients["slow"].usage.disk == 100 * 40
     assert [decision.action for decision in scene.decisions] == [PolicyAction.OFFLINE]
 
 
-def test_over_its_share_of_the_disk_an_offlined_client_is_disconnected_and_told_what_is_lost() -> None:
-    scene = Scene(policy(POOL))
+def test_over_its_disk_share_an_offlined_client_is_disconnected_with_its_losses() -> None:
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("slow", "other")
     slow = scene.clients["slow"]
     for _ in range(6):
@@ -90,7 +93,7 @@ def test_over_its_share_of_the_disk_an_offlined_client_is_disconnected_and_told_
 
 
 def test_over_the_disk_pool_the_largest_spool_goes() -> None:
-    scene = Scene(policy(POOL | {"message_memory_limit": 2 * MIB}))
+    scene = BrokerSimulation(policy(POOL | {"message_memory_limit": 2 * MIB}))
     scene.connect("a", "b", "c")
     for name, records in (("a", 4), ("b", 4), ("c", 3)):
         for _ in range(records):
@@ -102,7 +105,7 @@ def test_over_the_disk_pool_the_largest_spool_goes() -> None:
 
 
 def test_a_message_held_longer_than_the_age_limit_disconnects_within_a_second() -> None:
-    scene = Scene(policy(POOL, age_ms=30_000))
+    scene = BrokerSimulation(policy(POOL, age_ms=30_000))
     scene.connect("slow", "offlined", "quick")
     scene.publish(10, "slow", "quick")
     for _ in range(6):
@@ -119,7 +122,7 @@ def test_a_message_held_longer_than_the_age_limit_disconnects_within_a_second() 
 
 
 def test_a_client_that_drains_too_slowly_is_still_too_old() -> None:
-    scene = Scene(policy(POOL, age_ms=10_000))
+    scene = BrokerSimulation(policy(POOL, age_ms=10_000))
     scene.connect("slow")
     for _ in range(40):
         scene.publish(MIB)
@@ -131,7 +134,7 @@ def test_a_client_that_drains_too_slowly_is_still_too_old() -> None:
 
 def test_a_transport_of_its_own_pool_is_not_touched_by_the_others() -> None:
     own = {"pool": {"message_memory_limit": 50 * MIB}}
-    scene = Scene(policy(POOL, transports={"public": {}, "desk": own}))
+    scene = BrokerSimulation(policy(POOL, transports={"public": {}, "desk": own}))
     scene.connect("a", "b", transport="public")
     scene.connect("vip", transport="desk")
     for _ in range(20):
@@ -140,11 +143,11 @@ def test_a_transport_of_its_own_pool_is_not_touched_by_the_others() -> None:
         scene.publish(MIB, "a", "b")
     assert {decision.client for decision in scene.decisions} == {"a", "b"}
     assert scene.clients["vip"].state is ClientState.LIVE
-    assert scene.clients["vip"].held.memory == 20 * MIB
+    assert scene.clients["vip"].usage.memory == 20 * MIB
 
 
 def test_a_lower_limit_is_in_force_at_once_and_without_a_restart() -> None:
-    scene = Scene(policy(POOL))
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("a", "b")
     for _ in range(4):
         scene.publish(MIB)
@@ -154,7 +157,7 @@ def test_a_lower_limit_is_in_force_at_once_and_without_a_restart() -> None:
 
 
 def test_a_higher_limit_lets_a_client_stay() -> None:
-    scene = Scene(policy(POOL))
+    scene = BrokerSimulation(policy(POOL))
     scene.connect("a")
     scene.apply(policy(POOL, 100, revision=2))
     for _ in range(10):
@@ -172,7 +175,9 @@ STEPS = st.lists(
 def test_order_never_changes_nothing_is_lost_while_connected_and_budgets_hold(
     steps: list[tuple[str, int, int, bool]],
 ) -> None:
-    scene = Scene(policy({"message_memory_limit": 100, "message_disk_limit": 400}, 60, age_ms=60_000))
+    scene = BrokerSimulation(
+        policy({"message_memory_limit": 100, "message_disk_limit": 400}, 60, age_ms=60_000)
+    )
     names = [f"c{number}" for number in range(4)]
     scene.connect(*names)
     sessions, sent = dict(scene.clients), {name: list[int]() for name in names}
@@ -192,7 +197,7 @@ def test_order_never_changes_nothing_is_lost_while_connected_and_budgets_hold(
         if name in scene.clients:
             scene.read(name)
             scene.read(name)
-            assert session.got == sent[name]
+            assert session.written_sequences == sent[name]
         else:
             assert session.notice is not None
-            assert session.got == sent[name][: len(session.got)]
+            assert session.written_sequences == sent[name][: len(session.written_sequences)]

@@ -1,7 +1,8 @@
-"""Both clients, over both transports, through a network that does everything wrong: nothing is lost, doubled or out of order.
+"""Both clients, over both transports, through a faulty network: no record is lost, doubled or out of order.
 
-A publisher with a publish store and a subscriber with a bookmark store, each behind a nemesis of its own, whose acts follow
-from a printed seed. What a flush called acknowledged is asked of the broker past the bad network.
+A publisher with a publish store and a subscriber with a bookmark store each have a faulty network of their
+own. Its faults follow from a printed seed. Records that a flush reported as acknowledged are checked at the
+broker over a good connection.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from broker_core.client import (
 )
 from broker_core.config import TransportSettings
 from tests.support.brokers import tcp_policy
-from tests.support.nemesis import Act, Nemesis, Way, nemesis, seed_of_the_day
+from tests.support.faulty_network import (
+    Direction,
+    FaultyNetwork,
+    NetworkFault,
+    faulty_network,
+    seed_of_the_day,
+)
 from tests.support.transports_process import broker_process
 
 TOPIC = "a"
@@ -34,7 +41,7 @@ PATIENT = ReconnectPolicy(
     first_delay=0.01, longest_delay=0.1, first_connect_timeout=120, connect_timeout=2, logon_timeout=2
 )
 FILLING = b" " * 400
-DECK = len(Act) * len(Way)
+DECK = len(NetworkFault) * len(Direction)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,7 @@ def seed() -> int:
     return seed_of_the_day()
 
 
-def address(kind: str, bad: Nemesis) -> str:
+def address(kind: str, bad: FaultyNetwork) -> str:
     return f"tcp://127.0.0.1:{bad.port}" if kind == "tcp" else f"ws://127.0.0.1:{bad.port}/"
 
 
@@ -58,8 +65,8 @@ def numbers(first: int, count: int) -> list[bytes]:
     return [b"%d" % number + FILLING for number in range(first, first + count)]
 
 
-class Log:
-    """What the broker has, asked by a client with a good connection."""
+class BrokerLog:
+    """Records of the broker, read by a client with a good connection."""
 
     def __init__(self, port: int, topic: str) -> None:
         self._address, self._topic = f"tcp://127.0.0.1:{port}", topic
@@ -73,8 +80,8 @@ class Log:
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp_path: Path) -> None:
     topic = f"async.{kind}"
-    log = Log(ports["tcp"], topic)
-    with nemesis(ports[kind], seed) as up, nemesis(ports[kind], seed + 1) as down:
+    log = BrokerLog(ports["tcp"], topic)
+    with faulty_network(ports[kind], seed) as up, faulty_network(ports[kind], seed + 1) as down:
         got: list[int] = []
 
         async def read() -> None:
@@ -87,7 +94,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
                     bookmark_store=store,
                     reconnect=PATIENT,
                     heartbeat_ms=HEARTBEAT_MS,
-                    max_held=20_000,
+                    max_unread_bytes=20_000,
                 ) as reader:
                     subscription = await reader.subscribe(topic, bookmark=MOST_RECENT)
                     async for message in subscription:
@@ -105,7 +112,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
             reconnect=PATIENT,
             heartbeat_ms=HEARTBEAT_MS,
         ) as writer:
-            while up.left or down.left:
+            while up.faults_left or down.faults_left:
                 await writer.publish_many(topic, numbers(last + 1, 20))
                 last += 20
                 await writer.flush()
@@ -121,14 +128,14 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
         reading.cancel()
         await asyncio.wait([reading])
         assert got == list(range(1, last + 1))
-        assert len(set(up.played)) == len(set(down.played)) == DECK
+        assert len(set(up.injected)) == len(set(down.injected)) == DECK
 
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: Path) -> None:
     topic = f"sync.{kind}"
-    log = Log(ports["tcp"], topic)
-    with nemesis(ports[kind], seed) as up, nemesis(ports[kind], seed + 1) as down:
+    log = BrokerLog(ports["tcp"], topic)
+    with faulty_network(ports[kind], seed) as up, faulty_network(ports[kind], seed + 1) as down:
         got, wanted, may_end = list[int](), 0, threading.Event()
 
         def read() -> None:
@@ -138,7 +145,7 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
                 bookmark_store=FileBookmarkStore(tmp_path / "marks"),
                 reconnect=PATIENT,
                 heartbeat_ms=HEARTBEAT_MS,
-                max_held=20_000,
+                max_unread_bytes=20_000,
             ) as reader:
                 subscription = reader.subscribe(topic, bookmark=MOST_RECENT)
                 for message in subscription:
@@ -156,7 +163,7 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
             reconnect=PATIENT,
             heartbeat_ms=HEARTBEAT_MS,
         ) as writer:
-            while up.left or down.left:
+            while up.faults_left or down.faults_left:
                 for body in numbers(wanted + 1, 20):
                     writer.publish(topic, body)
                 wanted += 20
@@ -169,4 +176,4 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
         reading.join(60)
         assert not reading.is_alive()
         assert got == log.has() == list(range(1, wanted + 1))
-        assert len(set(up.played)) == len(set(down.played)) == DECK
+        assert len(set(up.injected)) == len(set(down.injected)) == DECK

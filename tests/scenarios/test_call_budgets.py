@@ -1,4 +1,6 @@
-"""Calls of Python and C functions that one message and one operator's edit cost: the same on a busy machine."""
+"""Function calls (Python and C) that one message and one operator's edit cost, independent of machine
+load.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ from tests.support.frames import FedReader
 
 MESSAGES = 200
 MESSAGE_BUDGET = 342
-"""Calls of the loop's thread for one message to one subscriber, its acknowledgement and its write included."""
+"""Calls of the loop's thread for one message to one subscriber, its acknowledgement and its write
+included.
+"""
 
 
 class Client:
-    """A blocking client of the native protocol, so that this thread adds nothing to the broker's loop."""
+    """A blocking client of the native protocol, so that this thread adds no work to the broker's loop."""
 
     def __init__(self, port: int, name: str) -> None:
         self.name = name
@@ -59,7 +63,7 @@ class Client:
         return self._frames.pop(0)
 
     def until(self, ack: str) -> None:
-        """Pass over frames until an acknowledgement of this kind."""
+        """Skip frames until an acknowledgement of this type."""
         while True:
             frame = self.next_frame()
             if frame.kind == COMMAND and ack in json.loads(bytes(frame.payload)).values():
@@ -82,11 +86,11 @@ def counting_calls(broker: BrokerThread) -> Iterator[list[int]]:
     async def switch(on: bool) -> None:
         sys.setprofile(count if on else None)
 
-    broker.do(switch(True))
+    broker.run(switch(True))
     try:
         yield number
     finally:
-        broker.do(switch(False))
+        broker.run(switch(False))
 
 
 def test_a_message_to_one_subscriber_stays_within_its_budget_of_calls(tmp_path: Path) -> None:

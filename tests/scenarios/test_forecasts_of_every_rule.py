@@ -1,4 +1,7 @@
-"""Every rule and signal has a forecast, or a reason why there is none; a hold that runs ends when it was said to."""
+"""Every rule and signal has a forecast, or a reason for none.
+
+A running hold ends when the forecast said.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ NOT_OF_IT = {
     "pinned_bytes",
     "user_pinned_bytes",
 }
-"""Nothing is conflated, spooled or held of the log for the one that reads and doesn't acknowledge, and its connection takes all."""
+"""Signals that never apply to the client that reads and does not acknowledge: nothing is conflated,
+spooled or pinned for it, and its connection accepts everything.
+"""
 RULES: list[dict[str, Any]] = [
     *(
         {"name": f"held.{signal}", "signal": signal, "limit": limit, **HOLD}
@@ -88,8 +93,8 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
     async with running_broker(tmp_path, policy_with(*RULES)) as broker:
         stalled = await StalledSubscriber.connect(broker, "stalled", "t")
         window = await RawClient.connect(broker, "window")
-        window.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await window.until("processed")
+        window.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await window.read_until("processed")
         feed = await RawClient.connect(broker, "feed")
         await feed.publish("t", [b"x" * 1_000] * 300)
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""A stock activemq.xml, imported: what is discarded for a stopped consumer is what ActiveMQ would discard."""
+"""A stock activemq.xml, imported: the broker discards for a stopped consumer what ActiveMQ would discard."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
 STOCK = """<beans xmlns="http://www.springframework.org/schema/beans">
-<broker xmlns="http://activemq.apache.org/schema/core" brokerName="localhost" dataDirectory="${activemq.data}">
+<broker xmlns="http://activemq.apache.org/schema/core" brokerName="localhost"
+        dataDirectory="${activemq.data}">
 <destinationPolicy><policyMap><policyEntries><policyEntry topic=">">
-  <pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>
+  <pendingMessageLimitStrategy>
+    <constantPendingMessageLimitStrategy limit="1000"/>
+  </pendingMessageLimitStrategy>
 </policyEntry></policyEntries></policyMap></destinationPolicy></broker></beans>"""
 PREFETCH = 32_767
 """ActiveMQ's default for topics."""
 
 
-def imported(text: str) -> PolicyDocument:
+def imported_policy(text: str) -> PolicyDocument:
     return PolicyDocument.from_dict(
         {**tcp_policy().to_dict(), **policy_import.import_policy("activemq", text).document}
     )
@@ -41,10 +44,10 @@ async def publish(broker: Broker, number: int) -> None:
 async def test_a_stopped_consumer_loses_what_it_would_lose_there(
     tmp_path: Path, ack: str | None, number: int, discarded: int
 ) -> None:
-    async with running_broker(tmp_path, imported(STOCK)) as broker:
+    async with running_broker(tmp_path, imported_policy(STOCK)) as broker:
         raw = await RawClient.connect(broker, "stopped")
-        raw.command({"c": "subscribe", "id": "s", "topic": "prices", **({"ack": ack} if ack else {})})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "prices", **({"ack": ack} if ack else {})})
+        await raw.read_until("processed")
         raw._reader._transport.pause_reading()  # type: ignore[attr-defined]
         await publish(broker, number)
         await asyncio.sleep(1.5)  # a look or two of the rules
@@ -61,16 +64,16 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
     'maxSlowDuration="0" checkPeriod="1000" abortConnection="true"',
 ])  # fmt: skip
 async def test_a_slow_consumer_is_removed_alone_or_left_as_there(tmp_path: Path, strategy: str) -> None:
-    """`abortConnection="false"` removes the consumer alone; a duration of 0 aborts nobody."""
+    """`abortConnection="false"` removes the consumer alone; a duration of 0 aborts no consumer."""
     aborts = 'abortConnection="false"' in strategy
     inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {strategy}/></slowConsumerStrategy>"
     text = f"<x><policyEntry topic='prices' topicPrefetch='2'>{inner}</policyEntry></x>"
-    async with running_broker(tmp_path, imported(text)) as broker:
+    async with running_broker(tmp_path, imported_policy(text)) as broker:
         client = await RawClient.connect(broker, "slow")
-        client.command({"c": "subscribe", "id": "s", "topic": "prices", "ack": "client"})
-        await client.until("processed")
-        client.command({"c": "subscribe", "id": "other", "topic": "news"})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "prices", "ack": "client"})
+        await client.read_until("processed")
+        client.send_command({"c": "subscribe", "id": "other", "topic": "news"})
+        await client.read_until("processed")
         await publish(broker, 100)
         if aborts:
             await until(lambda: len(broker.engine.roster.clients["slow"].subscriptions) == 1, seconds=30)

@@ -35,14 +35,18 @@ async def test_entries_for_topics_do_nothing_to_consumers_of_queues(
         stomp_client(broker) as reader,
         stomp_client(broker) as feed,
     ):
-        await worker.asked("SUBSCRIBE", id="q", destination="/queue/orders", ack="client-individual")
-        await reader.asked("SUBSCRIBE", id="t", destination="/topic/news", ack="client-individual")
+        await worker.send_with_receipt(
+            "SUBSCRIBE", id="q", destination="/queue/orders", ack="client-individual"
+        )
+        await reader.send_with_receipt(
+            "SUBSCRIBE", id="t", destination="/topic/news", ack="client-individual"
+        )
         for number in range(20):
-            await feed.asked("SEND", str(number).encode(), destination="/queue/orders")
+            await feed.send_with_receipt("SEND", str(number).encode(), destination="/queue/orders")
         await asyncio.sleep(3.5)
         assert not list(broker.engine.decisions.recent)
         for number in range(20):
-            await feed.asked("SEND", str(number).encode(), destination="/topic/news")
+            await feed.send_with_receipt("SEND", str(number).encode(), destination="/topic/news")
         await until(lambda: list(broker.engine.decisions.recent), 15)
         await asyncio.sleep(1)
         assert {one.topic for one in broker.engine.decisions.recent} == {"news"}

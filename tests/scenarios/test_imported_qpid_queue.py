@@ -24,7 +24,7 @@ FILE = """<virtualhost><name>market</name>
 
 async def durable(broker: Broker, client: str, name: str) -> RawClient:
     made = await RawClient.connect(broker, client)
-    made.command(
+    made.send_command(
         {
             "c": "subscribe",
             "id": "s",
@@ -35,7 +35,7 @@ async def durable(broker: Broker, client: str, name: str) -> RawClient:
             "prefetch": 100,
         }
     )
-    await made.until("processed")
+    await made.read_until("processed")
     return made
 
 
@@ -52,11 +52,11 @@ async def test_the_named_subscription_alone_is_disconnected_and_kept(tmp_path: P
         for number in range(50):
             await feed.publish("t", [b"x"], number + 1)
         await acknowledges.deliveries(50)
-        acknowledges.command({"c": "ack", "id": "s", "upto": 50})
+        acknowledges.send_command({"c": "ack", "id": "s", "upto": 50})
         await within.deliveries(50)
         await asyncio.sleep(1.5)
         assert not list(broker.engine.decisions.recent), "50 are within the limit"
-        within.command({"c": "ack", "id": "s", "upto": 10})
+        within.send_command({"c": "ack", "id": "s", "upto": 10})
         await asyncio.sleep(0.2)
         await feed.publish("t", [b"x"], 51)
         await until(lambda: list(broker.engine.decisions.recent), 15)

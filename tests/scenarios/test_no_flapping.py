@@ -1,4 +1,7 @@
-"""Going offline and coming back never flaps, and who has caught up is live at once. The clock is set by hand."""
+"""Offlining and draining never flap, and a client that caught up is live immediately.
+
+The test advances the clock.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,29 @@ import random
 
 from broker_core.config.rule_terms import PolicyAction
 from broker_core.delivery.lifecycle import ClientState
-from tests.support.slow_clients import Scene, policy
+from tests.support.broker_simulation import BrokerSimulation, policy
 
 MESSAGE = 1_000
 LIMIT = 100 * MESSAGE
-"""Of one client, in memory: half the pool."""
+"""Memory limit of one client: half the pool."""
 
 
-def scene() -> Scene:
-    made = Scene(policy({"message_memory_limit": 2 * LIMIT, "message_disk_limit": 1 << 30}))
+def make_simulation() -> BrokerSimulation:
+    made = BrokerSimulation(policy({"message_memory_limit": 2 * LIMIT, "message_disk_limit": 1 << 30}))
     made.connect("c")
     return made
 
 
-def offlined(made: Scene) -> int:
+def offlined(made: BrokerSimulation) -> int:
     return sum(decision.action is PolicyAction.OFFLINE for decision in made.decisions)
 
 
 def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_it_is() -> None:
-    """Its backlog hovers around the limit for ten minutes. A state that followed it would change with each crossing."""
-    made, chance, crossed, above = scene(), random.Random(7), 0, False
+    """Its backlog hovers around the limit for ten minutes.
+
+    A state that followed it would change with each crossing.
+    """
+    made, chance, crossed, above = make_simulation(), random.Random(7), 0, False
     client = made.clients["c"]
     for _ in range(600):
         for _ in range(100):
@@ -41,8 +47,10 @@ def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_
 
 
 def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
-    """A client that catches up fully and falls behind again: it is offlined at most once for each limit's worth."""
-    made, chance, published = scene(), random.Random(11), 0
+    """A client that catches up fully and falls behind again: it is offlined at most once for each limit's
+    worth.
+    """
+    made, chance, published = make_simulation(), random.Random(11), 0
     for _ in range(300):
         for _ in range(chance.randint(0, 250)):
             made.publish(MESSAGE)
@@ -52,19 +60,19 @@ def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
     assert 2 < offlined(made) <= published // LIMIT
     made.read("c")
     assert (
-        made.clients["c"].got == sorted(made.clients["c"].got)
-        and len(made.clients["c"].got) == published // MESSAGE
+        made.clients["c"].written_sequences == sorted(made.clients["c"].written_sequences)
+        and len(made.clients["c"].written_sequences) == published // MESSAGE
     )
 
 
 def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:
-    made = scene()
+    made = make_simulation()
     for _ in range(150):
         made.publish(MESSAGE)
     assert made.clients["c"].state is ClientState.OFFLINED
     made.read("c", 149)
     assert made.clients["c"].state is ClientState.DRAINING, "it isn't live while anything is in its spool"
     made.read("c", 1)
-    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].held.is_offlined
+    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].usage.is_offlined
     made.publish(MESSAGE)
     assert not made.clients["c"].spool, "what is new goes by memory again"

@@ -1,4 +1,7 @@
-"""Of subscriptions of the log the `live` ones alone can make their client slow, and of these nothing is lost either: by raw sockets."""
+"""Among log subscriptions only `live` ones can make their client slow, and even they lose nothing.
+
+By raw sockets.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ READERS: dict[str, dict[str, object]] = {
 }
 
 
-async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again(tmp_path: Path) -> None:
+async def test_subscriptions_that_are_not_live_read_the_log_and_live_ones_can_replay_it(
+    tmp_path: Path,
+) -> None:
     rules = (
         rule("disconnect", 20),
         rule("disconnect", 2_000_000, signal="outbound_bytes") | {"name": "bytes", "scope": {}},
@@ -30,8 +35,8 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
         writer = await RawClient.connect(broker, "writer")
         for start in range(0, MESSAGES, 20):
             await writer.publish("t", [b'{"n":%08d,"x":"%s"}' % (n, BODY) for n in range(start, start + 20)])
-        writer.command({"c": "flush", "id": "f"})
-        await writer.until("completed")
+        writer.send_command({"c": "flush", "id": "f"})
+        await writer.read_until("completed")
         await until(lambda: "live" not in broker.engine.roster.clients)
         notice = next(one for one in await readers.pop("live").read_commands() if one["c"] == "notice")
         await until(lambda: broker.engine.ledger.recent)
@@ -45,7 +50,7 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
         for entry in await ask(broker, "clients"):
             assert entry["lost_messages"] == 0, entry["name"]
         again = await RawClient.connect(broker, "live")
-        again.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": notice["resume"]})
+        again.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": notice["resume"]})
         missed = await again.deliveries(notice["kept"])
         assert [int(body[5:13]) for body in missed[: notice["kept"]]] == list(range(notice["kept"]))
 
@@ -53,7 +58,10 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
 async def test_no_rule_on_ages_or_on_silence_or_on_backlogs_sees_who_reads_the_log_and_stops(
     tmp_path: Path,
 ) -> None:
-    """What is on its way to them lies in this host's kernel; with the one that is live every rule acts on the same."""
+    """Messages sent to log readers lie in this host's kernel.
+
+    For the live subscription every rule acts on the same messages.
+    """
     seen = ("oldest_age", 2_000), ("write_blocked", 500), ("backlog_messages", 2), ("backlog_bytes", 2)
     rules = [
         rule("notify", limit, signal=signal, name=f"{signal}.{len(scope)}", scope=scope)

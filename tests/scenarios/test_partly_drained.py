@@ -1,4 +1,7 @@
-"""A client that drains a part of its spool and stops again: what has left is given back to its pool, the rest waits, nothing comes twice."""
+"""A client that drains part of its spool and stops again.
+
+Sent entries are returned to its pool, the rest waits, and no record is sent twice.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ PART = 64 * 1024
 
 
 def in_step(broker: Broker) -> bool:
-    """The guard knows of the one client what its spool takes, and its pool knows the same."""
+    """Return whether guard and pool have the spool's real size."""
     use, backlog = broker.engine.guard.usage_of("slow"), broker.engine.roster.clients["slow"].backlog
     assert use is not None
     return use.disk == backlog.spool_bytes == use.pool.disk_used

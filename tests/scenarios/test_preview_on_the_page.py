@@ -1,4 +1,4 @@
-"""A draft through the page, the API and a real broker: what the preview says is what then happens, and must be confirmed."""
+"""A draft through the page, the API and a real broker: its preview comes true, and must be confirmed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ RULE = rule("disconnect", 20)
 
 @pytest.fixture
 def real(db: None, instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
-    """The installation's own broker, with three clients that read nothing."""
+    """Run the installation's broker with three stalled clients."""
     document = {**tcp_policy().to_dict(), "rules": [{**RULE, "mode": "shadow"}]}
     document["instance"]["name"] = instance.name
     policies.publish(Actor("system", "test"), document, reason="real", instance_name=instance.name)
     policy = PolicyDocument.from_dict(policies.document_in_force(instance.name))
     socket = Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
     with broker_thread(tmp_path, policy, socket) as running:
-        clients = running.do(stall(running.broker))
+        clients = running.run(stall(running.broker))
         yield running
         assert len(clients) == len(STALLED) + 1
 
@@ -60,13 +60,13 @@ async def stall(broker: Any) -> list[Any]:
     return [*stalled, feed]
 
 
-def acts(running: BrokerThread) -> set[tuple[str, str, str]]:
+def client_actions(running: BrokerThread) -> set[tuple[str, str, str]]:
     async def look() -> set[tuple[str, str, str]]:
         await asyncio.sleep(2)
         recent = running.broker.engine.decisions.recent
         return {(one.client, one.action, one.mode) for one in recent if one.revision > 2}
 
-    found: set[tuple[str, str, str]] = running.do(look())
+    found: set[tuple[str, str, str]] = running.run(look())
     return found
 
 
@@ -102,7 +102,7 @@ def test_what_the_page_and_the_api_say_is_what_happens(
     )
     if mode == "enforce":
         browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
-    assert acts(real) == said
+    assert client_actions(real) == said
 
 
 def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
@@ -122,15 +122,15 @@ def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
 
 async def subscribe_to_the_log(broker: Any) -> RawClient:
     client = await RawClient.connect(broker, "reader")
-    client.command({"c": "subscribe", "id": "s", "topic": "prices.a", "bookmark": "0"})
-    await client.until("processed")
+    client.send_command({"c": "subscribe", "id": "s", "topic": "prices.a", "bookmark": "0"})
+    await client.read_until("processed")
     return client
 
 
 def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_and_need_the_tick(
     real: BrokerThread, browser: Client, actor: Actor
 ) -> None:
-    reader = real.do(subscribe_to_the_log(real.broker))
+    reader = real.run(subscribe_to_the_log(real.broker))
     draft = drafts.create_draft(actor, "fewer topics")
     drafts.edit_draft(actor, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
     page = browser.post(
@@ -144,5 +144,5 @@ def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_an
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
     assert policies.newest_revision(draft.instance).number == 2, "the tick is needed"
     browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
-    notice = real.do(reader.until("notice"))
+    notice = real.run(reader.read_until("notice"))
     assert (notice["code"], notice["details"]["topic"]) == ("no_longer_journaled", "prices.a")

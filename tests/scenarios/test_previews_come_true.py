@@ -1,4 +1,4 @@
-"""What a preview says of a policy is what happens when it comes into force, on topics that have gone quiet."""
+"""A policy's preview equals what happens when it comes into force, on topics without traffic."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ CASES: dict[str, Callable[[], PolicyDocument]] = {
 
 
 async def behind(broker: Broker) -> tuple[Any, ...]:
-    """Two that stopped reading, on either transport, and one that lets its window run full; then nothing is published."""
+    """Connect two stalled clients, one on each transport, and one with a full window; then no record is
+    published.
+    """
     ports = {one["name"]: one["port"] for one in broker.statistics.transports}
     first = await StalledSubscriber.connect(broker, "first", "t")
     broker.statistics.transports.reverse()
@@ -84,8 +86,8 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
     broker.statistics.transports.reverse()
     assert broker.engine.roster.clients["second"].transport == "side" and len(ports) == 2
     window = await RawClient.connect(broker, "window")
-    window.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-    await window.until("processed")
+    window.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+    await window.read_until("processed")
     feed = await RawClient.connect(broker, "feed")
     for _ in range(15):
         await feed.publish("t", [BODY] * 20)
@@ -97,21 +99,22 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
     return first, second, window, feed
 
 
-def acts(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
-    """Return who is acted on, by which rule, how, and in which mode."""
+def client_actions(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+    """Return client, rule, action and mode of each decision."""
     return {
         (one["client"], one["subscription"], one["rule"], one["action"], one["mode"]) for one in decisions
     }
 
 
 async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]:
-    """What was said, and what happened: who was acted on, and who was closed with which code."""
+    """Return the preview and the outcome: actions on clients, and close codes by client."""
     async with running_broker(home, two_transports()) as broker:
         clients = await behind(broker)
-        # That a peer took nothing more is seen once a second; then every duration here is over, or far from it.
+        # That a peer took nothing more is seen once a second; then every duration here is over, or far from
+        # it.
         await asyncio.sleep(1.6)
         effect = await ask(broker, "preview", policy=replace(policy, revision=2).to_dict())
-        said = acts(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}
+        said = client_actions(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}
         assert (effect["acted_on_in_all"], effect["cut_off_in_all"]) == (
             len(effect["acted_on"]),
             len(effect["cut_off"]),
@@ -121,7 +124,7 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
             connection.close = noting(closed, name, connection.close)  # type: ignore[method-assign]
         await ask(broker, "apply", policy=replace(policy, revision=2).to_dict())
         await asyncio.sleep(2.8)  # those who are closed for it have so long to say that they were told
-        happened = acts(msgspec.to_builtins(list(broker.engine.decisions.recent))), closed
+        happened = client_actions(msgspec.to_builtins(list(broker.engine.decisions.recent))), closed
         del clients
         return said, happened
 

@@ -24,7 +24,7 @@ def ports() -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
-async def test_what_is_refused_is_told_and_the_rest_is_stored_once_in_order(
+async def test_refused_messages_are_reported_and_the_rest_is_stored_once_in_order(
     ports: dict[str, int], kind: str
 ) -> None:
     told: list[Rejection] = []

@@ -1,4 +1,7 @@
-"""A broker whose log is restored from an older backup gives numbers anew: clients that are ahead are told, and their stores skip nothing."""
+"""A log restored from an older backup assigns sequences again.
+
+Clients that are ahead are notified, and their stores skip nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ import pytest
 from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore, ReconnectPolicy
 from broker_core.config import TransportSettings
 from tests.support.brokers import running_broker, tcp_policy, until
-from tests.support.engines import free_ports
+from tests.support.nats_servers import free_ports
 
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.1, first_connect_timeout=30)
 
 
 class _Reader:
-    """A client with a bookmark store, and what it has read and done."""
+    """A client with a bookmark store, and the records it has read and processed."""
 
     def __init__(self, address: str, store: Path) -> None:
         self.had: list[int] = []
@@ -40,7 +43,9 @@ class _Reader:
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["it runs", "it comes back"])
-async def test_who_is_ahead_of_the_log_is_told_and_then_skips_nothing(tmp_path: Path, running: bool) -> None:
+async def test_a_client_ahead_of_the_log_is_notified_and_then_skips_nothing(
+    tmp_path: Path, running: bool
+) -> None:
     (port,) = free_ports(1)
     policy = replace(tcp_policy(), transports=(TransportSettings("tcp", "tcp", port),))
     address, home, marks = f"tcp://127.0.0.1:{port}", tmp_path / "b", tmp_path / "marks"

@@ -18,11 +18,14 @@ from tests.support.rules import policy_with
 pytestmark = pytest.mark.serial
 NOTIFY = [{"action": "notify"}]
 LOOKS = 6
-"""The most looks that a decision here needs; each can be as late as the loop is."""
+"""Maximum number of checks that a decision needs here; each can be as late as the loop."""
 
 
 async def watch(late: list[float]) -> None:
-    """How late the loop runs, in ms: on a machine without CPU to spare the looks are as late as this task."""
+    """Record how late the loop runs, in ms.
+
+    On a machine without spare CPU, the checks are as late as this task.
+    """
     while True:
         before = time.monotonic()
         await asyncio.sleep(0.02)
@@ -30,9 +33,10 @@ async def watch(late: list[float]) -> None:
 
 
 async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tuple[DecisionEntry, int, float]:
-    """The first decision about a client whose window of two stays full: the third and fourth message wait for it.
+    """Return the first decision about a client whose window of two stays full.
 
-    With when they were published at the earliest, and the latest that counts on this machine, ms.
+    The third and fourth message wait for it. Also returned: the earliest publish time, and the latest time
+    that counts on this machine, in ms.
     """
     policy = policy_with(*rules, **presets)
     async with (
@@ -40,8 +44,8 @@ async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tup
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         slow = await RawClient.connect(broker, "slow")
-        slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await slow.until("processed")
+        slow.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await slow.read_until("processed")
         late = [0.0]
         watching = asyncio.create_task(watch(late))
         before = time.time_ns() // 1_000_000

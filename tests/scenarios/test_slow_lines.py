@@ -1,4 +1,6 @@
-"""Slow lines: a frame that takes longer than the heartbeats allow arrives on the first connection, in both directions."""
+"""Slow lines: a frame that takes longer than the heartbeats allow arrives on the first connection, in both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from tests.support.brokers import tcp_policy
-from tests.support.slow_line import slow_line
+from tests.support.throttled_proxy import throttled_proxy
 from tests.support.transports_process import broker_process
 
 HEARTBEAT_MS = 200
@@ -54,7 +56,7 @@ def address(kind: str, port: int) -> str:
 async def test_a_large_batch_is_published_over_a_slow_line_on_one_connection(
     ports: dict[str, int], kind: str
 ) -> None:
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with AsyncClient(address(kind, line.port), f"up-{kind}", heartbeat_ms=HEARTBEAT_MS) as client:
             await client.publish(f"up.{kind}", BODY)
             async with asyncio.timeout(60):
@@ -66,7 +68,7 @@ async def test_a_large_batch_is_published_over_a_slow_line_on_one_connection(
 async def test_a_large_delivery_arrives_over_a_slow_line_on_one_connection(
     ports: dict[str, int], kind: str
 ) -> None:
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with (
             AsyncClient(address(kind, line.port), f"down-{kind}", heartbeat_ms=HEARTBEAT_MS) as reader,
             AsyncClient(address("tcp", ports["tcp"]), f"writer-{kind}") as writer,
@@ -87,7 +89,10 @@ class StompBytes:
         self.send, self._receive, self.received = send, receive, b""
 
     async def until(self, wanted: bytes) -> None:
-        """Read until these bytes have come. EOFError with all that came when the connection ends before."""
+        """Read until these bytes arrive.
+
+        Raises EOFError with all received bytes if the connection ends before.
+        """
         while wanted not in self.received:
             try:
                 data = await self._receive()
@@ -122,7 +127,7 @@ async def stomp(kind: str, port: int) -> AsyncIterator[StompBytes]:
 
 @pytest.mark.parametrize("kind", ["stomp", "stomp-ws"])
 async def test_a_large_send_of_stomp_arrives_over_a_slow_line(ports: dict[str, int], kind: str) -> None:
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with stomp(kind, line.port) as client:
             await client.send(b"CONNECT\naccept-version:1.2\nhost:here\nheart-beat:1000,0\n\n\0")
             await client.until(b"CONNECTED")
@@ -136,8 +141,8 @@ async def test_a_large_send_of_stomp_arrives_over_a_slow_line(ports: dict[str, i
 async def test_a_stomp_client_that_takes_a_large_message_slowly_is_alive(
     ports: dict[str, int], kind: str
 ) -> None:
-    """The client says nothing itself meanwhile: its kernel acknowledges what the broker sends."""
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    """The client itself sends nothing meanwhile: its kernel acknowledges the broker's data."""
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with (
             stomp(kind, line.port) as client,
             AsyncClient(address("tcp", ports["tcp"]), f"sender-{kind}") as writer,
@@ -154,7 +159,7 @@ async def test_a_stomp_client_that_takes_a_large_message_slowly_is_alive(
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket", "stomp", "stomp-ws"])
 async def test_a_client_whose_frame_never_ends_is_closed(hasty_ports: dict[str, int], kind: str) -> None:
-    """It sends a byte every 50 ms, and promised no heartbeats."""
+    """The client sends a byte every 50 ms and has not agreed to heartbeats."""
     port = hasty_ports[kind]
     if kind.startswith("stomp"):
         async with stomp(kind, port) as client:
@@ -184,7 +189,7 @@ async def test_a_client_whose_frame_never_ends_is_closed(hasty_ports: dict[str, 
 
 
 async def drip(client: StompBytes, wanted: bytes) -> None:
-    """Send a byte every 50 ms until these bytes have come."""
+    """Send a byte every 50 ms until the expected bytes arrive."""
     reading = asyncio.create_task(client.until(wanted))
     async with asyncio.timeout(60):
         while not reading.done():

@@ -1,4 +1,4 @@
-"""Slow STOMP clients: told by an ERROR with figures before they are closed, and back where they were."""
+"""Slow STOMP clients get an ERROR with figures before they are closed, and can resume at their position."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.rules import policy_with, rule
-from tests.support.stomp_client import Received, StompClient, stomp_client, stomp_policy
+from tests.support.stomp_client import StompClient, StompFrame, stomp_client, stomp_policy
 
 
-async def told(client: StompClient) -> Received:
-    """The ERROR that comes behind what was on its way."""
+async def closing_error(client: StompClient) -> StompFrame:
+    """Return the ERROR that follows the messages in flight."""
     while True:
         frame = await client.read()
         if frame.command != "MESSAGE":
@@ -31,12 +31,16 @@ async def publish(broker: Broker, number: int, body: bytes = b"x") -> None:
         await writer.flush()
 
 
-async def test_who_doesnt_acknowledge_is_told_and_goes_on_with_the_bookmark(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_acknowledge_is_notified_and_resumes_at_the_bookmark(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as broker:
         async with stomp_client(broker, client_id="slow") as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
+            )
             await publish(broker, 20)
-            error = await told(client)
+            error = await closing_error(client)
             assert await asyncio.wait_for(client.reader.read(), 10) == b""
         assert error.headers["message"] == "slow_client_backlog"
         observed, limit = (float(error.headers[f"x-sluice-{name}"]) for name in ("observed", "limit"))
@@ -52,17 +56,19 @@ async def test_who_doesnt_acknowledge_is_told_and_goes_on_with_the_bookmark(tmp_
                 range(int(found[0].headers["x-stream-offset"]), int(found[0].headers["x-stream-offset"]) + 20)
             )
             token = error.headers["x-sluice-resume-token"]
-            await client.asked("UNSUBSCRIBE", id="s")
+            await client.send_with_receipt("UNSUBSCRIBE", id="s")
             client.send("SUBSCRIBE", id="s", destination="/topic/t", x_sluice_resume=token)
             assert (await client.read()).headers["x-stream-offset"] == found[0].headers["x-stream-offset"]
 
 
-async def test_that_a_client_hangs_up_when_it_has_read_why_says_that_it_was_told(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_after_the_error_counts_as_notified(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as broker:
         async with stomp_client(broker, client_id="slow") as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
+            )
             await publish(broker, 20)
-            await told(client)
+            await closing_error(client)
         await until(lambda: broker.engine.decisions.recent)
         assert broker.engine.decisions.recent[-1].told == "yes"
 
@@ -70,9 +76,11 @@ async def test_that_a_client_hangs_up_when_it_has_read_why_says_that_it_was_told
 async def test_a_cancelled_subscription_ends_its_connection_with_the_figures(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy(policy_with(rule("cancel_subscription")))) as broker:
         async with stomp_client(broker, client_id="slow") as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
+            )
             await publish(broker, 20)
-            error = await told(client)
+            error = await closing_error(client)
             assert error.headers["message"] == "slow_client_backlog"
             assert error.headers["x-sluice-subscription"] == "s"
             assert float(error.headers["x-sluice-observed"]) > float(error.headers["x-sluice-limit"])
@@ -80,16 +88,18 @@ async def test_a_cancelled_subscription_ends_its_connection_with_the_figures(tmp
             assert await asyncio.wait_for(client.reader.read(), 10) == b""
 
 
-async def test_who_is_refused_hears_at_connect_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_refused_client_gets_a_retry_time_at_connect(tmp_path: Path) -> None:
     policy = stomp_policy(policy_with(rule("refuse", for_ms=60_000)))
     async with running_broker(tmp_path, policy) as broker:
         async with stomp_client(broker, client_id="slow") as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
+            )
             await publish(broker, 20)
-            await told(client)
+            await closing_error(client)
         async with stomp_client(broker, "") as client:
             client.send("CONNECT", accept_version="1.2", client_id="slow")
-            error = await client.error()
+            error = await client.read_error()
             assert error.headers["message"] == "name_refused"
             assert 0 < int(error.headers["x-sluice-retry-after-ms"]) <= 60_000
 
@@ -104,7 +114,7 @@ async def test_a_client_that_reads_nothing_is_offlined_and_gets_everything(
     async with running_broker(tmp_path, policy) as broker:
         asked = {"ack": "client", "prefetch-count": prefetch} if prefetch else {}
         async with stomp_client(broker, client_id="slow") as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/t", **asked)
+            await client.send_with_receipt("SUBSCRIBE", id="s", destination="/topic/t", **asked)
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             backlog = broker.engine.roster.clients["slow"].backlog
             number = 0
@@ -129,7 +139,7 @@ async def test_a_stopped_reader_costs_its_neighbours_nothing_and_little_waits_be
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, client_id="slow") as slow, stomp_client(broker) as quick:
             for client in (slow, quick):
-                await client.asked("SUBSCRIBE", id="s", destination="/topic/t")
+                await client.send_with_receipt("SUBSCRIBE", id="s", destination="/topic/t")
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
             async with AsyncClient(address_of(broker), "writer") as writer:
                 for _ in range(20):

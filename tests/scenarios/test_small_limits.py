@@ -1,5 +1,7 @@
-"""Limits on one client's memory that are smaller than what a replay reads at once: who stops reading a replay, and goes on, is
-acted on by none of them, over each transport. At most 30 s."""
+"""Limits on one client's memory that are below the size of one read of a replay.
+
+A client that stops reading a replay and resumes triggers none of them, over each transport. At most 30 s.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ NUMBER, EACH = 5_000, 20
 BODIES = [b"%08d" % number + b"x" * 600 for number in range(NUMBER)]
 
 
-def limited(limit: int) -> PolicyDocument:
-    """Whoever has more than that in memory is disconnected."""
+def memory_limit_policy(limit: int) -> PolicyDocument:
+    """Return a policy that disconnects clients with more than `limit` bytes in memory."""
     ladder = [{"action": "disconnect"}]
     return policy_with(
         {"name": "memory", "scope": {}, "signal": "outbound_bytes", "limit": limit, "ladder": ladder}
@@ -45,7 +47,7 @@ async def publish(address: str, topic: str = "t") -> None:
 
 
 async def stopped(broker: Broker, name: str) -> None:
-    """The client's socket has taken nothing for so long that its replay has let go of what it had read."""
+    """Wait until the socket has accepted no byte for so long that the replay has released its read data."""
     backlog = broker.engine.roster.clients[name].backlog
     clock = backlog._facilities.clock
     await until(lambda: backlog.unwritable_since and clock.now_ns() - backlog.unwritable_since > 100_000_000)
@@ -66,15 +68,15 @@ async def read_stomp(client: StompClient) -> list[int]:
 
 @pytest.mark.parametrize("limit", [4_096, 64 * 1024])
 async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, limit: int) -> None:
-    """Also when the limit comes into force while the replay stands."""
-    plain, small = stomp_policy(policy_with()), stomp_policy(limited(limit))
+    """Also if the limit comes into force while the replay is stopped."""
+    plain, small = stomp_policy(policy_with()), stomp_policy(memory_limit_policy(limit))
     async with (
         running_broker(tmp_path, plain) as broker,
         stomp_client(broker, client_id="stomp") as stomp,
         stomp_client(broker, client_id="consumer") as consumer,
     ):
-        await consumer.asked("SUBSCRIBE", id="made", destination="/queue/q")
-        await consumer.asked("UNSUBSCRIBE", id="made")
+        await consumer.send_with_receipt("SUBSCRIBE", id="made", destination="/queue/q")
+        await consumer.send_with_receipt("UNSUBSCRIBE", id="made")
         await publish(address_of(broker))
         await publish(address_of(broker), "queue.q")
         early = {"early": await StalledSubscriber.connect(broker, "early", "t", bookmark="0")}
@@ -95,25 +97,25 @@ async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, lim
 
 
 async def test_behind_a_full_window_one_record_waits(tmp_path: Path) -> None:
-    """That it does shows that the window is in the way; it is all that counts."""
-    async with running_broker(tmp_path, limited(4_096)) as broker:
+    """One waiting record shows that the window blocks delivery; only it counts."""
+    async with running_broker(tmp_path, memory_limit_policy(4_096)) as broker:
         await publish(address_of(broker))
         reader = await RawClient.connect(broker, "reader")
         window = {"ack": "client", "prefetch": 400}
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", **window})
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", **window})
         bodies: list[bytes] = []
         while len(bodies) < NUMBER:
             bodies += await reader.deliveries(min(400, NUMBER - len(bodies)))
             backlog = broker.engine.roster.clients["reader"].backlog
             if len(bodies) < NUMBER:
                 await until(lambda backlog=backlog: backlog.messages == 1)
-            reader.command({"c": "ack", "id": "s", "upto": len(bodies)})
+            reader.send_command({"c": "ack", "id": "s", "upto": len(bodies)})
         assert bodies == BODIES
         assert await ask(broker, "decisions") == []
 
 
 async def test_a_full_window_over_websocket_is_within_the_smallest_limit() -> None:
-    policy, frames, bodies = limited(4_096), FedReader(), list[bytes]()
+    policy, frames, bodies = memory_limit_policy(4_096), FedReader(), list[bytes]()
     policy = replace(policy, transports=(*policy.transports, TransportSettings("websocket", "websocket", 0)))
     with broker_process(policy) as ports:
         await publish(f"tcp://127.0.0.1:{ports['tcp']}")

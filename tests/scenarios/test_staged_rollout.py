@@ -1,4 +1,4 @@
-"""Draft → preview → publish for some first, with a real broker and real clients that don't read."""
+"""Draft, preview and publication to some clients first, with a real broker and stalled clients."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NAME = "test-1"
 
 
 @pytest.fixture
-def wanted(settings: Any, db: None) -> Instance:
-    """An instance whose clients may hold 50 MiB each: nobody is near that."""
+def rollout_instance(settings: Any, db: None) -> Instance:
+    """Make an instance whose clients may hold 50 MiB each; none is near that."""
     settings.SLUICE_INSTANCE = NAME
     instance = policies.ensure_instance(NAME)
     document = tcp_policy(message_memory_limit=100 * MIB).to_dict()
@@ -43,12 +43,12 @@ DESKS = ("desk-1", "desk-2", "desk-3", "desk-4")
 
 
 @pytest.fixture
-def real(wanted: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
+def real(rollout_instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
     policy = PolicyDocument.from_dict(policies.document_in_force(NAME))
     with broker_thread(
         tmp_path, policy, Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{NAME}.sock"
     ) as running:
-        clients = running.do(stall(running.broker))  # kept: a socket that nobody holds is closed
+        clients = running.run(stall(running.broker))  # kept: a socket that nobody holds is closed
         yield running
         assert len(clients) == len(DESKS) + 2
 
@@ -71,7 +71,7 @@ def states(running: BrokerThread) -> dict[str, str]:
     async def look() -> dict[str, str]:
         return {one.name: one.delivery for one in running.broker.statistics.snapshot().clients}
 
-    found: dict[str, str] = running.do(look())
+    found: dict[str, str] = running.run(look())
     return found
 
 
@@ -79,7 +79,7 @@ def decisions(running: BrokerThread) -> list[DecisionEntry]:
     async def look() -> list[DecisionEntry]:
         return list(running.broker.engine.decisions.recent)
 
-    found: list[DecisionEntry] = running.do(look())
+    found: list[DecisionEntry] = running.run(look())
     return found
 
 
@@ -90,7 +90,7 @@ def tight(actor: Actor) -> PolicyDraft:
 
 
 def quiet(running: BrokerThread) -> list[DecisionEntry]:
-    """The decisions once a second and more has gone by without another one."""
+    """Wait until no decision was added for more than a second; return all decisions."""
 
     async def wait() -> None:
         made = -1
@@ -98,7 +98,7 @@ def quiet(running: BrokerThread) -> list[DecisionEntry]:
             made = len(running.broker.engine.decisions.recent)
             await asyncio.sleep(1.5)
 
-    running.do(wait())
+    running.run(wait())
     return decisions(running)
 
 
@@ -107,7 +107,7 @@ def enforced(made: list[DecisionEntry]) -> set[tuple[str, str, int]]:
 
 
 def test_a_staged_revision_acts_on_its_clients_alone(
-    real: BrokerThread, wanted: Instance, actor: Actor
+    real: BrokerThread, rollout_instance: Instance, actor: Actor
 ) -> None:
     draft = tight(actor)
     effect = drafts.preview(draft).effect
@@ -133,17 +133,17 @@ def test_a_staged_revision_acts_on_its_clients_alone(
 
     published = drafts.publish(actor, draft.pk, reason="try", rollout=first)
     assert (published.revision.number, published.applied) == (3, True)
-    assert read.policy_status(wanted)["staged"] == "Revision 3 for desk-* first, 2 for the others."
+    assert read.policy_status(rollout_instance)["staged"] == "Revision 3 for desk-* first, 2 for the others."
     made = quiet(real)
     assert enforced(made) == {(name, "offline", 3) for name in DESKS}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
     broker_reports.record_decisions(made, NAME)
-    assert rollouts.stop_if_exceeded(wanted) is None, "four were allowed"
+    assert rollouts.stop_if_exceeded(rollout_instance) is None, "four were allowed"
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
 def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_returns(
-    real: BrokerThread, wanted: Instance, actor: Actor, allowed: int
+    real: BrokerThread, rollout_instance: Instance, actor: Actor, allowed: int
 ) -> None:
     draft, first = tight(actor), rollouts.RolloutPlan(client="desk-*", most_decisions=allowed)
     said = drafts.preview(draft, first).effect
@@ -158,19 +158,22 @@ def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_ret
     assert f"was not offlined, because staged revision 3 may make {allowed} decision" in held.sentence
     assert sum(state == "offlined" for state in states(real).values()) == allowed
     # Asked again, as the control plane does each minute until it knows: the revision stays withdrawn here.
-    policies.apply_at_broker(policies.newest_revision(wanted))
+    policies.apply_at_broker(policies.newest_revision(rollout_instance))
     assert quiet(real) == made
 
     broker_reports.record_decisions(made, NAME)
-    back = rollouts.stop_if_exceeded(wanted)
+    back = rollouts.stop_if_exceeded(rollout_instance)
     assert back is not None and (back.revision.number, back.applied) == (4, True)
     assert back.revision.document["client_policy"]["client_max_capacity"] == 50
-    assert (StagedRollout.objects.get().state, read.policy_status(wanted)["staged"]) == ("returned", "")
+    assert (StagedRollout.objects.get().state, read.policy_status(rollout_instance)["staged"]) == (
+        "returned",
+        "",
+    )
     assert sum(state == "offlined" for state in states(real).values()) == allowed
 
 
 def test_a_broker_that_starts_again_has_what_is_left_of_the_allowance(
-    real: BrokerThread, wanted: Instance, actor: Actor
+    real: BrokerThread, rollout_instance: Instance, actor: Actor
 ) -> None:
     drafts.publish(
         actor, tight(actor).pk, reason="try", rollout=rollouts.RolloutPlan(client="desk-*", most_decisions=3)
@@ -181,9 +184,11 @@ def test_a_broker_that_starts_again_has_what_is_left_of_the_allowance(
     assert not RolloutBrake(stage).admit(replace(POOL, revision=3))
 
 
-def test_a_promoted_revision_acts_on_everybody(real: BrokerThread, wanted: Instance, actor: Actor) -> None:
+def test_a_promoted_revision_acts_on_everybody(
+    real: BrokerThread, rollout_instance: Instance, actor: Actor
+) -> None:
     drafts.publish(
         actor, tight(actor).pk, reason="try", rollout=rollouts.RolloutPlan(client="desk-*", most_decisions=9)
     )
-    assert rollouts.promote(actor, wanted).applied
+    assert rollouts.promote(actor, rollout_instance).applied
     assert {name for name, _, _ in enforced(quiet(real))} == {*DESKS, "other-1"}

@@ -1,4 +1,6 @@
-"""Readers of a steady pace, with receive buffers of every size, under XAP's defaults: a floor of 5,000 bytes/s."""
+"""Readers of a steady pace, with receive buffers of every size, under XAP's defaults: a floor of 5,000
+bytes/s.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from broker_core.broker import Broker
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
-from tests.support.steady_readers import SteadyReader, reading
+from tests.support.steady_readers import SteadyReader, reading_steadily
 
 pytestmark = pytest.mark.serial
 ABOVE = (10_000, 20_000, 50_000, 100_000)
@@ -39,7 +41,7 @@ async def publish(broker: Broker) -> None:
 async def verdicts(
     broker: Broker, names: list[str], found: dict[str, Counter[str]], healths: Counter[tuple[str, str]]
 ) -> None:
-    """Each reader's verdicts, as often as an operator's page asks for them, and the health that is said beside each."""
+    """Count each reader's causes once a second, as an operator's page would, with the health beside each."""
     while True:
         for name in names:
             entry = await ask(broker, "client", name=name)
@@ -59,7 +61,7 @@ async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_s
         # With a small buffer they read all of it, wait, and find what a window's step brought.
         steady += [SteadyReader(port, 10_000, buffer, reads_a_second=1) for buffer in BUFFERS]
         below = [SteadyReader(port, 1_000, 8_192), SteadyReader(port, 1_000, None)]
-        with reading([*steady, *below]):
+        with reading_steadily([*steady, *below]):
             await until(lambda: len(broker.engine.roster.clients) == len(steady) + len(below))
             found: dict[str, Counter[str]] = {}
             healths: Counter[tuple[str, str]] = Counter()

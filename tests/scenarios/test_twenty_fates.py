@@ -1,11 +1,12 @@
-"""Twenty clients of mixed fates against a real broker: the sums of their accounts are exact to the message and the byte.
+"""Twenty clients with different fates at a real broker: their accounts are exact to the message and byte.
 
-A model counts what was published to each one's topic, raw sockets what each really received. At every moment
+A model counts the records published to each client's topic, and raw sockets count those received. At every
+moment
 
     matched = acknowledged + in flight + waiting + gone (by cause)
 
-holds in what the control socket says of every client and of every subscription; in the end it is what the model counted, what
-was received, and what the ledger has rows of. At most 40 s.
+holds for every client and every subscription that the control socket lists. In the end the figures equal the
+model's counts, the received records and the ledger's rows. At most 40 s.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def policy() -> PolicyDocument:
     return replace(made, instance=replace(made.instance, journaled_topics=kept))
 
 
-class Fate:
-    """One client by hand, and what it really received."""
+class ModelledClient:
+    """A raw client, and what it really received."""
 
     def __init__(self, name: str, topic: str = "t", **asked: Any) -> None:
         self.name, self.topic, self.asked = name, topic, {"topic": topic, **asked}
@@ -71,10 +72,10 @@ class Fate:
         )
         self.raw = RawClient(*await asyncio.open_connection(sock=raw, limit=4_096))
         self.raw.name = self.name
-        self.raw.command({"c": "logon", "name": self.name})
-        await self.raw.until("processed")
-        self.raw.command({"c": "subscribe", "id": "s", **self.asked, **more})
-        await self.raw.until("processed")
+        self.raw.send_command({"c": "logon", "name": self.name})
+        await self.raw.read_until("processed")
+        self.raw.send_command({"c": "subscribe", "id": "s", **self.asked, **more})
+        await self.raw.read_until("processed")
         self.gate = asyncio.Event()
         if reading:
             self.gate.set()
@@ -94,25 +95,25 @@ class Fate:
         self.sequences += batch.sequences().tolist() if batch.first_sequence else []
         word, upto = self.asked.get("ack"), len(self.got)
         if word == "client-individual":
-            raw.command(
+            raw.send_command(
                 {"c": "ack", "id": "s", "numbers": [[n, n] for n in range(upto, upto - batch.count, -1)]}
             )
         elif word is not None:
-            raw.command({"c": "ack", "id": "s", "upto": upto})
+            raw.send_command({"c": "ack", "id": "s", "upto": upto})
 
-    def told(self, what: str) -> dict[str, Any] | None:
-        """The first command from the broker of that name, if any came."""
+    def first_command(self, what: str) -> dict[str, Any] | None:
+        """Return the first command of this type that the broker sent, if any."""
         return next((one for one in self.commands if what in (one["c"], one.get("of"))), None)
 
     def kill(self) -> None:
-        """Gone without a word."""
+        """Close the socket without a notice."""
         assert self.task is not None
         self.task.cancel()
         self.raw._writer.transport.abort()
 
 
 def adds_up(entry: dict[str, Any]) -> None:
-    """The identity, in messages and for what has bytes of its own in bytes."""
+    """Check the account identity in messages, and in bytes where records have bytes of their own."""
     told = {
         key: value for key, value in entry.items() if key.endswith(("_messages", "_bytes")) or key == "gone"
     }
@@ -129,8 +130,8 @@ def adds_up(entry: dict[str, Any]) -> None:
         assert told["matched_bytes"] == held + told["gone_bytes"], told
 
 
-async def look(broker: Broker) -> dict[str, dict[str, Any]]:
-    """What the control socket says of everybody; it adds up."""
+async def read_clients(broker: Broker) -> dict[str, dict[str, Any]]:
+    """Return all clients from the control socket, after checking that their accounts add up."""
     entries = await ask(broker, "clients")
     for entry in entries:
         adds_up(entry)
@@ -141,29 +142,29 @@ async def look(broker: Broker) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in entries}
 
 
-def everybody() -> dict[str, Fate]:
-    """The twenty."""
+def make_clients() -> dict[str, ModelledClient]:
+    """Return the twenty clients."""
     fates = [
-        Fate("reading"),
-        Fate("stopped"),
-        Fate("trickling"),
-        Fate("windowed", ack="client", prefetch=50),
-        Fate("individual", ack="client-individual", prefetch=50),
-        Fate("offlined"),
-        Fate("draining", "scratch.t"),
-        Fate("self-paused", bookmark="0|1|"),
-        Fate("held"),
-        Fate("policy-paused", "pause"),
-        Fate("cancelled", "cancel"),
-        Fate("leased", lease_ms=3_000),
-        Fate("unsubscribed"),
-        Fate("replaying", bookmark="0"),
-        Fate("rated", bookmark="0|1|", rate="300"),
-        Fate("conflated", bookmark="0|1|", conflation="50ms", conflation_key="topic"),
-        Fate("discarded", "discard"),
-        Fate("dropped", "drop"),
-        Fate("killed"),
-        Fate("durable", durable="d", ack="client", prefetch=40),
+        ModelledClient("reading"),
+        ModelledClient("stopped"),
+        ModelledClient("trickling"),
+        ModelledClient("windowed", ack="client", prefetch=50),
+        ModelledClient("individual", ack="client-individual", prefetch=50),
+        ModelledClient("offlined"),
+        ModelledClient("draining", "scratch.t"),
+        ModelledClient("self-paused", bookmark="0|1|"),
+        ModelledClient("held"),
+        ModelledClient("policy-paused", "pause"),
+        ModelledClient("cancelled", "cancel"),
+        ModelledClient("leased", lease_ms=3_000),
+        ModelledClient("unsubscribed"),
+        ModelledClient("replaying", bookmark="0"),
+        ModelledClient("rated", bookmark="0|1|", rate="300"),
+        ModelledClient("conflated", bookmark="0|1|", conflation="50ms", conflation_key="topic"),
+        ModelledClient("discarded", "discard"),
+        ModelledClient("dropped", "drop"),
+        ModelledClient("killed"),
+        ModelledClient("durable", durable="d", ack="client", prefetch=40),
     ]
     return {fate.name: fate for fate in fates}
 
@@ -183,10 +184,10 @@ STILL = (
 
 
 @asynccontextmanager
-async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, Fate], RawClient]]:
+async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, ModelledClient], RawClient]]:
     """All connected and subscribed, and a publisher."""
     async with running_broker(home, policy()) as broker:
-        fates = everybody()
+        fates = make_clients()
         writer = await RawClient.connect(broker, "writer")
         for fate in fates.values():
             await fate.begin(broker, fate.name not in STILL)
@@ -198,43 +199,43 @@ async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, Fate], Raw
 
 
 async def publish(writer: RawClient, rounds: Sequence[int]) -> None:
-    """So many rounds, each stored or handed on when this returns."""
+    """Publish rounds of records; return when all are stored or delivered."""
     for number in rounds:
         for topic in TOPICS:
             bodies = [b'{"n":%06d,"x":"%s"}' % (number * EACH + row, b"x" * BODY) for row in range(EACH)]
             await writer.publish(topic, bodies)
-    writer.command({"c": "flush", "id": f"f{rounds[0]}"})
-    await writer.until("completed")
+    writer.send_command({"c": "flush", "id": f"f{rounds[0]}"})
+    await writer.read_until("completed")
 
 
 async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
     async with twenty(tmp_path) as (broker, fates, writer):
         first, second = range(ROUNDS // 2), range(ROUNDS // 2, ROUNDS)
         await ask(broker, "pause", name="held")
-        fates["self-paused"].raw.command({"c": "pause", "ids": ["s"]})
-        await until(lambda: fates["self-paused"].told("pause"))
+        fates["self-paused"].raw.send_command({"c": "pause", "ids": ["s"]})
+        await until(lambda: fates["self-paused"].first_command("pause"))
         await publish(writer, first)
-        await look(broker)
+        await read_clients(broker)
         # Whoever doesn't read at all for two seconds isn't told why it was closed (`CLOSE_AFTER_S`).
         await until(lambda: "dropped" not in broker.engine.roster.clients)
         fates["dropped"].gate.set()
         for name in ("offlined", "draining"):
             await ask(broker, "offline", name=name)
         fates["killed"].kill()
-        fates["unsubscribed"].raw.command({"c": "unsubscribe", "id": "s"})
+        fates["unsubscribed"].raw.send_command({"c": "unsubscribe", "id": "s"})
         await asyncio.sleep(0.2)
-        await look(broker)
+        await read_clients(broker)
         fates["draining"].gate.set()
         await publish(writer, second)
-        await look(broker)
-        fates["self-paused"].raw.command({"c": "resume", "ids": ["s"]})
+        await read_clients(broker)
+        fates["self-paused"].raw.send_command({"c": "resume", "ids": ["s"]})
         await ask(broker, "resume", name="held")
         await until(lambda: not broker.engine.roster.clients["leased"].subscriptions)
         fates["trickling"].pause_s = 0
         for fate in fates.values():
             fate.gate.set()
         for _ in range(150):
-            entries = await look(broker)
+            entries = await read_clients(broker)
             if all(
                 not e["waiting_messages"] and not e["in_flight_messages"] and not e["lag_messages"]
                 for e in entries.values()
@@ -249,11 +250,11 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
                 }
             )
         await asyncio.sleep(1.1)  # the ledger's second
-        await check(broker, fates, await look(broker))
+        await check(broker, fates, await read_clients(broker))
 
 
-async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[str, Any]]) -> None:
-    """What is said of each is what the model counted and what it received."""
+async def check(broker: Broker, fates: dict[str, ModelledClient], entries: dict[str, dict[str, Any]]) -> None:
+    """Check each client's entry against the model and against what it received."""
     rows = Counter[str]()
     for row in await ask(broker, "ledger"):
         rows[row["client"]] += row["messages"]
@@ -271,7 +272,7 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
         assert entry["delivered_bytes"] == sum(map(len, fate.got)), name
         if name in ("cancelled", "leased", "unsubscribed"):
             assert 0 < entry["matched_messages"] <= published and not entry["subscriptions"], name
-            answer = fate.told("cancelled") or fate.told("unsubscribe")
+            answer = fate.first_command("cancelled") or fate.first_command("unsubscribe")
             assert answer is not None and answer["kept"] == rows[name], (name, answer)
             await returns(broker, fate, answer["bookmark"], published)
             continue
@@ -283,15 +284,15 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
         if name not in ("conflated", "discarded"):
             assert len(fate.got) == published and not rows[name], name
             assert fate.sequences == sorted(set(fate.sequences)), name
-    dropped = fates["dropped"].told("notice")
+    dropped = fates["dropped"].first_command("notice")
     assert dropped is not None and dropped["kept"] == rows["dropped"] and not dropped["lost"]
     await returns(broker, fates["dropped"], dropped["resume"], published)
 
 
-async def returns(broker: Broker, fate: Fate, bookmark: str, published: int) -> None:
-    """A new subscription after the bookmark that was told brings everything that the first one didn't have, in order."""
+async def returns(broker: Broker, fate: ModelledClient, bookmark: str, published: int) -> None:
+    """Check that a new subscription after the reported bookmark delivers all remaining records, in order."""
     had = set(fate.got)
-    again = Fate(fate.name + "-again", fate.topic)
+    again = ModelledClient(fate.name + "-again", fate.topic)
     await again.begin(broker, True, bookmark=bookmark)
     await until(lambda: len(had | set(again.got)) == published, 15)
     assert again.sequences == sorted(set(again.sequences))

@@ -1,4 +1,4 @@
-"""Links whose one end is a group: which member they are at doesn't matter."""
+"""Links with a group at one end: they work at any of its members."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from pathlib import Path
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from tests.support.brokers import until
-from tests.support.cables import running_cable
-from tests.support.engines import running_engines
-from tests.support.groups import GROUP, Running, running_members, start_member
-from tests.support.sites import Reader, Site, free_port, secrets, site, to
+from tests.support.groups import GROUP, RunningMember, running_members, start_member
+from tests.support.nats_servers import running_nats_servers
+from tests.support.partition_proxy import running_partition_proxy
+from tests.support.sites import (
+    BookmarkedReader,
+    Site,
+    destination_settings,
+    free_port,
+    site_policy,
+    write_link_secrets,
+)
 
 
-def with_link_door(member: Running, port: int) -> PolicyDocument:
-    """The member's policy, and a transport for links as `site` has it."""
-    policy, other = member.broker.engine.policy, site("newyork", 0, link_port=port)
+def with_link_listener(member: RunningMember, port: int) -> PolicyDocument:
+    """Return the member's policy with a transport for links, as `site_policy` has it."""
+    policy, other = member.broker.engine.policy, site_policy("newyork", 0, link_port=port)
     return replace(policy, transports=(*policy.transports, other.transports[1]), access=other.access)
 
 
@@ -30,32 +37,38 @@ async def publish(address: str, first: int, last: int, name: str = "feed") -> No
         await feed.flush()
 
 
-def states(members: list[Running]) -> list[str]:
+def states(members: list[RunningMember]) -> list[str]:
     return sorted(one.broker.links.list_entries()[0].state for one in members)
 
 
 async def test_a_link_into_a_group_goes_on_at_the_next_member(tmp_path: Path) -> None:
     doors = [free_port(), free_port()]
-    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as stack:
+    async with running_nats_servers(tmp_path, 1) as engines, AsyncExitStack() as stack:
         b = (await stack.enter_async_context(running_members(tmp_path, engines.urls, "b")))[0]
         a = await start_member(tmp_path, "a", engines.urls)
         for member, port in zip((a, b), doors, strict=True):
-            await member.broker.apply(with_link_door(member, port))
-        destination = replace(to("ny", 1), addresses=tuple(f"tcp://127.0.0.1:{port}" for port in doors))
-        london = Site(tmp_path / "london", site("london", free_port(), destination), secrets(tmp_path, "ny"))
+            await member.broker.apply(with_link_listener(member, port))
+        destination = replace(
+            destination_settings("ny", 1), addresses=tuple(f"tcp://127.0.0.1:{port}" for port in doors)
+        )
+        london = Site(
+            tmp_path / "london",
+            site_policy("london", free_port(), destination),
+            write_link_secrets(tmp_path, "ny"),
+        )
         await london.start()
-        there = Reader(b.address)
+        there = BookmarkedReader(b.address)
         try:
             await publish(london.address, 1, 50)
-            await until(lambda: len(there.had) == 50, seconds=30)
+            await until(lambda: len(there.received) == 50, seconds=30)
             await a.stop()
             await publish(london.address, 51, 100)
-            await until(lambda: len(there.had) == 100, seconds=60)
-            await london.killed_and_back()
+            await until(lambda: len(there.received) == 100, seconds=60)
+            await london.kill_and_restart()
             await publish(london.address, 101, 120)
-            await until(lambda: len(there.had) == 120, seconds=60)
-            assert [number for _, number in there.had] == list(range(1, 121))
-            bookmarks = [bookmark for bookmark, _ in there.had]
+            await until(lambda: len(there.received) == 120, seconds=60)
+            assert [number for _, number in there.received] == list(range(1, 121))
+            bookmarks = [bookmark for bookmark, _ in there.received]
             assert all(bookmark is not None and bookmark.startswith("london|") for bookmark in bookmarks)
             assert len(set(bookmarks)) == 120
         finally:
@@ -65,28 +78,30 @@ async def test_a_link_into_a_group_goes_on_at_the_next_member(tmp_path: Path) ->
 
 async def test_a_link_from_a_group_is_carried_by_one_member_and_then_by_another(tmp_path: Path) -> None:
     at_newyork, for_links = free_port(), free_port()
-    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
     await newyork.start()
-    there = Reader(newyork.address)
-    kept = secrets(tmp_path, "ny")
+    there = BookmarkedReader(newyork.address)
+    kept = write_link_secrets(tmp_path, "ny")
     try:
-        async with running_engines(tmp_path, 1) as engines:
+        async with running_nats_servers(tmp_path, 1) as engines:
             async with running_members(tmp_path, engines.urls, "b", link_secrets=kept) as (b,):
                 a = await start_member(tmp_path, "a", engines.urls, link_secrets=kept)
                 for member in (a, b):
                     policy = member.broker.engine.policy
-                    await member.broker.apply(replace(policy, destinations=(to("ny", for_links),)))
+                    await member.broker.apply(
+                        replace(policy, destinations=(destination_settings("ny", for_links),))
+                    )
                 await publish(b.address, 1, 50)
-                await until(lambda: len(there.had) == 50, seconds=30)
+                await until(lambda: len(there.received) == 50, seconds=30)
                 await until(lambda: states([a, b]) == ["carrying", "standing by"], seconds=30)
                 first = a if a.broker.links.list_entries()[0].state == "carrying" else b
                 assert first is a, "it came first"
                 await a.stop()
                 await publish(b.address, 51, 100)
-                await until(lambda: len(there.had) == 100, seconds=60)
+                await until(lambda: len(there.received) == 100, seconds=60)
                 assert states([b]) == ["carrying"]
-                assert [number for _, number in there.had] == list(range(1, 101))
-                assert all(mark is not None and mark.startswith(f"{GROUP}|") for mark, _ in there.had)
+                assert [number for _, number in there.received] == list(range(1, 101))
+                assert all(mark is not None and mark.startswith(f"{GROUP}|") for mark, _ in there.received)
     finally:
         await there.close()
         await newyork.kill()
@@ -94,36 +109,36 @@ async def test_a_link_from_a_group_is_carried_by_one_member_and_then_by_another(
 
 async def test_publishers_of_every_member_wait_for_a_sync_destination(tmp_path: Path) -> None:
     for_links = free_port()
-    newyork = Site(tmp_path / "newyork", site("newyork", free_port(), link_port=for_links))
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", free_port(), link_port=for_links))
     await newyork.start()
-    kept = secrets(tmp_path, "ny")
+    kept = write_link_secrets(tmp_path, "ny")
     try:
         async with (
-            running_cable(for_links) as cable,
-            running_engines(tmp_path, 1) as engines,
+            running_partition_proxy(for_links) as cable,
+            running_nats_servers(tmp_path, 1) as engines,
             running_members(tmp_path, engines.urls, "a", "b", link_secrets=kept) as members,
         ):
             for member in members:
                 policy = member.broker.engine.policy
                 instance = replace(policy.instance, downgrade_after_ms=600_000)
-                destination = to("ny", cable.port, durability="sync")
+                destination = destination_settings("ny", cable.port, durability="sync")
                 await member.broker.apply(replace(policy, instance=instance, destinations=(destination,)))
             await until(lambda: states(members) == ["carrying", "standing by"], seconds=30)
             for number, member in enumerate(members):
                 async with asyncio.timeout(60):
                     await publish(member.address, 10 * number + 1, 10 * number + 10)
-            there = Reader(newyork.address)
+            there = BookmarkedReader(newyork.address)
             try:
-                await until(lambda: len(there.had) == 20)
+                await until(lambda: len(there.received) == 20)
                 cable.answers.clear()
                 waiting = [
                     asyncio.create_task(publish(member.address, 100 + number, 100 + number, f"late-{number}"))
                     for number, member in enumerate(members)
                 ]
-                await until(lambda: len(there.had) == 22)
+                await until(lambda: len(there.received) == 22)
                 await asyncio.sleep(1.5)  # positions are told each second
                 assert not any(one.done() for one in waiting)
-                cable.mend()
+                cable.restore()
                 async with asyncio.timeout(60):
                     await asyncio.gather(*waiting)
                 modes = [member.broker.links.list_entries()[0].mode for member in members]
@@ -137,16 +152,18 @@ async def test_publishers_of_every_member_wait_for_a_sync_destination(tmp_path: 
 async def test_newyork_from_an_older_backup_gets_what_it_lost_from_the_next_member(tmp_path: Path) -> None:
     at_newyork, for_links = free_port(), free_port()
     home = tmp_path / "newyork"
-    newyork = Site(home, site("newyork", at_newyork, link_port=for_links))
+    newyork = Site(home, site_policy("newyork", at_newyork, link_port=for_links))
     await newyork.start()
-    kept = secrets(tmp_path, "ny")
+    kept = write_link_secrets(tmp_path, "ny")
     try:
-        async with running_engines(tmp_path, 1) as engines:
+        async with running_nats_servers(tmp_path, 1) as engines:
             async with running_members(tmp_path, engines.urls, "b", link_secrets=kept) as (b,):
                 a = await start_member(tmp_path, "a", engines.urls, link_secrets=kept)
                 for member in (a, b):
                     policy = member.broker.engine.policy
-                    await member.broker.apply(replace(policy, destinations=(to("ny", for_links),)))
+                    await member.broker.apply(
+                        replace(policy, destinations=(destination_settings("ny", for_links),))
+                    )
                 await publish(b.address, 1, 50)
                 await until(lambda: states([a, b]) == ["carrying", "standing by"], seconds=60)
                 first, second = (a, b) if a.broker.links.list_entries()[0].state == "carrying" else (b, a)
@@ -165,10 +182,10 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_from_the_next_memb
                 shutil.move(tmp_path / "backup", home)
                 await newyork.start()
                 await publish(second.address, 101, 120, "feed-2")
-                there = Reader(newyork.address)
+                there = BookmarkedReader(newyork.address)
                 try:
-                    await until(lambda: len(there.had) >= 120, seconds=90)
-                    assert [number for _, number in there.had] == list(range(1, 121))
+                    await until(lambda: len(there.received) >= 120, seconds=90)
+                    assert [number for _, number in there.received] == list(range(1, 121))
                 finally:
                     await there.close()
                 entry = second.broker.links.list_entries()[0]

@@ -1,4 +1,6 @@
-"""A link between two real brokers: each record once, in order, under its own bookmark, whichever of them is killed."""
+"""A link between two real brokers: each record once, in order, under its own bookmark, whichever of them is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,19 @@ from broker_core.client import AsyncClient
 from broker_core.client.connector import ReconnectPolicy
 from broker_core.errors import ClientError
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
-from tests.support.sites import Reader, Site, free_port, secrets, site, to, until_shown
+from tests.support.sites import (
+    BookmarkedReader,
+    Site,
+    destination_settings,
+    free_port,
+    site_policy,
+    wait_for_link_status,
+    write_link_secrets,
+)
 
 
 async def behind(address: str, bookmark: str, number: int) -> list[tuple[str | None, int]]:
-    """So many messages behind a bookmark."""
+    """Read `number` messages after a bookmark; return bookmark and number of each."""
     had: list[tuple[str | None, int]] = []
     async with AsyncClient(address, "goes-on") as client:
         async for message in await client.subscribe("prices.a", bookmark=bookmark):
@@ -31,12 +41,14 @@ async def test_each_record_arrives_once_in_order_under_its_own_bookmark_through_
     tmp_path: Path,
 ) -> None:
     at_london, at_newyork, for_links = free_port(), free_port(), free_port()
-    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
-    destination = to("ny", for_links, topic="prices.>", filter="/n > 1")
-    london = Site(tmp_path / "london", site("london", at_london, destination), secrets(tmp_path, "ny"))
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
+    destination = destination_settings("ny", for_links, topic="prices.>", filter="/n > 1")
+    london = Site(
+        tmp_path / "london", site_policy("london", at_london, destination), write_link_secrets(tmp_path, "ny")
+    )
     await newyork.start()
     await london.start()
-    there, here = Reader(newyork.address), Reader(london.address)
+    there, here = BookmarkedReader(newyork.address), BookmarkedReader(london.address)
     try:
         async with (
             AsyncClient(london.address, "feed") as feed,
@@ -55,20 +67,20 @@ async def test_each_record_arrives_once_in_order_under_its_own_bookmark_through_
 
             await publish(200)
             await local.publish("prices.own", {"n": 0})
-            await until(lambda: len(there.had) > 50)
-            await asyncio.gather(publish(300), newyork.killed_and_back())
-            await until(lambda: len(there.had) > 300)
-            await asyncio.gather(publish(300), london.killed_and_back())
+            await until(lambda: len(there.received) > 50)
+            await asyncio.gather(publish(300), newyork.kill_and_restart())
+            await until(lambda: len(there.received) > 300)
+            await asyncio.gather(publish(300), london.kill_and_restart())
             await publish(200)
-            await until(lambda: len(here.had) == 1_000 and len(there.had) >= 1_000)
-        carried = [(bookmark, n) for bookmark, n in here.had if n > 1]
-        assert [one for one in there.had if one[1]] == carried
+            await until(lambda: len(here.received) == 1_000 and len(there.received) >= 1_000)
+        carried = [(bookmark, n) for bookmark, n in here.received if n > 1]
+        assert [one for one in there.received if one[1]] == carried
         assert [n for _, n in carried] == list(range(2, 1_001))
         assert {bookmark.split("|")[0] for bookmark, _ in carried if bookmark} == {"london"}
         # Where one stopped at one site one goes on at the other, by the record's own bookmark.
-        middle = str(there.had[500][0])
+        middle = str(there.received[500][0])
         elsewhere = [await behind(site.address, middle, 400) for site in (newyork, london)]
-        assert elsewhere[0] == elsewhere[1] == [one for one in there.had[501:] if one[1]][:400]
+        assert elsewhere[0] == elsewhere[1] == [one for one in there.received[501:] if one[1]][:400]
     finally:
         await there.close()
         await here.close()
@@ -80,11 +92,13 @@ async def test_a_destination_comes_into_force_says_why_it_waits_carries_and_give
     tmp_path: Path,
 ) -> None:
     at_newyork, for_links = free_port(), free_port()
-    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
     await newyork.start()
     policy = tcp_policy()
-    linked = replace(policy, revision=2, destinations=(to("ny", for_links, topic="prices.>"),))
-    path = secrets(tmp_path)
+    linked = replace(
+        policy, revision=2, destinations=(destination_settings("ny", for_links, topic="prices.>"),)
+    )
+    path = write_link_secrets(tmp_path)
     async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
         try:
             async with AsyncClient(address_of(broker), "feed") as feed:
@@ -92,33 +106,39 @@ async def test_a_destination_comes_into_force_says_why_it_waits_carries_and_give
                     await feed.publish("prices.a", {"n": number})
                 await feed.flush()
                 await broker.apply(linked)
-                refused = await until_shown(broker, state="away", code="bad_logon")
+                refused = await wait_for_link_status(broker, state="away", code="bad_logon")
                 assert refused["behind"] == broker.engine.frontier.durable and "token" in refused["why"]
-                secrets(tmp_path, "ny")
-                carried = await until_shown(broker, state="carrying", behind=0, carried=10)
+                write_link_secrets(tmp_path, "ny")
+                carried = await wait_for_link_status(broker, state="carrying", behind=0, carried=10)
                 assert (carried["instance"], carried["mode"]) == ("newyork", "async")
                 clients = await ask(broker, "clients")
                 assert {"feed", "link.ny"} <= {one["name"] for one in clients}
                 assert [one["name"] for one in await ask(broker, "replays")] == ["link.ny"]
                 # Another topic: it goes on from its place, with what comes.
-                wider = replace(linked, revision=3, destinations=(to("ny", for_links, topic=">"),))
+                wider = replace(
+                    linked, revision=3, destinations=(destination_settings("ny", for_links, topic=">"),)
+                )
                 await broker.apply(wider)
                 await feed.publish("news", {"n": 11})
                 await feed.flush()
-                await until_shown(broker, state="carrying", carried=1)
+                await wait_for_link_status(broker, state="carrying", carried=1)
                 # What isn't taken there holds up what is behind it, until somebody decides.
                 await feed.publish("elsewhere", {"n": 0})
                 await feed.publish("news", {"n": 12})
                 await feed.flush()
-                held = await until_shown(broker, state="away", code="link_refused")
+                held = await wait_for_link_status(broker, state="away", code="link_refused")
                 assert held["behind"] >= 2 and "not_entitled" in held["why"]
                 await broker.apply(
-                    replace(linked, revision=4, destinations=(to("ny", for_links, topic="news"),))
+                    replace(
+                        linked,
+                        revision=4,
+                        destinations=(destination_settings("ny", for_links, topic="news"),),
+                    )
                 )
-                await until_shown(broker, state="carrying", carried=1)
-            there = Reader(newyork.address, ">")
-            await until(lambda: len(there.had) == 12)
-            assert [n for _, n in there.had] == list(range(1, 13))
+                await wait_for_link_status(broker, state="carrying", carried=1)
+            there = BookmarkedReader(newyork.address, ">")
+            await until(lambda: len(there.received) == 12)
+            assert [n for _, n in there.received] == list(range(1, 13))
             await there.close()
             await broker.apply(replace(policy, revision=5))
             assert (await ask(broker, "links"))["links"] == [] and await ask(broker, "replays") == []
@@ -128,30 +148,30 @@ async def test_a_destination_comes_into_force_says_why_it_waits_carries_and_give
 
 async def test_a_link_whose_filter_leaves_everything_out_is_not_behind(tmp_path: Path) -> None:
     at_newyork, for_links = free_port(), free_port()
-    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
     await newyork.start()
-    narrow = to("ny", for_links, topic="prices.>", filter="/n > 1000")
+    narrow = destination_settings("ny", for_links, topic="prices.>", filter="/n > 1000")
     policy = replace(tcp_policy(), destinations=(narrow,))
-    path = secrets(tmp_path, "ny")
+    path = write_link_secrets(tmp_path, "ny")
     async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
         try:
-            began = await until_shown(broker, state="carrying")
+            began = await wait_for_link_status(broker, state="carrying")
             assert 0 < began["since"] <= time.time() * 1_000
             async with AsyncClient(address_of(broker), "feed") as feed:
                 for number in range(1, 51):
                     await feed.publish("prices.a", {"n": number})
                 await feed.flush()
-                await until_shown(broker, behind=0)
+                await wait_for_link_status(broker, behind=0)
                 for _ in range(5):
                     await feed.publish("prices.a", {"n": 0})
                     await feed.flush()
                     await asyncio.sleep(0.4)
-                    found = await until_shown(broker, behind=0)
+                    found = await wait_for_link_status(broker, behind=0)
                     assert (found["behind_ms"], found["carried"]) == (0, 0)
                 assert found["position"] == f"{broker.engine.instance}|{broker.engine.frontier.durable}|"
                 assert (await ask(broker, "status"))["problems"] == []
             await newyork.kill()
-            away = await until_shown(broker, state="away")
+            away = await wait_for_link_status(broker, state="away")
             assert away["since"] >= began["since"]
             async with asyncio.timeout(30):
                 while not (told := (await ask(broker, "status"))["problems"]):
@@ -166,9 +186,17 @@ async def test_a_link_whose_filter_leaves_everything_out_is_not_behind(tmp_path:
 
 async def test_two_ways_dont_loop_and_only_who_may_is_a_link(tmp_path: Path) -> None:
     ports = [free_port() for _ in range(4)]
-    path = secrets(tmp_path, "other")
-    east = Site(tmp_path / "east", site("east", ports[0], to("other", ports[3]), link_port=ports[1]), path)
-    west = Site(tmp_path / "west", site("west", ports[2], to("other", ports[1]), link_port=ports[3]), path)
+    path = write_link_secrets(tmp_path, "other")
+    east = Site(
+        tmp_path / "east",
+        site_policy("east", ports[0], destination_settings("other", ports[3]), link_port=ports[1]),
+        path,
+    )
+    west = Site(
+        tmp_path / "west",
+        site_policy("west", ports[2], destination_settings("other", ports[1]), link_port=ports[3]),
+        path,
+    )
     await east.start()
     await west.start()
     try:
@@ -178,19 +206,21 @@ async def test_two_ways_dont_loop_and_only_who_may_is_a_link(tmp_path: Path) -> 
                 await b.publish("t", {"n": -number})
             await a.flush()
             await b.flush()
-            readers = Reader(east.address, "t"), Reader(west.address, "t")
-            await until(lambda: all(len(reader.had) >= 200 for reader in readers))
+            readers = BookmarkedReader(east.address, "t"), BookmarkedReader(west.address, "t")
+            await until(lambda: all(len(reader.received) >= 200 for reader in readers))
             await a.publish("t", {"n": 0})
             await a.flush()
             await until(
-                lambda: all(("east", 0) in [(str(m).split("|")[0], n) for m, n in r.had] for r in readers)
+                lambda: all(
+                    ("east", 0) in [(str(m).split("|")[0], n) for m, n in r.received] for r in readers
+                )
             )
         for reader in readers:
-            assert len(reader.had) == 201 == len(set(reader.had))
-            assert [n for _, n in reader.had if n > 0] == list(range(1, 101))
-            assert [n for _, n in reader.had if n < 0] == list(range(-1, -101, -1))
+            assert len(reader.received) == 201 == len(set(reader.received))
+            assert [n for _, n in reader.received if n > 0] == list(range(1, 101))
+            assert [n for _, n in reader.received if n < 0] == list(range(-1, -101, -1))
             await reader.close()
-        assert sorted(map(str, readers[0].had)) == sorted(map(str, readers[1].had))
+        assert sorted(map(str, readers[0].received)) == sorted(map(str, readers[1].received))
         with pytest.raises(ClientError) as refused:
             await AsyncClient(east.address, "site.west", reconnect=ReconnectPolicy(enabled=False)).start()
         assert refused.value.code == "bad_client_name"
@@ -202,51 +232,51 @@ async def test_two_ways_dont_loop_and_only_who_may_is_a_link(tmp_path: Path) -> 
 async def test_a_record_that_the_destination_refuses_is_not_passed_over_and_arrives_when_it_may(
     tmp_path: Path,
 ) -> None:
-    """What is under way behind it isn't stored there: its numbers would cover the refused one."""
+    """Records after the refused one are not stored there: their sequences would cover it."""
     at_newyork, for_links = free_port(), free_port()
-    there = site("newyork", at_newyork, link_port=for_links)
-    destination = to("ny", for_links, topic=">")
+    there = site_policy("newyork", at_newyork, link_port=for_links)
+    destination = destination_settings("ny", for_links, topic=">")
     policy = replace(tcp_policy(), destinations=(destination,))
     async with (
         running_broker(tmp_path / "there", there) as newyork,
-        running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker,
+        running_broker(tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")) as broker,
         AsyncClient(address_of(broker), "feed") as feed,
     ):
-        await until_shown(broker, state="carrying")
+        await wait_for_link_status(broker, state="carrying")
         for number, topic in enumerate(("news", "elsewhere", "news", "elsewhere", "news"), 1):
             await feed.publish(topic, {"n": number})
             feed._publisher.flush_batch()
         await feed.flush()
-        await until_shown(broker, state="away", code="link_refused")
+        await wait_for_link_status(broker, state="away", code="link_refused")
         await asyncio.sleep(2)  # it tries again
-        held = await until_shown(broker, state="away", code="link_refused")
+        held = await wait_for_link_status(broker, state="away", code="link_refused")
         assert held["set_back_at"] is None, "the destination has lost nothing"
         assert newyork.engine.dispatch.publisher_sequence("site.test-1") <= 2
         rights = replace(there.access.entitlements[0], publish=(">",))
         access = replace(there.access, entitlements=(rights,))
         await newyork.apply(replace(there, revision=2, access=access))
-        await until_shown(broker, state="carrying", behind=0)
-        reader = Reader(f"tcp://127.0.0.1:{at_newyork}", ">")
-        await until(lambda: len(reader.had) >= 5)
-        assert [number for _, number in reader.had] == [1, 2, 3, 4, 5]
+        await wait_for_link_status(broker, state="carrying", behind=0)
+        reader = BookmarkedReader(f"tcp://127.0.0.1:{at_newyork}", ">")
+        await until(lambda: len(reader.received) >= 5)
+        assert [number for _, number in reader.received] == [1, 2, 3, 4, 5]
         await reader.close()
 
 
 async def test_a_link_shows_no_lag_since_the_last_record_it_carried(tmp_path: Path) -> None:
-    """Records that the filter leaves out came long after it: they are no lag since then."""
+    """Records that the filter excludes arrived long after that record: they add no lag."""
     at_newyork, for_links = free_port(), free_port()
-    newyork = Site(tmp_path / "newyork", site("newyork", at_newyork, link_port=for_links))
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
     await newyork.start()
-    narrow = to("ny", for_links, topic="prices.>", filter="/n > 1000")
+    narrow = destination_settings("ny", for_links, topic="prices.>", filter="/n > 1000")
     policy = replace(tcp_policy(), destinations=(narrow,))
-    path = secrets(tmp_path, "ny")
+    path = write_link_secrets(tmp_path, "ny")
     async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
         try:
-            await until_shown(broker, state="carrying")
+            await wait_for_link_status(broker, state="carrying")
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await feed.publish("prices.a", {"n": 2_000})
                 await feed.flush()
-                await until_shown(broker, carried=1, behind=0)
+                await wait_for_link_status(broker, carried=1, behind=0)
                 carried_at = time.time()
                 await asyncio.sleep(4)
                 began, shown = time.time(), []

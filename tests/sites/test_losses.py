@@ -1,4 +1,4 @@
-"""What each loss costs a link, as docs/sites.md says: lines that break in every way, a full disk, backups that are older than the log."""
+"""Effects of each loss on a link, as docs/sites.md lists them: broken lines, a full disk, old backups."""
 
 from __future__ import annotations
 
@@ -15,13 +15,23 @@ from broker_core.config import PolicyDocument
 from broker_core.config.destinations import DestinationSettings
 from tests.sites.test_sync import has, newyork_at, sync_policy
 from tests.support.brokers import address_of, running_broker, until
-from tests.support.cables import Cable
 from tests.support.failpoints import Failpoint, Failpoints
-from tests.support.sites import Reader, Site, free_port, secrets, shown, site, to, until_shown
+from tests.support.partition_proxy import PartitionProxy
+from tests.support.sites import (
+    BookmarkedReader,
+    Site,
+    destination_settings,
+    free_port,
+    link_status,
+    site_policy,
+    wait_for_link_status,
+    write_link_secrets,
+)
 
-LINES: dict[str, Callable[[Cable], None]] = {
+LINES: dict[str, Callable[[PartitionProxy], None]] = {
     "cut": lambda cable: cable.cut(),
-    "frozen": lambda cable: (cable.requests.clear(), cable.answers.clear()),  # type: ignore[dict-item,return-value]
+    "frozen": lambda cable: (cable.requests.clear(), cable.answers.clear()),
+    # type: ignore[dict-item,return-value]
     "one way there": lambda cable: cable.answers.clear(),
     "one way back": lambda cable: cable.requests.clear(),
 }
@@ -45,19 +55,21 @@ async def test_a_line_that_breaks_is_noticed_and_costs_nothing(
         policy = sync_policy(cable.port, downgrade_after_ms=500)
         (destination,) = policy.destinations
         policy = _to(policy, DestinationSettings("ny", destination.addresses, durability=durability))
-        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+        async with running_broker(
+            tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
+        ) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 1, 100)
-                await until_shown(broker, state="carrying", behind=0)
+                await wait_for_link_status(broker, state="carrying", behind=0)
                 LINES[how](cable)
                 await publish(feed, 101, 200)
                 # Also where nothing is ever answered: heartbeats notice it within 10 s.
-                away = await until_shown(broker, state="away")
+                away = await wait_for_link_status(broker, state="away")
                 assert away["code"] and away["why"]
                 assert away["mode"] == ("downgraded" if durability == "sync" else "async")
                 cable.cut()  # whatever the proxy still holds of the old line never comes
-                cable.mend()
-                await until_shown(broker, state="carrying", behind=0)
+                cable.restore()
+                await wait_for_link_status(broker, state="carrying", behind=0)
                 await publish(feed, 201, 210)
                 await has(newyork, 210)
 
@@ -70,20 +82,22 @@ async def test_a_destination_whose_disk_is_full_has_everything_when_there_is_roo
     at, for_links = free_port(), free_port()
     # It refuses from its 4th write on, forty times.
     full = Failpoints(Failpoint("pwritev", 4, errno.ENOSPC, times=40))
-    there = _to(site("test-1", at, link_port=for_links))
+    there = _to(site_policy("test-1", at, link_port=for_links))
     async with running_broker(tmp_path / "there", there, files=full):
         london = Site(
-            tmp_path / "london", site("london", free_port(), to("ny", for_links)), secrets(tmp_path, "ny")
+            tmp_path / "london",
+            site_policy("london", free_port(), destination_settings("ny", for_links)),
+            write_link_secrets(tmp_path, "ny"),
         )
         await london.start()
-        reader = Reader(f"tcp://127.0.0.1:{at}")
+        reader = BookmarkedReader(f"tcp://127.0.0.1:{at}")
         try:
             async with AsyncClient(london.address, "feed") as feed:
                 for first in range(1, 200, 20):
                     await publish(feed, first, first + 19)
-                await until(lambda: len(reader.had) >= 200, seconds=120)
+                await until(lambda: len(reader.received) >= 200, seconds=120)
             assert full.calls["pwritev .journal"] > 10, "it was refused"
-            assert [n for _, n in reader.had] == list(range(1, 201))
+            assert [n for _, n in reader.received] == list(range(1, 201))
         finally:
             await reader.close()
             await london.kill()
@@ -93,8 +107,10 @@ async def test_newyork_from_an_older_backup_gets_again_what_it_lost_and_nothing_
     tmp_path: Path,
 ) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
-        policy = _to(sync_policy(cable.port), to("ny", cable.port))
-        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+        policy = _to(sync_policy(cable.port), destination_settings("ny", cable.port))
+        async with running_broker(
+            tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
+        ) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 1, 100)
                 await has(newyork, 100)
@@ -103,20 +119,20 @@ async def test_newyork_from_an_older_backup_gets_again_what_it_lost_and_nothing_
                 await newyork.start()
                 await publish(feed, 101, 200)
                 await has(newyork, 200)
-                await until_shown(broker, state="carrying", behind=0)
+                await wait_for_link_status(broker, state="carrying", behind=0)
                 await newyork.kill()
                 shutil.rmtree(tmp_path / "newyork")
                 shutil.move(tmp_path / "backup", tmp_path / "newyork")
                 await publish(feed, 201, 210)
                 await newyork.start()
                 await has(newyork, 210)
-                await until_shown(broker, state="carrying", behind=0, gaps=0)
+                await wait_for_link_status(broker, state="carrying", behind=0, gaps=0)
 
 
 async def test_london_from_an_older_backup_says_that_the_other_side_has_more(tmp_path: Path) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
-        policy = _to(sync_policy(cable.port), to("ny", cable.port))
-        path, home = secrets(tmp_path, "ny"), tmp_path / "here"
+        policy = _to(sync_policy(cable.port), destination_settings("ny", cable.port))
+        path, home = write_link_secrets(tmp_path, "ny"), tmp_path / "here"
         async with running_broker(home, policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 1, 50)
@@ -129,17 +145,54 @@ async def test_london_from_an_older_backup_says_that_the_other_side_has_more(tmp
         shutil.move(home, tmp_path / "newer")
         shutil.copytree(tmp_path / "backup", home)
         async with running_broker(home, policy, link_secrets=path) as broker:
-            refused = await until_shown(broker, state="away", code="link_gap")
+            refused = await wait_for_link_status(broker, state="away", code="link_gap")
             assert "restore its log" in refused["fix"] and refused["behind"] >= 0
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 51, 52)  # publishing goes on here, and isn't carried
-            assert (await shown(broker))["code"] == "link_gap"
+            assert (await link_status(broker))["code"] == "link_gap"
         shutil.rmtree(home)
         shutil.move(tmp_path / "newer", home)
         async with running_broker(home, policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 201, 210)
-            await until_shown(broker, state="carrying", behind=0)
+            await wait_for_link_status(broker, state="carrying", behind=0)
+        await has(newyork, 210)
+
+
+async def test_london_from_an_older_backup_carries_nothing_although_its_log_passed_the_other_side(
+    tmp_path: Path,
+) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy = _to(sync_policy(cable.port), destination_settings("ny", cable.port))
+        path, home = write_link_secrets(tmp_path, "ny"), tmp_path / "here"
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 50)
+                await has(newyork, 50)
+                # A copy of a running broker, whose link is carrying.
+                shutil.copytree(home, tmp_path / "backup", ignore=_SOCKETS)
+                await publish(feed, 51, 200)
+                await has(newyork, 200)
+        shutil.move(home, tmp_path / "newer")
+        shutil.copytree(tmp_path / "backup", home)
+        await newyork.kill()  # so that the log passes it before the two have met
+        for first in (1_001, 2_001):  # and a restart without having met
+            async with running_broker(home, policy, link_secrets=path) as broker:
+                async with AsyncClient(address_of(broker), f"other-{first}") as feed:
+                    await publish(feed, first, first + 300)
+        await newyork.start()
+        for _ in range(2):
+            async with running_broker(home, policy, link_secrets=path) as broker:
+                refused = await wait_for_link_status(broker, state="away", code="link_gap")
+                assert "older copy" in refused["fix"] and refused["behind"] > 0
+                async with AsyncClient(address_of(broker), "feed") as feed:
+                    await publish(feed, 51, 52)
+        shutil.rmtree(home)
+        shutil.move(tmp_path / "newer", home)
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 201, 210)
+            await wait_for_link_status(broker, state="carrying", behind=0)
         await has(newyork, 210)
 
 
@@ -147,8 +200,8 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_wa
     tmp_path: Path,
 ) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
-        policy = _to(sync_policy(cable.port), to("ny", cable.port))
-        path, home = secrets(tmp_path, "ny"), tmp_path / "here"
+        policy = _to(sync_policy(cable.port), destination_settings("ny", cable.port))
+        path, home = write_link_secrets(tmp_path, "ny"), tmp_path / "here"
         async with running_broker(home, policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 1, 100)
@@ -158,7 +211,7 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_wa
                 await newyork.start()
                 await publish(feed, 101, 200)
                 await has(newyork, 200)
-                await until_shown(broker, state="carrying", behind=0)
+                await wait_for_link_status(broker, state="carrying", behind=0)
         await newyork.kill()
         shutil.rmtree(tmp_path / "newyork")
         shutil.move(tmp_path / "backup", tmp_path / "newyork")
@@ -167,9 +220,9 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_wa
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 201, 210)
                 await has(newyork, 210)
-            told = await until_shown(broker, state="carrying", behind=0, gaps=0)
+            told = await wait_for_link_status(broker, state="carrying", behind=0, gaps=0)
             assert told["set_back_at"] and told["set_back_has"] < told["set_back_had"]
         async with running_broker(home, policy, link_secrets=path) as broker:
-            again = await until_shown(broker, state="carrying", behind=0)
+            again = await wait_for_link_status(broker, state="carrying", behind=0)
             marks = ("set_back_at", "set_back_had", "set_back_has")
             assert [again[mark] for mark in marks] == [told[mark] for mark in marks], "it outlives a restart"

@@ -1,4 +1,6 @@
-"""Links over TLS: who signed the destination's certificate is checked, and a client certificate is what a link proves itself with."""
+"""Links over TLS: the destination's certificate is verified, and a client certificate authenticates the
+link.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from broker_core.config import AccessSettings, PolicyDocument, TransportSettings
 from broker_core.config.destinations import DestinationSettings
 from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.certificates import Authority
-from tests.support.sites import Reader, Site, free_port, shown, until_shown
+from tests.support.sites import BookmarkedReader, Site, free_port, link_status, wait_for_link_status
 
 LINK = "link@london"
 
 
 @asynccontextmanager
 async def newyork(home: Path, door: Authority, clients: Authority) -> AsyncIterator[tuple[Site, int]]:
-    """With a door for links that asks for a certificate of `clients`."""
+    """Return the policy of New York, with a listener for links that requires a certificate of `clients`."""
     port, for_links = free_port(), free_port()
     policy = tcp_policy()
     links = TransportSettings(
@@ -49,7 +51,7 @@ def linked(port: int, **files: Any) -> PolicyDocument:
     return replace(tcp_policy(), destinations=(destination,))
 
 
-def own(authority: Authority, name: str = LINK) -> dict[str, Path]:
+def client_certificate_settings(authority: Authority, name: str = LINK) -> dict[str, Path]:
     certificate, key = authority.sign(name, name)
     return {"certificate": certificate, "key": key}
 
@@ -57,15 +59,15 @@ def own(authority: Authority, name: str = LINK) -> dict[str, Path]:
 async def test_a_link_proves_itself_by_its_certificate_over_tls(tmp_path: Path) -> None:
     door, clients = Authority(tmp_path, "door"), Authority(tmp_path, "clients")
     async with newyork(tmp_path, door, clients) as (there, port):
-        policy = linked(port, ca=door.certificate, **own(clients))
+        policy = linked(port, ca=door.certificate, **client_certificate_settings(clients))
         async with running_broker(tmp_path / "here", policy) as broker:
-            await until_shown(broker, state="carrying", instance="newyork")
+            await wait_for_link_status(broker, state="carrying", instance="newyork")
             async with AsyncClient(address_of(broker), "feed") as feed:
                 for number in range(1, 21):
                     await feed.publish("prices.a", {"n": number})
                 await feed.flush()
-            reader = Reader(there.address)
-            await until(lambda: len(reader.had) == 20)
+            reader = BookmarkedReader(there.address)
+            await until(lambda: len(reader.received) == 20)
             await reader.close()
 
 
@@ -86,19 +88,19 @@ async def test_a_link_proves_itself_by_its_certificate_over_tls(tmp_path: Path) 
 )
 async def test_a_wrong_certificate_is_named(tmp_path: Path, wrong: str, code: str, why: str) -> None:
     door, clients = Authority(tmp_path, "door"), Authority(tmp_path, "clients")
-    files: dict[str, Path] = {"ca": door.certificate, **own(clients)}
+    files: dict[str, Path] = {"ca": door.certificate, **client_certificate_settings(clients)}
     match wrong:
         case "another authority signed the destination's":
             files["ca"] = clients.certificate
         case "another authority signed the link's":
-            files |= own(Authority(tmp_path, "stranger"))
+            files |= client_certificate_settings(Authority(tmp_path, "stranger"))
         case "the link shows none":
             files = {"ca": door.certificate}
         case "it is somebody else's":
-            files |= own(clients, "eve@london")
+            files |= client_certificate_settings(clients, "eve@london")
         case "a file isn't there":
             files["ca"] = tmp_path / "nothing.pem"
     async with newyork(tmp_path, door, clients) as (_, port):
         async with running_broker(tmp_path / "here", linked(port, **files)) as broker:
-            await until_shown(broker, state="away", code=code)
-            assert why in (await shown(broker))["why"]
+            await wait_for_link_status(broker, state="away", code=code)
+            assert why in (await link_status(broker))["why"]

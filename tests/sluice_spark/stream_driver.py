@@ -10,7 +10,7 @@ from sluice_spark import register
 
 
 def main(home: Path, out: str, checkpoint: str) -> None:
-    """Every record into Parquet, in small batches, until somebody ends the process."""
+    """Stream all records into Parquet, in small batches, until the process is killed."""
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     spark = start_session("local[2]", "stream", home / ".spark", quick)
     register(spark)

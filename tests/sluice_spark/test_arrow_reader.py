@@ -27,8 +27,9 @@ from sluice_spark.arrow_reader import ReadRequest, TopicMatcher, plan_log, plan_
 from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
+from sluice_spark.partition import SpanPartition
 from sluice_spark.segments import SegmentSpan, durable_sequence, last_sequence
-from sluice_spark.source import JournalReader, SluiceSource, SpanPartition
+from sluice_spark.source import JournalReader, SluiceSource
 from sluice_spark.tasks import merge_spans, plan_tasks
 from tests.pipeline.support import (
     INSTANCE,
@@ -37,24 +38,24 @@ from tests.pipeline.support import (
     append,
     fill,
     identify,
+    journal_location,
     move,
-    numbered,
+    numbered_messages,
     numbers_of,
-    opened,
-    place_in,
+    open_journal,
     write_sidecar,
 )
 
 
 def read_all(home: Path, request: ReadRequest | None = None) -> pa.Table:
     request = request or ReadRequest()
-    place = place_in(home)
+    place = journal_location(home)
     batches = [batch for span in plan_read(place, request) for batch in read_span(place, span, request)]
     return pa.Table.from_batches(batches, schema=record_schema(request.columns))
 
 
 def test_every_column_is_what_was_published(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
+    with open_journal(tmp_path) as journal:
         append(journal, [("a", b"one"), ("b", b"")], headers=[b"h", b""], number=7, publisher="p", at=NOON)
         append(journal, [("a", b"\xff\x00")], publisher="q", at=NOON + SECOND)
         epoch = journal.epoch
@@ -83,7 +84,9 @@ def test_any_interval_of_any_batches_comes_out_once_in_order(
     stop = data.draw(st.integers(first, last))
     table = read_all(home, ReadRequest(start=first, end=stop))
     assert table.column("sequence").to_pylist() == list(range(first, stop + 1))
-    assert table.column("body").to_pylist() == [body for _, body in numbered(stop - first + 1, first)]
+    assert table.column("body").to_pylist() == [
+        body for _, body in numbered_messages(stop - first + 1, first)
+    ]
 
 
 def test_segments_compressed_archived_and_both_read_the_same(tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_topics_by_pattern_and_times(tmp_path: Path) -> None:
 
 def test_segments_without_the_time_are_not_planned(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     everything = plan_read(place, ReadRequest())
     assert len(plan_read(place, ReadRequest(start_at=NOON + 30 * SECOND))) < len(everything)
 
@@ -124,13 +127,13 @@ def test_stretches_without_the_topic_or_the_time_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_core.journal.segment_index.ENTRY_BYTES", 1_000)
-    with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
+    with open_journal(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
         for number in range(100):
             topic = "rare" if number in (40, 70) else f"often.{number % 3}"
             append(journal, [(topic, b"x" * 100)] * 10, at=NOON + number * SECOND)
-    with opened(tmp_path):  # a sidecar is written when the log is opened behind a sealed segment
+    with open_journal(tmp_path):  # a sidecar is written when the log is opened behind a sealed segment
         pass
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     (path,) = place.directory.glob("*.journal")
     write_sidecar(path)
     read: list[SegmentSpan] = []
@@ -152,7 +155,7 @@ def test_stretches_without_the_topic_or_the_time_are_not_read(
 
 
 def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
+    with open_journal(tmp_path) as journal:
         for number in range(0, 10_000, 100):
             append(journal, [(f"t.{n}", b"%d" % n) for n in range(number, number + 100)])
     found = read_all(tmp_path, ReadRequest(topics=("t.77", "t.9999", "t.12.>", "none")))
@@ -161,9 +164,11 @@ def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_pat
     assert found.column("topic").to_pylist() == ["t.5", "t.6"]
 
 
-def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tmp_path: Path) -> None:
-    """Planned as one small span, with what its worker has to read; also under another header, and where places lie."""
-    with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
+def test_a_sidecar_bounds_the_read_of_a_rare_topic(tmp_path: Path) -> None:
+    """The read is planned as one small span with its worker's positions; also with another header, and by
+    sidecar positions.
+    """
+    with open_journal(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
         for number in range(0, 10_000, 100):
             topics = [f"t.{n}" for n in range(number, number + 99)]
             topics.append("rare" if number % 3_000 == 0 else "often")
@@ -172,7 +177,7 @@ def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tm
                 [(topic, topic.encode() * 20) for topic in topics],
                 headers=[b"h%d" % n for n in range(100)],
             )
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     for path in place.directory.glob("*.journal"):
         write_sidecar(path)
     wanted = [100, 3_100, 6_100, 9_100]
@@ -193,10 +198,14 @@ def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tm
     ]
     assert len(often) == 96, "what was planned for another topic is looked for again"
     lying = [
-        span._replace(choice=span.choice._replace(stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)))
+        span._replace(
+            choice=span.choice._replace(
+                stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)
+            )
+        )
         for span in plan_read(place, ReadRequest(topics=("rare",)))
         if span.choice is not None
-    ]  # fmt: skip
+    ]
     assert [
         n for span in lying for n in numbers_of(read_span(place, span, ReadRequest(topics=("rare",))))
     ] == wanted
@@ -217,9 +226,9 @@ def test_a_filter_in_the_brokers_language_over_bodies_and_topics(tmp_path: Path)
 
 def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     spans = plan_read(place, ReadRequest(split_bytes=4_000))
-    with opened(tmp_path) as journal:
+    with open_journal(tmp_path) as journal:
         segments = len(journal.segments())
     assert all(one.last + 1 == two.first for one, two in pairwise(spans))
     assert (spans[0].first, spans[-1].last) == (1, last)
@@ -244,12 +253,14 @@ def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -
     ],
 )
 def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: ReadRequest, tasks: int) -> None:
-    """One segment: where its sidecar lets it be parted, no task has much more than another, and nothing is read twice."""
-    with opened(tmp_path, JournalOptions(segment_size=64 * 1024 * 1024, preallocated=0)) as journal:
+    """One segment is divided where its sidecar permits: no task has much more than another, and no record is
+    read twice.
+    """
+    with open_journal(tmp_path, JournalOptions(segment_size=64 * 1024 * 1024, preallocated=0)) as journal:
         for number in range(200):
             often = [(f"t.{n % 3}", b"x" * 20_000) for n in range(9)]
             append(journal, [*often, ("seldom" if number % 40 == 0 else "t.0", b"y")])
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     for path in place.directory.glob("*.journal"):
         write_sidecar(path)
     spans = plan_read(place, wanted)
@@ -271,21 +282,21 @@ def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: ReadR
 def test_a_range_that_is_none_is_refused(tmp_path: Path, wanted: dict[str, int]) -> None:
     fill(tmp_path, [5])
     with pytest.raises(OperatorError, match="bad_range"):
-        plan_read(place_in(tmp_path), ReadRequest(**wanted))  # type: ignore[arg-type]
+        plan_read(journal_location(tmp_path), ReadRequest(**wanted))  # type: ignore[arg-type]
 
 
 def test_records_behind_the_durable_frontier_are_not_read(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
-        append(journal, numbered(10))
-        append(journal, numbered(10, 11), sync=False)
-        assert durable_sequence(place_in(tmp_path)) == 10
+    with open_journal(tmp_path) as journal:
+        append(journal, numbered_messages(10))
+        append(journal, numbered_messages(10, 11), sync=False)
+        assert durable_sequence(journal_location(tmp_path)) == 10
         assert read_all(tmp_path).num_rows == 10
         assert read_all(tmp_path, ReadRequest(durable=20)).num_rows == 20
 
 
 def test_without_a_frontier_file_the_log_ends_before_its_torn_tail(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 12)
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     (place.directory / f"{INSTANCE}.durable").unlink()
     assert durable_sequence(place) == last
     newest = max(place.directory.glob("*.journal"))
@@ -303,7 +314,7 @@ def test_a_span_that_is_short_raises_and_names_the_interval(tmp_path: Path) -> N
 
 
 def damage(home: Path, segment: int, position: int) -> None:
-    path = place_in(home).directory / f"{segment_name(INSTANCE, segment)}"
+    path = journal_location(home).directory / f"{segment_name(INSTANCE, segment)}"
     content = bytearray(path.read_bytes())
     content[position] ^= 0xFF
     path.write_bytes(content)
@@ -321,8 +332,8 @@ def test_a_flipped_byte_raises_and_can_be_skipped(tmp_path: Path) -> None:
 
 def test_a_start_that_retention_removed_raises_bookmark_gone(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
-    place = place_in(tmp_path)
-    with opened(tmp_path) as journal:
+    place = journal_location(tmp_path)
+    with open_journal(tmp_path) as journal:
         journal.remove([info.name for info in journal.segments()[:2]], NOON)
         oldest = journal.first_sequence
     with pytest.raises(JournalError, match="were removed 2026-11-21T12:00:00Z") as caught:
@@ -335,7 +346,7 @@ def test_a_start_that_retention_removed_raises_bookmark_gone(tmp_path: Path) -> 
 
 def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     first, second, *_ = sorted(place.directory.glob("*.journal"))
     second.unlink()
     with pytest.raises(JournalError, match="are missing, and nothing says that they were removed"):
@@ -350,14 +361,16 @@ def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) ->
 def test_every_order_of_archive_compress_and_remove_under_a_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever happens between the plan and any of the reads: all records once in order, or an error with a name."""
+    """Whatever happens between the plan and any of the reads: all records once in order, or an error with a
+    name.
+    """
     monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
     outcomes = set()
     acts = ("archive", "compress", "remove")
     for number, order in enumerate([*permutations(acts), ("archive", "compress"), ("compress", "archive")]):
         home = tmp_path / str(number)
         last = fill(home, [50] * 25)
-        log = examine_log(place_in(home))
+        log = examine_log(journal_location(home))
         spans = plan_log(log, ReadRequest())
         got: list[int] = []
         try:
@@ -376,11 +389,11 @@ def test_every_order_of_archive_compress_and_remove_under_a_reader(
 
 
 def act_on(home: Path, action: str) -> None:
-    """On everything that is sealed, or for remove on all but the newest of it."""
+    """Act on all sealed segments; for remove, on all but the newest."""
     if action != "remove":
         move(home, action)
         return
-    with opened(home) as journal:
+    with open_journal(home) as journal:
         sealed = [info.name for info in journal.segments() if info.state != "current"]
         journal.remove(sealed[:-1], NOON)
 
@@ -391,12 +404,12 @@ def test_a_segment_that_vanished_after_planning_raises(
     monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
     fill(tmp_path, [10])
     with pytest.raises(JournalError, match="segment_missing"):
-        list(read_span(place_in(tmp_path), SegmentSpan(99, 99, 100), ReadRequest()))
+        list(read_span(journal_location(tmp_path), SegmentSpan(99, 99, 100), ReadRequest()))
 
 
 def test_a_segment_moved_between_plan_and_read_is_found(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     spans = plan_read(place, ReadRequest())
     move(tmp_path, "archive")
     move(tmp_path, "compress", slice(0, 2))
@@ -407,28 +420,28 @@ def test_a_segment_moved_between_plan_and_read_is_found(tmp_path: Path) -> None:
 
 def test_an_empty_journal_has_nothing_to_read_and_an_absent_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="There is no journal directory"):
-        plan_read(place_in(tmp_path), ReadRequest())
-    with opened(tmp_path):
+        plan_read(journal_location(tmp_path), ReadRequest())
+    with open_journal(tmp_path):
         pass
     assert read_all(tmp_path).num_rows == 0
     fill(tmp_path, [5])
     with pytest.raises(OperatorError, match=r"no journal of sluice-2 in .*; there is one of sluice-1"):
-        plan_read(replace(place_in(tmp_path), instance="sluice-2"), ReadRequest())
+        plan_read(replace(journal_location(tmp_path), instance="sluice-2"), ReadRequest())
     with pytest.raises(OperatorError, match="There is no archive directory"):
-        plan_read(replace(place_in(tmp_path), archive=tmp_path / "arhcive"), ReadRequest())
+        plan_read(replace(journal_location(tmp_path), archive=tmp_path / "arhcive"), ReadRequest())
 
 
 def test_a_log_is_known_by_its_identity(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     mine = identify(tmp_path, UUID(int=7))
-    log = examine_log(place_in(tmp_path))
+    log = examine_log(journal_location(tmp_path))
     assert log.place.log == mine
     assert numbers_of(read_spans(log.place, plan_read(log.place, ReadRequest()), ReadRequest())) == list(
         range(1, last + 1)
     )
     with pytest.raises(OperatorError, match="other_log"):
         examine_log(replace(log.place, log=str(UUID(int=8))))
-    foreign = sorted(place_in(tmp_path).directory.glob("*.journal"))[0]
+    foreign = sorted(journal_location(tmp_path).directory.glob("*.journal"))[0]
     identify(tmp_path, UUID(int=9), foreign)
     with pytest.raises(JournalError, match="other_log"):
         list(read_spans(log.place, plan_read(log.place, ReadRequest()), ReadRequest()))
@@ -436,7 +449,7 @@ def test_a_log_is_known_by_its_identity(tmp_path: Path) -> None:
 
 def test_batches_of_one_are_gathered_into_one_arrow_batch(tmp_path: Path) -> None:
     fill(tmp_path, [1] * 60)
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     assert [
         [b.num_rows for b in read_span(place, s, ReadRequest())] for s in plan_read(place, ReadRequest())
     ] == [[60]]
@@ -444,7 +457,7 @@ def test_batches_of_one_are_gathered_into_one_arrow_batch(tmp_path: Path) -> Non
 
 def test_foreign_files_in_the_directory_are_ignored(tmp_path: Path) -> None:
     last = fill(tmp_path, [10])
-    directory = place_in(tmp_path).directory
+    directory = journal_location(tmp_path).directory
     for name in (
         f"other.{7:020d}.journal",
         f"{INSTANCE}.7.journal",
@@ -468,7 +481,9 @@ def test_a_request_survives_its_way_as_an_option() -> None:
 
 def test_the_reader_pickles_and_answers_a_call_without_partitions(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 12)
-    reader: JournalReader = pickle.loads(pickle.dumps(JournalReader(place_in(tmp_path), ReadRequest())))
+    reader: JournalReader = pickle.loads(
+        pickle.dumps(JournalReader(journal_location(tmp_path), ReadRequest()))
+    )
     partitions = reader.partitions()
     assert all(isinstance(partition, SpanPartition) for partition in partitions)
     assert sum(batch.num_rows for partition in partitions for batch in reader.read(partition)) == last
@@ -518,7 +533,7 @@ def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
     )
 )
 def test_dictionaries_of_any_texts_are_read_right(dictionaries: list[tuple[list[str], int]]) -> None:
-    """With zeros and lengths that brokers don't take, of 256 entries and more, and filled up with zeros."""
+    """With zeros, with lengths that brokers refuse, with 256 and more entries, and padded with zeros."""
     made = [
         len(texts).to_bytes(2, "little")
         + b"".join(len(text.encode()).to_bytes(2, "little") + text.encode() for text in texts)
@@ -545,7 +560,9 @@ TOPICS = NAMES.filter(str.isprintable)
 def test_topics_are_found_in_a_dictionary_whatever_stands_beside_them(
     publisher: str, topics: list[str], wanted: frozenset[str]
 ) -> None:
-    """A client may have written one twice, a publisher may be called as one, and one may stand within another."""
+    """A client may have written one twice, a publisher may be called as one, and one may stand within
+    another.
+    """
     parts = [len(entry.encode()).to_bytes(2, "little") + entry.encode() for entry in (publisher, *topics)]
     raw = len(parts).to_bytes(2, "little") + b"".join(parts)
     names = frozenset(name.encode() for name in wanted)
@@ -596,7 +613,7 @@ def test_named_topics_are_the_records_that_a_look_at_all_of_them_gives(
 
 
 def test_one_dictionary_far_longer_than_the_others(tmp_path: Path) -> None:
-    with opened(tmp_path) as journal:
+    with open_journal(tmp_path) as journal:
         for size in [2] * 20 + [1_000] + [5] * 20:
             append(journal, [(f"t.{n}", b"%d" % n) for n in range(size)])
     rows = read_all(tmp_path).to_pylist()

@@ -1,4 +1,4 @@
-"""The stand-ins for packages that an executor may lack give what the packages give."""
+"""Fallbacks for packages that an executor may lack give equal results."""
 
 from __future__ import annotations
 

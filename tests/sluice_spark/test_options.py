@@ -1,4 +1,4 @@
-"""What the options of format("sluice") may say."""
+"""Options of format("sluice"), their values and errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from broker_core.errors import SluiceError
 from sluice_spark.options import RangeBound, read_options
-from tests.pipeline.support import INSTANCE, NOON, fill, journal_target, place_in
+from tests.pipeline.support import INSTANCE, NOON, fill, journal_location, journal_target
 
 
-def asked(home: Path, **options: str) -> tuple[RangeBound, RangeBound]:
-    request = read_options({"path": str(place_in(home).directory), **options}).request
+def parsed_options(home: Path, **options: str) -> tuple[RangeBound, RangeBound]:
+    request = read_options({"path": str(journal_location(home).directory), **options}).request
     return RangeBound(request.start, request.start_at), RangeBound(request.end, request.end_at)
 
 
@@ -34,8 +34,8 @@ def asked(home: Path, **options: str) -> tuple[RangeBound, RangeBound]:
 )
 def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bound: RangeBound) -> None:
     fill(tmp_path, [1])
-    assert asked(tmp_path, start=text) == (bound, RangeBound())
-    assert asked(tmp_path, END=text) == (RangeBound(), bound)
+    assert parsed_options(tmp_path, start=text) == (bound, RangeBound())
+    assert parsed_options(tmp_path, END=text) == (RangeBound(), bound)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(
 ) -> None:
     fill(tmp_path, [1])
     with pytest.raises(SluiceError, match=sentence):
-        read_options({"path": str(place_in(tmp_path).directory), **options})
+        read_options({"path": str(journal_location(tmp_path).directory), **options})
 
 
 def test_lists_are_written_with_commas_or_as_json(tmp_path: Path) -> None:
     fill(tmp_path, [1])
-    path = str(place_in(tmp_path).directory)
+    path = str(journal_location(tmp_path).directory)
     for text, topics in [
         ("a, b.>", ("a", "b.>")),
         ('["a", "~b,c"]', ("a", "~b,c")),
@@ -84,7 +84,7 @@ def test_lists_are_written_with_commas_or_as_json(tmp_path: Path) -> None:
 
 def test_archive_and_instance_are_found_where_they_are_plain(tmp_path: Path) -> None:
     fill(tmp_path, [1])
-    place = place_in(tmp_path)
+    place = journal_location(tmp_path)
     assert place.archive is not None
     assert read_options({"path": str(place.directory)}).place == place
     place.archive.rmdir()
@@ -99,6 +99,6 @@ def test_archive_and_instance_are_found_where_they_are_plain(tmp_path: Path) -> 
 @pytest.mark.parametrize("action", ["compress", "archive"])
 def test_what_is_prepared_for_a_swap_is_nobodys_journal(tmp_path: Path, action: str) -> None:
     fill(tmp_path, [50] * 4)
-    segment = sorted(place_in(tmp_path).directory.glob("*.journal"))[0]
+    segment = sorted(journal_location(tmp_path).directory.glob("*.journal"))[0]
     journal_target(tmp_path, segment, action).write_bytes(segment.read_bytes())
-    assert read_options({"path": str(place_in(tmp_path).directory)}).place.instance == INSTANCE
+    assert read_options({"path": str(journal_location(tmp_path).directory)}).place.instance == INSTANCE

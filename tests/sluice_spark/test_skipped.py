@@ -1,4 +1,4 @@
-"""Numbers that a broker skipped after a crash: no gap for the data source, and nothing to wait for."""
+"""Sequences that a broker skipped after a crash: no gap for the data source, and no wait for them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tests.broker_core.journal.support import INSTANCE, fill, open_journal
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LogLocation:
-    """Where a log is that has records 1 to 6 and 51 to 59: 7 to 50 were reserved when the broker was killed."""
+def log_location(tmp_path: Path) -> LogLocation:
+    """A log with records 1 to 6 and 51 to 59.
+
+    7 to 50 were reserved when the broker was killed.
+    """
     journal = open_journal(tmp_path / "before")
     fill(journal, 2)
     journal.reserve(50)
@@ -29,39 +32,49 @@ def place(tmp_path: Path) -> LogLocation:
     return LogLocation(home / "journal", home / "archive", INSTANCE)
 
 
-def sequences(place: LogLocation, request: ReadRequest) -> list[int]:
-    """What a request reads."""
+def sequences(log_location: LogLocation, request: ReadRequest) -> list[int]:
+    """Return the sequences that a request reads."""
     return [
         number
-        for batch in read_spans(place, plan_read(place, request), request)
+        for batch in read_spans(log_location, plan_read(log_location, request), request)
         for number in batch.column("sequence").to_pylist()
     ]
 
 
-def test_what_was_skipped_is_no_incomplete_range(place: LogLocation) -> None:
-    log = examine_log(place)
+def test_what_was_skipped_is_no_incomplete_range(log_location: LogLocation) -> None:
+    log = examine_log(log_location)
     assert log.gaps(1, log.frontier) == [] and list(log.skipped()) == [(7, 50)]
-    assert sequences(place, ReadRequest()) == [*range(1, 7), *range(51, 60)]
-    assert sequences(place, ReadRequest(start=5, end=52)) == [5, 6, 51, 52]
-    assert sequences(place, ReadRequest(start=10, end=20)) == []
+    assert sequences(log_location, ReadRequest()) == [*range(1, 7), *range(51, 60)]
+    assert sequences(log_location, ReadRequest(start=5, end=52)) == [5, 6, 51, 52]
+    assert sequences(log_location, ReadRequest(start=10, end=20)) == []
 
 
-def test_what_was_skipped_stays_no_gap_when_what_was_before_is_removed(place: LogLocation) -> None:
-    journal = open_journal(place.directory.parent)
+def test_what_was_skipped_stays_no_gap_when_what_was_before_is_removed(log_location: LogLocation) -> None:
+    journal = open_journal(log_location.directory.parent)
     journal.remove([journal.segments()[0].name])
     journal.close()
-    log = examine_log(place)
+    log = examine_log(log_location)
     assert [(gap.first, gap.last, gap.why) for gap in log.gaps(1, log.frontier)] == [(1, 6, "removed")]
-    assert sequences(place, ReadRequest()) == [*range(51, 60)]
+    assert sequences(log_location, ReadRequest()) == [*range(51, 60)]
 
 
-def test_what_is_lost_beside_it_is_a_gap_all_the_same(place: LogLocation) -> None:
-    for path in sorted(place.directory.glob("*.index.gz")):
+@pytest.mark.parametrize("opened", [False, True], ids=["damaged", "rebuilt"])
+def test_a_lost_header_leaves_a_gap_that_is_called_unknown(log_location: LogLocation, opened: bool) -> None:
+    with max(log_location.directory.glob("*.journal")).open("r+b") as file:
+        file.write(bytes(4096))
+    if opened:
+        open_journal(log_location.directory.parent).close()
+    (gap,) = examine_log(log_location).gaps(1, 59)
+    assert gap == LogGap(7, 50, "unknown") and "isn't known whether records 7 to 50 existed" in str(gap)
+
+
+def test_what_is_lost_beside_it_is_a_gap_all_the_same(log_location: LogLocation) -> None:
+    for path in sorted(log_location.directory.glob("*.index.gz")):
         path.unlink()
-    first = min(place.directory.glob("*.journal"))
+    first = min(log_location.directory.glob("*.journal"))
     raw = first.read_bytes()
     first.write_bytes(raw[:4096] + bytes(len(raw) - 4096))
     with pytest.raises(JournalError) as refused:
-        sequences(place, ReadRequest())
+        sequences(log_location, ReadRequest())
     assert (refused.value.code, refused.value.details["last"]) == ("journal_short", 6)
-    assert LogGap(1, 6, "missing") not in examine_log(place).gaps(7, 59)
+    assert LogGap(1, 6, "missing") not in examine_log(log_location).gaps(7, 59)

@@ -1,4 +1,4 @@
-"""format("sluice") on a real Spark, over journals that the broker's Journal wrote."""
+"""format("sluice") on a real Spark, over journals written by the broker's Journal."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.pipeline.support import (
     append,
     fill,
     identify,
+    journal_location,
     move,
-    numbered,
-    opened,
-    place_in,
+    numbered_messages,
+    open_journal,
 )
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ DRIVER = Path(__file__).with_name("stream_driver.py")
 def read(spark: SparkSession, home: Path, **options: object) -> DataFrame:
     register(spark)
     plain = {name: str(value) for name, value in options.items()}
-    return spark.read.format("sluice").options(path=str(place_in(home).directory), **plain).load()
+    return spark.read.format("sluice").options(path=str(journal_location(home).directory), **plain).load()
 
 
 def sequences(frame: DataFrame) -> list[int]:
@@ -73,7 +73,7 @@ def test_plain_options_choose_topics_columns_ranges_and_contents(spark: SparkSes
 def test_a_view_in_sql_is_two_lines(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, [30] * 4)
     register(spark)
-    path = place_in(tmp_path).directory
+    path = journal_location(tmp_path).directory
     spark.sql(f"CREATE TEMPORARY VIEW flights USING sluice OPTIONS (path '{path}', topics 't.1, t.2')")
     rows = spark.sql("SELECT topic, count(*) AS n FROM flights GROUP BY topic ORDER BY topic").collect()
     assert [(row.topic, row.n) for row in rows] == [("t.1", 40), ("t.2", 40)]
@@ -107,13 +107,13 @@ def test_errors_are_one_sentence(
         read(spark, tmp_path, **options).collect()
     assert "Traceback" not in str(caught.value)
     with pytest.raises((SluiceError, TypeError)):
-        journal(spark, place_in(tmp_path).directory, **options)  # type: ignore[arg-type]
+        journal(spark, journal_location(tmp_path).directory, **options)  # type: ignore[arg-type]
 
 
 def test_what_a_journal_is_not_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """It isn't written, has no other schema, and is no table of Spark's catalog."""
+    """The source is not writable, has a fixed schema, and is no table of Spark's catalog."""
     fill(tmp_path, [5])
-    path = str(place_in(tmp_path).directory)
+    path = str(journal_location(tmp_path).directory)
     before = {file: file.read_bytes() for file in Path(path).iterdir() if file.is_file()}
     frame, reader = read(spark, tmp_path), spark.read.format("sluice").option("columns", "sequence,topic")
 
@@ -146,14 +146,14 @@ def test_what_a_journal_is_not_is_refused_in_a_sentence(spark: SparkSession, tmp
 def test_what_the_helper_raises_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, [5])
     with pytest.raises(SluiceError, match="Write a topic, a"):
-        journal(spark, place_in(tmp_path).directory, topics="a..b")
+        journal(spark, journal_location(tmp_path).directory, topics="a..b")
     with pytest.raises(SluiceError, match="Check the option path"):
         gaps(tmp_path / "nowhere")
 
 
 def test_gaps_are_an_error_or_noted(spark: SparkSession, tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
-    with opened(tmp_path) as log:
+    with open_journal(tmp_path) as log:
         log.remove([log.segments()[0].name], NOON)
         oldest = log.first_sequence
     assert sequences(read(spark, tmp_path)) == list(range(oldest, last + 1))
@@ -161,7 +161,7 @@ def test_gaps_are_an_error_or_noted(spark: SparkSession, tmp_path: Path) -> None
         read(spark, tmp_path, start=1).collect()
     noted = read(spark, tmp_path, start=1, gaps="note")
     assert sequences(noted) == list(range(oldest, last + 1))
-    assert [(gap.first, gap.last, gap.why) for gap in gaps(place_in(tmp_path).directory)] == [
+    assert [(gap.first, gap.last, gap.why) for gap in gaps(journal_location(tmp_path).directory)] == [
         (1, oldest - 1, "removed")
     ]
 
@@ -170,10 +170,12 @@ def test_gaps_are_an_error_or_noted(spark: SparkSession, tmp_path: Path) -> None
 
 
 def stream(spark: SparkSession, home: Path, out: Path, **options: object) -> StreamingQuery:
-    """What is available now, into Parquet."""
+    """Stream all available records into Parquet."""
     register(spark)
     plain = {name: str(value) for name, value in options.items()}
-    frame = spark.readStream.format("sluice").options(path=str(place_in(home).directory), **plain).load()
+    frame = (
+        spark.readStream.format("sluice").options(path=str(journal_location(home).directory), **plain).load()
+    )
     query: StreamingQuery = (
         frame.writeStream.format("parquet")
         .option("path", str(out / "data"))
@@ -200,7 +202,7 @@ def test_a_stream_goes_on_where_it_was_and_bounds_its_batches(spark: SparkSessio
 
 
 def test_a_batch_is_bounded_by_bytes_too(spark: SparkSession, tmp_path: Path) -> None:
-    with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as log:
+    with open_journal(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as log:
         for _ in range(60):
             append(log, [("t", b"x" * 1_000)] * 50)
         last = log.next_sequence - 1
@@ -222,7 +224,9 @@ def test_a_checkpoint_is_a_lease_and_belongs_to_one_log(spark: SparkSession, tmp
     last, out = fill(tmp_path, [50] * 40), tmp_path / "out"
     identify(tmp_path, UUID(int=7))
     finished(stream(spark, tmp_path, out, reader="nightly", lease_hours=48))
-    (held,) = read_leases(place_in(tmp_path).directory, INSTANCE, time.time_ns() + 47 * 3_600 * SECOND)
+    (held,) = read_leases(
+        journal_location(tmp_path).directory, INSTANCE, time.time_ns() + 47 * 3_600 * SECOND
+    )
     assert held.sequence == last + 1
     assert held.owner.startswith("pipeline stream nightly until ")
     identify(tmp_path, UUID(int=8))
@@ -234,7 +238,7 @@ def test_a_checkpoint_is_a_lease_and_belongs_to_one_log(spark: SparkSession, tmp
 def test_what_retention_took_from_a_stream_is_named(spark: SparkSession, tmp_path: Path) -> None:
     last, out = fill(tmp_path, [50] * 40), tmp_path / "out"
     finished(stream(spark, tmp_path, out, end=100))
-    with opened(tmp_path) as log:
+    with open_journal(tmp_path) as log:
         log.remove([info.name for info in log.segments()[:2]], NOON)
         oldest = log.first_sequence
     query = stream(spark, tmp_path, out)
@@ -244,8 +248,8 @@ def test_what_retention_took_from_a_stream_is_named(spark: SparkSession, tmp_pat
     assert sequences(spark.read.parquet(str(out / "data"))) == [*range(1, 101), *range(oldest, last + 1)]
 
 
-class Writer:
-    """Writes, rolls, compresses, archives and removes on a thread, as a broker does, until it is stopped."""
+class JournalWriter:
+    """A thread that writes, rolls, compresses, archives and removes, as a broker does."""
 
     def __init__(self, home: Path) -> None:
         self.last = 0
@@ -254,7 +258,7 @@ class Writer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> JournalWriter:
         self._thread.start()
         return self
 
@@ -263,11 +267,11 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        with opened(self._home, JournalOptions(segment_size=64 * 1024, preallocated=1)) as log:
+        with open_journal(self._home, JournalOptions(segment_size=64 * 1024, preallocated=1)) as log:
             turn = 0
             while not self._stop.wait(0.01):
                 turn += 1
-                append(log, numbered(turn % 90 + 1, log.next_sequence), at=NOON + turn * SECOND)
+                append(log, numbered_messages(turn % 90 + 1, log.next_sequence), at=NOON + turn * SECOND)
                 self.last = log.next_sequence - 1
                 if turn % 20 == 0:
                     log.finish_sealed()
@@ -275,8 +279,8 @@ class Writer:
                     self._remove(log)
 
     def _remove(self, log: Journal) -> None:
-        """The oldest, but for what a lease holds: as the broker plans it."""
-        held = held_from(self._home)
+        """Remove the oldest segment unless a lease retains it, as the broker plans it."""
+        held = leased_from(self._home)
         names = [
             info.name for info in log.segments() if info.state != "current" and info.last_sequence < held
         ]
@@ -284,14 +288,14 @@ class Writer:
             self.removed = log.remove(names[:-1], NOON).last_sequence
 
 
-def held_from(home: Path) -> int:
-    """How far the stream is, by its lease; 0 before it has one."""
-    place = place_in(home)
+def leased_from(home: Path) -> int:
+    """Return the stream's position by its lease; 0 before it has one."""
+    place = journal_location(home)
     return min((h.sequence for h in read_leases(place.directory, INSTANCE, time.time_ns())), default=0)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
-    """For what other processes bring about."""
+    """Wait until another process makes the condition true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -301,10 +305,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
 def test_exactly_once_into_parquet_over_kills_while_the_log_moves(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The driver is killed in the middle, thrice; retention takes what the checkpoint has behind it."""
+    """The driver is killed three times; retention removes records behind the checkpoint."""
     home, out = tmp_path / "home", tmp_path / "out"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with Writer(home) as writer:
+    with JournalWriter(home) as writer:
         wait_until(lambda: writer.last > 0)
         for batches in (1, 1, 2):
             words = [sys.executable, str(DRIVER), str(home), str(out / "data"), str(out / "checkpoint")]
@@ -315,8 +319,8 @@ def test_exactly_once_into_parquet_over_kills_while_the_log_moves(
             assert driver.stdout is not None
             started = driver.stdout.readline()
             assert started == b"started\n", (tmp_path / "driver.log").read_text()
-            upto = held_from(home) + batches * 2_000
-            wait_until(lambda upto=upto: held_from(home) > upto)  # type: ignore[misc]
+            upto = leased_from(home) + batches * 2_000
+            wait_until(lambda upto=upto: leased_from(home) > upto)  # type: ignore[misc]
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
     assert writer.removed > 0

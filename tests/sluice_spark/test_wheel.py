@@ -1,4 +1,4 @@
-"""The wheel in an environment that has PySpark and what PySpark needs, and nothing of Sluice's."""
+"""The wheel in an environment with PySpark and its requirements, and nothing of Sluice."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.support import fill, move, place_in
+from tests.pipeline.support import fill, journal_location, move
 
 pytestmark = pytest.mark.slow
 BASE = Path(__file__).resolve().parents[2]
-SPARKS_OWN = ("pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs", "dateutil", "pytz",
-              "six.py", "tzdata")  # fmt: skip
+SPARKS_OWN = (
+    "pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs",
+    "dateutil", "pytz", "six.py", "tzdata",
+)  # fmt: skip
 JOB = """
 import json, sys
 from pyspark.sql import SparkSession
 path, master = sys.argv[1:]
-session = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.executor.memory", "1g")
-spark = session.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+session = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+session = session.config("spark.executor.memory", "1g").config("spark.driver.host", "127.0.0.1")
+spark = session.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
 if master != "local[2]":
     import sluice_spark  # with --py-files Spark doesn't look for sources by itself
 frame = spark.read.format("sluice").option("path", path).option("filter", "/n > 10").load()
-lacking = spark.range(0, 8, 1, 8).rdd.map(lambda _: __import__("importlib.util").util.find_spec("fastcrc") is None)
+lacking = spark.range(0, 8, 1, 8).rdd.map(
+    lambda _: __import__("importlib.util").util.find_spec("fastcrc") is None
+)
 spark.sql(f"CREATE TEMPORARY VIEW log USING sluice OPTIONS (path '{path}', topics 't.1')")
 print(json.dumps({
     "all": spark.read.format("sluice").load(path).count(),
@@ -105,7 +110,7 @@ def test_installed_into_a_bare_environment_spark_finds_it_by_itself(
     job = tmp_path / "job.py"
     job.write_text(JOB)
     try:
-        words = [str(bare), str(job), str(place_in(tmp_path / "home").directory), "local[2]"]
+        words = [str(bare), str(job), str(journal_location(tmp_path / "home").directory), "local[2]"]
         assert run(bare, tmp_path, words) == expected(last)
     finally:
         subprocess.run([str(bare), "-m", "pip", "uninstall", "--quiet", "--yes", "sluice-spark"], check=True)
@@ -122,9 +127,9 @@ def test_executors_of_a_cluster_need_nothing_but_the_archive(bare: Path, dist: P
     words = [*submit[1:], "--master", master, "--py-files", str(dist / "sluice_spark.zip"), str(job)]
     before = set((site / "pyspark").resolve().glob("work/*"))
     try:
-        assert run(bare, tmp_path, [*words, str(place_in(tmp_path / "home").directory), master]) == expected(
-            last
-        )
+        assert run(
+            bare, tmp_path, [*words, str(journal_location(tmp_path / "home").directory), master]
+        ) == expected(last)
     finally:
         for made in set((site / "pyspark").resolve().glob("work/*")) - before:
             shutil.rmtree(made)

@@ -1,4 +1,4 @@
-"""How long the supervisor waits before it starts a child again."""
+"""Delays of the supervisor before it restarts a child."""
 
 from __future__ import annotations
 

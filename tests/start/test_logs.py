@@ -46,7 +46,7 @@ def test_whole_lines_are_echoed(tmp_path: Path) -> None:
     assert echoed == ["one", "two"]
 
 
-def test_a_log_that_was_renamed_is_begun_anew(tmp_path: Path) -> None:
+def test_a_renamed_log_file_is_reopened(tmp_path: Path) -> None:
     log = ChildLog(tmp_path / "web.log")
     log.write(b"before\n")
     (tmp_path / "web.log").rename(tmp_path / "web.20261121T003000.log")

@@ -1,4 +1,4 @@
-"""Taken ports are said by name before anything starts."""
+"""Ports in use are reported by name before any process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py up`, the real one: every process, on ports of its own, in a data directory of its own; then Ctrl-C."""
+"""The real `manage.py up`: every process, with its own ports and data directory; then Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PORTS = (
 OURS = ("SLUICE_", "REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
 
 
-class Up:
-    """A running `manage.py up` in a session of its own, as a terminal would have it."""
+class UpProcess:
+    """A running `manage.py up` in a session of its own, as in a terminal."""
 
     def __init__(self, home: Path, ports: dict[str, int], *words: str, **environment: str) -> None:
         self.home = home
@@ -66,7 +66,9 @@ class Up:
         return "\n".join(self.lines)
 
     def wait_for(self, pattern: str, after: str | None = None) -> str:
-        """The first line (below the line `after`) that the pattern is found in. Fails when none comes."""
+        """Return the first line (after the line `after`) in which the pattern is found; fail if none
+        comes.
+        """
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             lines = list(self.lines)
@@ -111,7 +113,7 @@ def free_ports() -> dict[str, int]:
 
 
 def processes_of(home: Path) -> dict[int, str]:
-    """The living processes that work in this data directory or below it, with their command lines."""
+    """Return the live processes that work in this data directory or below it, with their command lines."""
     mark = f"SLUICE_HOME={home}".encode()
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
@@ -126,15 +128,15 @@ def processes_of(home: Path) -> dict[int, str]:
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    made = Up(tmp_path / "home", free_ports())
+def up(tmp_path: Path) -> Iterator[UpProcess]:
+    made = UpProcess(tmp_path / "home", free_ports())
     yield made
     if made.process.poll() is None:
         os.killpg(made.process.pid, signal.SIGTERM)
         made.process.wait(STOP_S)
 
 
-def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: Up) -> None:
+def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: UpProcess) -> None:
     up.wait_for(r"^Sluice is up\.$")
     up.wait_for(r"Ctrl-C stops everything")
     assert len(re.findall(r"Password:", up.output())) == 1
@@ -165,7 +167,7 @@ def test_everything_starts_serves_survives_a_dead_child_and_stops_on_ctrl_c(up: 
 def test_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
     ports = free_ports()
     with socket.create_server(("127.0.0.1", ports["SLUICE_TCP_PORT"])):
-        up = Up(tmp_path / "home", ports)
+        up = UpProcess(tmp_path / "home", ports)
         assert up.process.wait(READY_S) == 1
     said = up.wait_for(r"is taken by")
     assert f"Port {ports['SLUICE_TCP_PORT']} on 127.0.0.1 (transport tcp) is taken by" in said
@@ -184,7 +186,7 @@ def test_a_database_or_a_console_elsewhere_that_cannot_be_used_is_named_and_noth
         ),
         ({"SLUICE_CONSOLE": "no"}, "there is no DATABASE_URL and no REDIS_URL"),
     ):
-        made = Up(tmp_path / "home", free_ports(), **given)
+        made = UpProcess(tmp_path / "home", free_ports(), **given)
         assert made.process.wait(READY_S) == 1
         made._reader.join(5)
         assert expected in made.output()

@@ -1,4 +1,6 @@
-"""`manage.py up --group 3`, the real one: three engines, three brokers, one console; a member is killed and clients go on."""
+"""`manage.py up --group 3`, the real one: three engines, three brokers, one console; a member is killed and
+clients go on.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.start.test_up import PORTS, STOP_S, Up, processes_of
+from tests.start.test_up import PORTS, STOP_S, UpProcess, processes_of
 
 pytestmark = pytest.mark.slow
 
 
 def ports_for_three() -> dict[str, int]:
-    """Ports of which those of the other members, a hundred apart, and of all engines are free as well. Below those that the kernel gives."""
+    """Return ports whose counterparts for the other members, a hundred apart, and for all NATS servers are
+    free.
+
+    They lie below the kernel's ephemeral ports.
+    """
     while True:
         first = random.randrange(20_000, 29_000)
         ports = {name: first + number for number, name in enumerate((*PORTS, "SLUICE_ENGINE_PORT"))}
@@ -41,7 +47,7 @@ def ports_for_three() -> dict[str, int]:
 
 def test_a_group_starts_and_goes_on_when_a_member_is_killed(tmp_path: Path) -> None:
     ports = ports_for_three()
-    up = Up(tmp_path / "home", ports, "--group", "3")
+    up = UpProcess(tmp_path / "home", ports, "--group", "3")
     try:
         up.wait_for(r"^Sluice is up, as a group of 3\.$")
         up.wait_for(r"Ctrl-C stops everything")

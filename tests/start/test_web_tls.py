@@ -1,4 +1,4 @@
-"""The console over TLS: the real web process with a certificate, and what the supervisor makes of the settings."""
+"""The console over TLS: the real web process with a certificate, and the supervisor's use of the settings."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 TRANSPORT = {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007}
 
 
-class Web(NamedTuple):
-    """A running web process, and who signed its certificate."""
+class WebProcess(NamedTuple):
+    """A running web process, and the authority of its certificate."""
 
     port: int
     authority: Path
@@ -43,7 +43,7 @@ class Web(NamedTuple):
     def ask(
         self, method: str, path: str, body: str = "", **headers: str
     ) -> tuple[http.client.HTTPResponse, str]:
-        """One request over a verified connection."""
+        """Send one request over a verified connection."""
         context = ssl.create_default_context(cafile=str(self.authority))
         connection = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=context)
         try:
@@ -57,17 +57,21 @@ class Web(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
     directory = tmp_path_factory.mktemp("tls")
     authority = Authority(directory)
     certificate, key = authority.sign("console")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {
-        **os.environ, "SLUICE_HOME": str(directory / "home"), "DJANGO_SETTINGS_MODULE": "console.project.settings",
-        "SLUICE_WEB_TLS_CERTIFICATE": str(certificate), "SLUICE_WEB_TLS_KEY": str(key), "SLUICE_WEB_PORT": str(port),
+        **os.environ,
+        "SLUICE_HOME": str(directory / "home"),
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        "SLUICE_WEB_TLS_CERTIFICATE": str(certificate),
+        "SLUICE_WEB_TLS_KEY": str(key),
+        "SLUICE_WEB_PORT": str(port),
         "DATABASE_URL": "",
-    }  # fmt: skip
+    }
     words = (sys.executable, "manage.py", "migrate", "--verbosity", "0")
     subprocess.run(words, cwd=PROJECT, env=environment, check=True, timeout=120)
     tls = TlsSettings(str(certificate), str(key))
@@ -75,7 +79,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL)
     try:
         _await(port)
-        yield Web(port, authority.certificate)
+        yield WebProcess(port, authority.certificate)
     finally:
         process.terminate()
         assert process.wait(15) == 0
@@ -88,12 +92,12 @@ def _await(port: int) -> None:
         time.sleep(0.1)
 
 
-def test_console_answers_over_tls_alone(served: Web) -> None:
+def test_console_answers_over_tls_alone(served: WebProcess) -> None:
     assert served.ask("GET", "/healthz")[0].status == 200
     assert not asyncio.run(readiness.is_http_ready("127.0.0.1", served.port, "/healthz"))
 
 
-def test_certificate_is_verified_by_who_asks(served: Web) -> None:
+def test_certificate_is_verified_by_who_asks(served: WebProcess) -> None:
     stranger = http.client.HTTPSConnection(
         "localhost", served.port, timeout=20, context=ssl.create_default_context()
     )
@@ -101,14 +105,14 @@ def test_certificate_is_verified_by_who_asks(served: Web) -> None:
         stranger.request("GET", "/healthz")
 
 
-def test_login_page_sends_cookies_for_https_only_and_hsts(served: Web) -> None:
+def test_login_page_sends_cookies_for_https_only_and_hsts(served: WebProcess) -> None:
     answer, _ = served.ask("GET", "/login/")
     assert answer.status == 200
     assert "Secure" in str(answer.getheader("Set-Cookie"))
     assert "max-age=31536000" in str(answer.getheader("Strict-Transport-Security"))
 
 
-def test_form_is_taken_from_our_own_https_pages_alone(served: Web) -> None:
+def test_form_is_taken_from_our_own_https_pages_alone(served: WebProcess) -> None:
     answer, page = served.ask("GET", "/login/")
     cookie = SimpleCookie(answer.getheader("Set-Cookie", ""))["csrftoken"].value
     (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page)

@@ -1,4 +1,7 @@
-"""A broker as a process of its own, to be killed: forked from one that has imported everything, which takes most of a start."""
+"""A broker in its own process, for tests that kill it.
+
+It is forked from a process that has imported everything, which saves most of the start.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,11 @@ def start_broker(
     policy: PolicyDocument | None = None,
     link_secrets: Path | None = None,
 ) -> tuple[BaseProcess, int]:
-    """The process, and the port of its TCP transport. Its disk does what `failpoints` say. `log_unread`: it logs into a pipe
-    that is full. `open_files`: it may open so many. `policy`: instead of TCP alone. `link_secrets`: what its links prove themselves with."""
+    """Start a broker process; return it and the port of its TCP transport.
+
+    `failpoints` apply to its disk. `log_unread`: it logs into a full pipe. `open_files`: limit of open files.
+    `policy`: replaces TCP alone. `link_secrets`: secrets of its links.
+    """
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(
         target=_run,
@@ -50,7 +56,7 @@ def start_broker(
 
 
 def full_pipe() -> tuple[int, int]:
-    """(reading end, writing end) of a pipe that takes not one byte more."""
+    """Return (read end, write end) of a pipe that is full."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):

@@ -1,4 +1,7 @@
-"""A real broker on a thread of its own behind the control socket that the console calls: for tests that use the database."""
+"""A real broker on a thread of its own, behind the control socket that the console calls.
+
+For tests that use the database.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from tests.support.brokers import running_broker
 
 
 class BrokerThread:
-    """The running broker; `do` runs a coroutine on its loop."""
+    """A running broker on a thread; `run` executes a coroutine on its loop."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker, self._loop = broker, loop
 
-    def do(self, work: Coroutine[Any, Any, Any], seconds: float = 30) -> Any:
-        """What the coroutine returns."""
+    def run(self, work: Coroutine[Any, Any, Any], seconds: float = 30) -> Any:
+        """Run a coroutine on the broker's loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
 
@@ -32,7 +35,10 @@ class BrokerThread:
 def broker_thread(
     home: Path, policy: PolicyDocument, socket: Path, link: ControlLinkSettings | None = None
 ) -> Iterator[BrokerThread]:
-    """A broker with that policy until the block ends; `socket` is where the console looks for it, beside its `link`."""
+    """Run a broker with this policy until the block ends.
+
+    `socket` is where the console expects the control socket; `link` sets up the control link beside it.
+    """
     ready, ended = threading.Event(), asyncio.Event()
     made: list[BrokerThread] = []
 

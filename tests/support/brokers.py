@@ -1,4 +1,4 @@
-"""A real broker inside a test: real journal, real TCP sockets, real control socket, in a temporary directory."""
+"""A real broker inside a test, in a temporary directory: real journal, TCP sockets and control socket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from broker_core.control.tls_listener import ControlLinkSettings
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import FileSystem
 from broker_core.slow_clients.rules.rulebook import StagedRevision
-from tests.support.law import Law
+from tests.support.acknowledgement_checker import AcknowledgementChecker
 
 
 def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
-    """The default policy of an instance with TCP alone, on a free port; `pool` are the instance's pool settings."""
+    """Return an instance's default policy with TCP alone, on a free port; `pool` sets the instance's pool."""
     policy = default_policy(name)
     instance = replace(policy.instance, journal_size=1024 * 1024)
     transports = (TransportSettings("tcp", "tcp", 0),)
@@ -31,7 +31,9 @@ def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
 
 
 def no_websocket(*_: Any) -> Any:
-    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole processes."""
+    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole
+    processes.
+    """
     raise AssertionError("the policy names no WebSocket transport")
 
 
@@ -51,9 +53,12 @@ async def running_broker(
     stage: StagedRevision | None = None,
     set_back: SetBack | None = None,
 ) -> AsyncIterator[Broker]:
-    """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
-    have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
-    where its policy may name directories."""
+    """Run a broker until the block ends.
+
+    `standstills` is the number of findings of its watchdog by then. `broken` is the error that must have
+    broken its log; here that does not end the process. `files` is the disk of its journal. `roots` are
+    directories that its policy may name.
+    """
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         policy = policy or tcp_policy()
@@ -70,26 +75,29 @@ async def running_broker(
             policy_file=policy_file,
             set_back=set_back,
         )
-        law = Law(broker)
+        law = AcknowledgementChecker(broker)
         errors: list[str] = []
         broker.on_broken = lambda error: errors.append(error.code)
         await broker.start(on_tick, stage)
         try:
             yield broker
             assert tuple(dict.fromkeys(errors)) == broken
-            assert law.broken == []
+            assert law.violations == []
             assert broker.engine.settle.watchdog.found == standstills
         finally:
             await broker.stop()
 
 
 def address_of(broker: Broker) -> str:
-    """The TCP transport's address for clients."""
+    """Return the address of the TCP transport for clients."""
     return f"tcp://127.0.0.1:{broker.statistics.transports[0]['port']}"
 
 
 async def ask(broker: Broker, do: str, **fields: Any) -> Any:
-    """A request on the control socket; the result, or AssertionError with the error."""
+    """Send a request to the control socket; return the result.
+
+    Raises AssertionError with the broker's error.
+    """
     reader, writer = await asyncio.open_unix_connection(str(broker.paths.control), limit=1 << 24)
     try:
         writer.write(json.dumps({"do": do, **fields}).encode() + b"\n")
@@ -101,7 +109,10 @@ async def ask(broker: Broker, do: str, **fields: Any) -> Any:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait for something that other tasks bring about; TimeoutError when it doesn't come, even on a busy machine."""
+    """Wait until the condition is true.
+
+    Raises TimeoutError after `seconds`, which is generous for a busy machine.
+    """
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs."""
+"""Certificates for tests: an authority and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates, and writes them into a directory as PEM."""
+    """A certificate authority that writes its certificates into a directory as PEM."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
@@ -44,7 +44,10 @@ class Authority:
         )
 
     def sign(self, name: str, *others: str, days: tuple[int, int] = (-1, 30)) -> tuple[Path, Path]:
-        """A certificate for a common name and e-mail addresses, good for this machine; its file and its key's."""
+        """Sign a certificate for a common name and e-mail addresses, valid for this machine.
+
+        Returns the certificate's file and its key's file.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [
@@ -65,7 +68,7 @@ class Authority:
         return certificate, private
 
     def locked_key(self) -> Path:
-        """A key that asks for a passphrase."""
+        """Return the file of a key that needs a passphrase."""
         path = self._directory / "locked.key"
         path.write_bytes(
             ec.generate_private_key(ec.SECP256R1()).private_bytes(
@@ -77,7 +80,7 @@ class Authority:
         return path
 
     def transport(self, client_ca: Path | None = None) -> TlsSettings:
-        """A transport's settings with a certificate of this authority."""
+        """Return TLS settings of a transport with a certificate of this authority."""
         certificate, key = self.sign("broker")
         return TlsSettings(str(certificate), str(key), str(client_ca) if client_ca is not None else None)
 

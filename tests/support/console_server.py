@@ -1,10 +1,18 @@
-"""The real console on a port of its own, before a fake broker and with seeded history: for browser tests and screenshots.
+"""Run the real console on a port of its own, with seeded history, for browser tests and screenshots.
 
-    python -m tests.support.console_server PORT [settled|real|machines]   # settled: the broker runs the newest revision; others: see below
+    python -m tests.support.console_server PORT [settled|real|machines]
 
-The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
-is as in production. `real` has a real broker in place of the fake one, and no history. `machines` has a group of three and a broker by itself, and what is
-said on its input happens to them (tests/support/machines.py). On SIGUSR1 the broker's clients are again as they were at the start, on SIGUSR2 they are 500.
+Without a word, the console stands before a fake broker. Other words:
+
+- `settled`: the fake broker runs the newest policy revision.
+- `real`: a real broker replaces the fake one, and there is no history.
+- `machines`: a group of three brokers and a standalone broker, all fake. Lines on standard input
+  name events that happen to them (tests/support/machines.py).
+
+SIGUSR1 resets the fake broker's clients to those of the start. SIGUSR2 makes them 500.
+
+The channel layer is in memory because the web process and the pusher are one process here. Redis is
+real, and everything else runs as in production.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ import msgspec
 os.environ["DJANGO_SETTINGS_MODULE"] = "console.project.settings_test"
 NAME, PASSWORD = "maria", "a-long-test-password"
 WITH_APP = "tom"
-"""Of whom a code is asked after the password."""
+"""User who must enter a code after the password."""
 INSTANCE = "sluice-1"
 
 
@@ -101,7 +109,10 @@ def fake_broker(run: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def real_broker(run: Path) -> Iterator[Any]:
-    """The console before one with a TCP and a STOMP transport on free ports, that disconnects who has more than ten messages of `t` waiting."""
+    """Run the console before a real broker with TCP and STOMP on free ports.
+
+    The broker disconnects clients with more than ten waiting messages of `t`.
+    """
     from broker_core.config import PolicyDocument
     from console.services import policies
     from console.services.actors import SYSTEM
@@ -148,7 +159,9 @@ def several_machines(run: Path) -> Iterator[Any]:
 
 
 class Pushing:
-    """The console's application; its first request also starts what the broker processes do: a snapshot each second."""
+    """The console's application; its first request also starts the broker's pusher: a snapshot each
+    second.
+    """
 
     def __init__(self, broker: Any) -> None:
         """`broker` is one, or `Machines`."""

@@ -1,4 +1,4 @@
-"""The web process's addresses, and two that fail: what is shown then is a page like every other."""
+"""URLs of the web process, and two that fail, to test the error pages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["handler400", "handler403", "handler404", "handler500", "urlpatterns"
 
 @requires_permission(PublicAccess.EVERYONE)
 def fails(request: HttpRequest) -> HttpResponse:
-    """As by a mistake."""
+    """Raise an error, like a bug in a view."""
     raise RuntimeError("asked to fail")
 
 
 @requires_permission(PublicAccess.EVERYONE)
 def database_fails(request: HttpRequest) -> HttpResponse:
-    """As while the database is away."""
+    """Raise the error of an unreachable database."""
     raise OperationalError("asked to fail")
 
 

@@ -16,8 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def running_console(*words: str, **settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Its address and process (whose input is a pipe), started with these words and SLUICE_… variables; ended with the block. It has a home of its
-    own: in that of the tests it would take over the socket of their Redis, and take it away when it ends."""
+    """Run a console process until the block ends; yield its address and its process.
+
+    `words` are its arguments, and SLUICE_… variables its settings. Its standard input is a pipe. It has a
+    home of its own: in the home of the tests it would take over the socket of their Redis, and remove it when
+    it ends.
+    """
     port = free_port()
     command = [sys.executable, "-m", "tests.support.console_server", str(port), *words]
     inherited = {name: value for name, value in os.environ.items() if name != "SLUICE_TEST_WORKER"}
@@ -32,14 +36,17 @@ def running_console(*words: str, **settings: str) -> Iterator[tuple[str, subproc
 
 
 def free_port() -> int:
-    """One that nobody listens on at this moment."""
+    """Return a port on which no process listens at the moment."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when somebody listens there. Raises AssertionError when the process ends first, or after a minute."""
+    """Wait until a process listens on the port.
+
+    Raises AssertionError if the console's process ends first, or after a minute.
+    """
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert process.poll() is None, "the server ended at once; run it by hand to see why"

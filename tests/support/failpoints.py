@@ -1,4 +1,4 @@
-"""A disk that is slow, or refuses, at chosen calls: passed to a broker in place of `FileSystem`."""
+"""File systems that are slow or fail at chosen calls; a broker gets one in place of `FileSystem`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from broker_core.journal.files import FileSystem
 
 @dataclass(frozen=True)
 class Failpoint:
-    """From call number `at` of one kind on a file whose name has `name` in it (1 is the first), `times` calls are refused
-    with `errno` (0: not), after `delay_s`."""
+    """A planned failure of file calls.
+
+    From call number `at` (1 is the first) of type `call` on files whose name contains `name`, `times` calls
+    wait `delay_s` and fail with `errno` (0: they succeed).
+    """
 
     call: str
     at: int
@@ -29,13 +32,13 @@ class Failpoint:
 
 
 class Failpoints(FileSystem):
-    """Counts calls, and does at each what the points say."""
+    """A file system that counts calls and applies failpoints."""
 
     def __init__(self, *points: Failpoint) -> None:
         self.points = points
         self.calls: Counter[str] = Counter()
 
-    def _meet(self, call: str, name: str) -> None:
+    def _apply_points(self, call: str, name: str) -> None:
         met = [point for point in self.points if point.call == call and point.name in name]
         self.calls.update({f"{call} {point.name}" for point in met})
         for point in met:
@@ -45,45 +48,45 @@ class Failpoints(FileSystem):
                     raise OSError(point.errno, os.strerror(point.errno))
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        self._meet("pwritev", _name(fd))
+        self._apply_points("pwritev", _name(fd))
         return super().pwritev(fd, buffers, offset)
 
     def fdatasync(self, fd: int) -> None:
-        self._meet("fdatasync", _name(fd))
+        self._apply_points("fdatasync", _name(fd))
         super().fdatasync(fd)
 
     def fsync(self, fd: int) -> None:
-        self._meet("fsync", _name(fd))
+        self._apply_points("fsync", _name(fd))
         super().fsync(fd)
 
     def truncate(self, fd: int, length: int) -> None:
-        self._meet("truncate", _name(fd))
+        self._apply_points("truncate", _name(fd))
         super().truncate(fd, length)
 
     def rename(self, source: Path, target: Path) -> None:
-        self._meet("rename", target.name)
+        self._apply_points("rename", target.name)
         super().rename(source, target)
 
     def sync_directory(self, directory: Path) -> None:
-        self._meet("sync_directory", directory.name)
+        self._apply_points("sync_directory", directory.name)
         super().sync_directory(directory)
 
 
-class Gate(FileSystem):
-    """A disk whose syncs of segments stand still while it is shut, and can be told to fail."""
+class SyncGate(FileSystem):
+    """A file system whose segment syncs wait while it is blocked, and can be made to fail."""
 
     def __init__(self) -> None:
         self._open = Event()
         self._open.set()
         self.waiting = Event()
-        """Set while a sync stands still."""
+        """Set while a sync is blocked."""
         self.error: OSError | None = None
 
-    def shut(self) -> None:
+    def block(self) -> None:
         self._open.clear()
 
-    def open(self, error: OSError | None = None) -> None:
-        """Go on; the sync that waits fails with `error`."""
+    def release(self, error: OSError | None = None) -> None:
+        """Let syncs continue; the waiting sync fails with `error` if given."""
         self.error = error
         self._open.set()
 

@@ -1,4 +1,7 @@
-"""A broker's control socket for tests of the console: answers like a broker, from plain data that a test may change."""
+"""A control socket for tests of the console that answers like a broker, from plain data.
+
+Tests may change the data.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +39,22 @@ CARRIERS = ("AA", "AS", "B6", "DL", "EV", "F9", "HA", "MQ", "OO", "UA", "US", "V
 
 _FLIGHTS = [f"flights.{code}" for code in CARRIERS[:5]]
 AMOUNTS = {
-    f"{part}_{unit}": 0 for part in ("matched", "acknowledged", "in_flight", "waiting") for unit in ("messages", "bytes")
-} | {"gone": {}, "gone_bytes": 0, "lost_messages": 0, "unacked_messages": 0}  # fmt: skip
+    f"{part}_{unit}": 0
+    for part in ("matched", "acknowledged", "in_flight", "waiting")
+    for unit in ("messages", "bytes")
+} | {"gone": {}, "gone_bytes": 0, "lost_messages": 0, "unacked_messages": 0}
 
 
 def make_subscription(
     state: str = "live", lag: int = 0, health: str = "keeps up", **more: Any
 ) -> dict[str, Any]:
-    """One of its subscriptions."""
+    """Return the subscription entry of a client."""
     return {
-        "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')", "bookmark": "0",
+        "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')",
+        "bookmark": "0",
         "delivery": state, "health": health, **_lag(lag), **AMOUNTS, "waiting_messages": lag,
-        "delivered_messages": 1_204_331, "rate": None, "ack": None, "prefetch": None, "durable": None, "lease_ms": None,
+        "delivered_messages": 1_204_331, "rate": None, "ack": None, "prefetch": None, "durable": None,
+        "lease_ms": None,
         "paused": state == "paused", **more,
     }  # fmt: skip
 
@@ -55,7 +62,8 @@ def make_subscription(
 def _lag(lag: int) -> dict[str, Any]:
     return {
         "lag_messages": lag, "lag_bytes": lag * 412, "lag_ms": lag * 3, "seconds_behind": lag * 3 / 1_000,
-        "caught_up_in_s": None, "caught_up_why_none": "there are too few looks at it" if lag else "", "lag_at_most": False,
+        "caught_up_in_s": None, "caught_up_why_none": "there are too few looks at it" if lag else "",
+        "lag_at_most": False,
     }  # fmt: skip
 
 
@@ -63,7 +71,7 @@ HEALTHS = {"offlined": "stalled", "draining": "keeps up", "replaying": "keeps up
 
 
 def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> ClientEntry:
-    """One client as a broker lists it."""
+    """Return a client entry as a broker lists it."""
     now = int(time.time() * 1000)
     spooled = state in ("offlined", "draining")
     health = HEALTHS.get(state, "keeps up")
@@ -74,9 +82,11 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
         "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
         "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
         "offlined_since": now - 95_000 if spooled else None, "delivered_messages": 1_204_331,
-        "delivered_bytes": 496_184_000, "published_messages": 0, "published_topics": {}, "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
+        "delivered_bytes": 496_184_000, "published_messages": 0, "published_topics": {},
+        "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
         "write_blocked_ms": 95_400 if state == "offlined" else 0, "pool": "instance",
-        "memory_percent": min(50.0, lag / 20_000), "disk_percent": lag / 500_000 if spooled else 0.0, "revision": 1,
+        "memory_percent": min(50.0, lag / 20_000), "disk_percent": lag / 500_000 if spooled else 0.0,
+        "revision": 1,
         "window_full_ms": 0, "held_bytes": 0, "forecast": None, "why_slow": None, "last_decision": None,
         "subscriptions": [make_subscription(state, lag, health)], **more,
     }  # fmt: skip
@@ -86,7 +96,7 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
 def make_snapshot(
     at: int, *clients: ClientEntry, replays: list[ReplayEntry] | None = None, **status: Any
 ) -> Snapshot:
-    """A second of a broker; `status` are those of its fields that matter."""
+    """Return a snapshot of one second; `status` overrides fields of the status."""
     known = msgspec.convert({"instance": "sluice-1", "revision": 1, "pid": 7, **status}, InstanceStatus)
     return Snapshot(at=at, status=known, clients=list(clients), replays=replays)
 
@@ -95,17 +105,19 @@ CHAIN = "0d4f" * 8
 
 
 def make_link(name: str, **said: Any) -> LinkEntry:
-    """A link that is away."""
+    """Return the entry of a disconnected link."""
     away: dict[str, Any] = {
-        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "prices.>", "filter": "/n > 1",
-        "state": "away", "instance": name, "code": "broker_away", "why": "Nobody answers.", "fix": "", "behind": 12_345,
+        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "prices.>",
+        "filter": "/n > 1",
+        "state": "away", "instance": name, "code": "broker_away", "why": "Nobody answers.", "fix": "",
+        "behind": 12_345,
         "behind_ms": 61_000, "position": "sluice-1|7|", "carried": 0, "gaps": 0, "connected_at": None,
     }  # fmt: skip
     return LinkEntry(name=name, **away | said)
 
 
 def make_member(name: str, **more: object) -> MemberEntry:
-    """A member that is there and agrees."""
+    """Return the entry of a member that is present and in agreement."""
     said = {
         "there": True,
         "applied": 18_212,
@@ -118,21 +130,22 @@ def make_member(name: str, **more: object) -> MemberEntry:
 
 
 def make_group(*members: MemberEntry) -> GroupStatus:
-    """A group of them, as a sees it."""
+    """Return the status of a group as seen by member a."""
     return GroupStatus(
-        instance="sluice-1", member="a", state="taking part", why="", fix="", log="7b1e0a0e", generation=3, last=18_215,
+        instance="sluice-1", member="a", state="taking part", why="", fix="", log="7b1e0a0e", generation=3,
+        last=18_215,
         leader="engine-2", engines=3, engines_current=3, clock_ahead_ms=0, members=list(members),
     )  # fmt: skip
 
 
 def make_pool(name: str, **more: Any) -> dict[str, Any]:
-    """A pool in a status."""
+    """Return a pool entry of a status."""
     figures = dict.fromkeys(("memory_used", "memory_limit", "disk_used", "disk_limit"), 0)
     return {"name": name, "transports": [], "disk_path": "/var/lib/sluice/spool", **figures, **more}
 
 
 def make_transport(name: str, **more: Any) -> dict[str, Any]:
-    """A transport in a status."""
+    """Return a transport entry of a status."""
     return {
         "name": name,
         "kind": name,
@@ -146,56 +159,75 @@ def make_transport(name: str, **more: Any) -> dict[str, Any]:
 
 
 def some_clients() -> list[ClientEntry]:
-    """A lively morning: most are up to date, one is offlined, one drains, one replays."""
+    """Return clients of a busy morning.
+
+    Most are up to date; one is offlined, one drains, one replays.
+    """
     return [
         make_client("board-jfk", "offlined", 184_220, user="ops"),
         make_client("delay-mailer", "draining", 20_411),
         make_client("lake-loader", "replaying", 92_000, transport="websocket"),
-        make_client("feed-publisher", published_messages=336_775, published_topics=dict.fromkeys(_FLIGHTS, 67_355), rate_out_messages=0.0, subscriptions=[]),
-        *(make_client(f"carrier-{code.lower()}", "live", 3 if code == "UA" else 0, transport="websocket" if code < "F" else "tcp")
+        make_client("feed-publisher", published_messages=336_775,
+            published_topics=dict.fromkeys(_FLIGHTS, 67_355), rate_out_messages=0.0, subscriptions=[]),
+        *(make_client(f"carrier-{code.lower()}", "live", 3 if code == "UA" else 0,
+                transport="websocket" if code < "F" else "tcp")
           for code in CARRIERS),
     ]  # fmt: skip
 
 
 def some_replays() -> list[dict[str, Any]]:
-    """One under way, one paused, one that was cancelled."""
+    """Return three managed replays: running, paused and cancelled."""
     now = int(time.time() * 1000)
     common = {
-        "filter": None, "bookmark": "0", "rate": None, "rate_max_gap": None, "conflation": None, "conflation_key": None,
-        "recorded_at": now - 86_400_000, "ended_at": None, "unrecorded": False, "records_per_s": 0.0, "left_s": None,
+        "filter": None, "bookmark": "0", "rate": None, "rate_max_gap": None, "conflation": None,
+        "conflation_key": None,
+        "recorded_at": now - 86_400_000, "ended_at": None, "unrecorded": False, "records_per_s": 0.0,
+        "left_s": None,
     }  # fmt: skip
     return [
-        {**common, "name": "nightly", "client": "lake-loader", "topic": "flights.>", "rate": "4X", "rate_max_gap": "10s",
+        {**common, "name": "nightly", "client": "lake-loader", "topic": "flights.>", "rate": "4X",
+            "rate_max_gap": "10s",
          "state": "running", "connected": True, "position": "sluice-1|812004|", "behind": 524_772,
-         "delivered_messages": 812_003, "progress": 0.607, "left_s": 734.2, "records_per_s": 714.8, "created_at": now - 3_600_000},
-        {**common, "name": "audit-2026", "client": "auditor", "topic": "flights.UA", "filter": "/dep_delay > 15", "state": "paused",
-         "connected": False, "position": "sluice-1|120400|", "behind": 1_216_376, "delivered_messages": 20_455,
+         "delivered_messages": 812_003, "progress": 0.607, "left_s": 734.2, "records_per_s": 714.8,
+         "created_at": now - 3_600_000},
+        {**common, "name": "audit-2026", "client": "auditor", "topic": "flights.UA",
+            "filter": "/dep_delay > 15", "state": "paused",
+         "connected": False, "position": "sluice-1|120400|", "behind": 1_216_376,
+         "delivered_messages": 20_455,
          "progress": 0.09, "created_at": now - 90_000_000},
-        {**common, "name": "last-week", "client": "auditor", "topic": "flights.>", "state": "cancelled", "connected": False,
+        {**common, "name": "last-week", "client": "auditor", "topic": "flights.>", "state": "cancelled",
+            "connected": False,
          "position": "sluice-1|900000|", "behind": 436_776, "delivered_messages": 899_999, "progress": 0.673,
          "created_at": now - 180_000_000, "ended_at": now - 80_000_000},
     ]  # fmt: skip
 
 
 def flight(number: int) -> dict[str, Any]:
-    """A departure."""
+    """Return the body of a flight departure."""
     return {
-        "carrier": CARRIERS[number % 5], "flight": 100 + number % 700, "origin": "JFK", "dest": ("LAX", "SFO", "MIA")[number % 3],
-        "dep_delay": (number * 7) % 90 - 10, "distance": 2_475,
-    }  # fmt: skip
+        "carrier": CARRIERS[number % 5],
+        "flight": 100 + number % 700,
+        "origin": "JFK",
+        "dest": ("LAX", "SFO", "MIA")[number % 3],
+        "dep_delay": (number * 7) % 90 - 10,
+        "distance": 2_475,
+    }
 
 
 def some_shapes() -> tuple[dict[str, Any], ...]:
-    """Six bodies that aren't plain JSON objects."""
+    """Return six bodies that are not plain JSON objects."""
     order = (
         "8=FIX.4.2\x0135=D\x0149=DESK7\x0156=SLUICE\x0155=IBM\x0154=1\x0138=200\x0144=182.35\x0110=128\x01"
     )
     return (
         {"topic": "orders.fix", "text": order},
         {"topic": "orders.nvfix", "text": "Symbol=IBM\x01Side=Buy\x01OrderQty=200\x01"},
-        {"topic": "orders.packed", "base64": base64.b64encode(b"\x82\xa6symbol\xa3IBM\xa3qty\xcc\xc8").decode()},
-        {"topic": "pictures.raw", "base64": base64.b64encode(bytes(range(250, 256)) + b"\x00picture").decode()},
-        {"topic": "notes.desk", "text": "The desk is closed.", "headers": {"content-type": "text/plain", "priority": "4"}},
+        {"topic": "orders.packed",
+            "base64": base64.b64encode(b"\x82\xa6symbol\xa3IBM\xa3qty\xcc\xc8").decode()},
+        {"topic": "pictures.raw",
+            "base64": base64.b64encode(bytes(range(250, 256)) + b"\x00picture").decode()},
+        {"topic": "notes.desk", "text": "The desk is closed.",
+            "headers": {"content-type": "text/plain", "priority": "4"}},
         {"topic": "flights.AA", "data": None},
     )  # fmt: skip
 
@@ -208,7 +240,10 @@ def stall_totals(stalls: list[StallEntry]) -> StallTotals:
 
 
 class FakeBroker:
-    """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
+    """A fake broker whose control socket is served by a thread.
+
+    `asked` lists every request. `answers` overrides replies by request name.
+    """
 
     def __init__(self, path: Path, instance: str = "sluice-1", member: str = "") -> None:
         self.path, self.instance, self.member = path, instance, member
@@ -238,19 +273,21 @@ class FakeBroker:
         self._server: socketserver.ThreadingUnixStreamServer | None = None
 
     def begin_morning(self) -> None:
-        """Clients, replays and durables as they are before anybody acts on one."""
+        """Reset clients, replays and durable subscriptions to the initial data."""
         self.clients = some_clients()
         self.replays = some_replays()
         now = int(time.time() * 1_000)
         common = {"topic": "flights.>", "filter": None, "created_at": now - 86_400_000}
         self.durables = [
-            {**common, "client": "board-jfk", "name": "orders", "bookmark": "sluice-1|900|", "connected": True, "behind": 4, "seen_at": now},
-            {**common, "client": "auditor", "name": "night", "bookmark": "sluice-1|2|", "connected": False, "behind": 902,
+            {**common, "client": "board-jfk", "name": "orders", "bookmark": "sluice-1|900|",
+                "connected": True, "behind": 4, "seen_at": now},
+            {**common, "client": "auditor", "name": "night", "bookmark": "sluice-1|2|", "connected": False,
+                "behind": 902,
              "seen_at": now - 80_000_000},
         ]  # fmt: skip
 
     def begin_rush_hour(self) -> None:
-        """The same, and as many more clients that keep up as make 500, of a dozen names' beginnings."""
+        """Reset the data, then add healthy clients up to 500, with a dozen name prefixes."""
         self.begin_morning()
         rests = next(one for one in self.clients if one.name == "carrier-aa")
         rush = [
@@ -284,7 +321,7 @@ class FakeBroker:
         self.path.unlink(missing_ok=True)
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """One request's answer; it must be one that a broker takes."""
+        """Return the reply to one request line, which must be a valid broker request."""
         REQUESTS.decode(line)
         request: dict[str, Any] = json.loads(line)
         self.asked.append(request)
@@ -300,7 +337,11 @@ class FakeBroker:
         return {"ok": True, "result": result}
 
     def move(self) -> None:
-        """One second passes: a message comes, the offlined falls further behind, the draining and the replaying catch up."""
+        """Advance one second.
+
+        One message arrives, the offlined client falls further behind, draining and replaying clients catch
+        up.
+        """
         self.add_message("flights.UA", data=flight(self.durable))
         del self.log[:-1_000]
         for place, one in enumerate(self.clients):
@@ -313,7 +354,12 @@ class FakeBroker:
                 lag = int(20 + 18 * math.sin(time.time() / 3))
             age = int(lag * (2.4 + 0.6 * math.sin(time.time() / 11)))
             self.clients[place] = structs.replace(
-                one, lag_messages=lag, lag_bytes=lag * 412, lag_ms=age, seconds_behind=age / 1_000, waiting_messages=lag,
+                one,
+                lag_messages=lag,
+                lag_bytes=lag * 412,
+                lag_ms=age,
+                seconds_behind=age / 1_000,
+                waiting_messages=lag,
                 spool_bytes=lag * 40 if one.delivery in ("offlined", "draining") else 0,
                 delivered_messages=one.delivered_messages + int(one.rate_out_messages),
                 published_messages=one.published_messages + 1_000 * len(one.published_topics),
@@ -322,30 +368,35 @@ class FakeBroker:
                     structs.replace(of, delivered_messages=of.delivered_messages + int(one.rate_out_messages))
                     for of in one.subscriptions
                 ],
-            )  # fmt: skip
+            )
 
     def do_stalls(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Its stalls, with stacks."""
+        """Return the stalls of the broker, with stacks."""
         return {"stalls": msgspec.to_builtins(self.stalls)}
 
     def do_status(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The status."""
+        """Return the status."""
         wave = math.sin(time.time() / 7)
         states: dict[str, int] = {}
         for one in self.clients:
             states[one.delivery] = states.get(one.delivery, 0) + 1
         uptime = int(time.time() - self.started_at + 93_600)
         return {
-            "instance": self.instance, "member": self.member, "pid": 4242, "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
+            "instance": self.instance, "member": self.member, "pid": 4242,
+            "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
             "next_sequence": self.durable + 1, "durable_sequence": self.durable, "uptime_s": uptime,
             "transports": [
-                {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007, "enabled": True, "clients": 13, "pool": "instance"},
-                {"name": "websocket", "kind": "websocket", "host": "127.0.0.1", "port": 9008, "enabled": True, "clients": 5, "pool": "websocket"},
+                {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007, "enabled": True,
+                    "clients": 13, "pool": "instance"},
+                {"name": "websocket", "kind": "websocket", "host": "127.0.0.1", "port": 9008, "enabled": True,
+                    "clients": 5, "pool": "websocket"},
             ],
             "pools": [
-                {"name": "instance", "transports": ["tcp"], "memory_used": 1_860 * MIB, "memory_limit": 2_458 * MIB,
+                {"name": "instance", "transports": ["tcp"], "memory_used": 1_860 * MIB,
+                    "memory_limit": 2_458 * MIB,
                  "disk_used": 211 * MIB, "disk_limit": 2_458 * MIB, "disk_path": "/var/lib/sluice/spool"},
-                {"name": "websocket", "transports": ["websocket"], "memory_used": 12 * MIB, "memory_limit": 256 * MIB,
+                {"name": "websocket", "transports": ["websocket"], "memory_used": 12 * MIB,
+                    "memory_limit": 256 * MIB,
                  "disk_used": 0, "disk_limit": 1_024 * MIB, "disk_path": "/var/lib/sluice/spool"},
             ],
             "rates": {"messages_in": 5_200 + 900 * wave, "bytes_in": 2_142_000 + 370_000 * wave,
@@ -355,20 +406,21 @@ class FakeBroker:
             "stalls": msgspec.to_builtins(stall_totals(self.stalls)),
             "database": self.database and msgspec.to_builtins(self.database),
             "delay": {"p50_ms": 0.896, "p99_ms": 14.336, "messages": 610_000},
-            "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states, "recovery": {"kept_records": 0},
+            "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states,
+            "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},
         }  # fmt: skip
 
     def do_clients(self, request: dict[str, Any]) -> list[ClientEntry]:
-        """Every client."""
+        """Return all clients."""
         return self.clients
 
     def do_clients_page(self, request: dict[str, Any]) -> ClientsPage:
-        """A page of them, as the real broker cuts it."""
+        """Return a page of clients, cut as a real broker does."""
         return clients.client_page(self.clients, REQUESTS.decode(json.dumps(request)))
 
     def add_message(self, topic: str, headers: dict[str, str] | None = None, **body: Any) -> None:
-        """The next record of the log: `data`, `text` or `base64` is its body."""
+        """Append a record to the log; its body is `data`, `text` or `base64`."""
         self.durable += 1
         self.log.append({
             "bookmark": f"{self.instance}|{self.durable}|", "topic": topic, "destination": f"/topic/{topic}",
@@ -376,7 +428,7 @@ class FakeBroker:
         })  # fmt: skip
 
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Records of the log from a bookmark on, as the real broker answers; filters aren't looked at."""
+        """Return records of the log from a bookmark on; filters are ignored."""
         pattern = TopicPattern.parse(request["topic"])
         after = bookmark_sequence(request.get("bookmark") or "0", self.instance) or 0
         fitting = [
@@ -391,30 +443,30 @@ class FakeBroker:
         return {"messages": given, "next": reached, "searched": self.durable - after, "complete": not cut}
 
     def do_publish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Taken."""
+        """Append a JSON message to the log."""
         self.add_message(request["topic"], data=request["data"])
         return {"topic": request["topic"]}
 
     def do_publish_bytes(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Taken, as bytes."""
+        """Append a message of raw bytes to the log."""
         body = base64.b64decode(request["body"])
         self.add_message(request["topic"], text=body.decode())
         return {"topic": request["topic"], "bytes": len(body)}
 
     def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Status and clients."""
+        """Return status and clients."""
         return {"at": int(time.time() * 1000), "status": self.do_status({}), "clients": self.clients}
 
     def snapshot(self) -> Snapshot:
-        """The same, as the broker's process has it."""
+        """Return the snapshot as the broker's process decodes it."""
         return msgspec.json.decode(msgspec.json.encode(self.do_snapshot({})), type=Snapshot)
 
     def do_replays(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """All managed replays."""
+        """Return all managed replays."""
         return self.replays
 
     def do_replay_create(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make one."""
+        """Create a managed replay."""
         if any(one["name"] == request["name"] for one in self.replays):
             return {"error": {"code": "replay_exists", "message": "There is one.", "fix": "", "details": {}}}
         asked = {
@@ -422,8 +474,10 @@ class FakeBroker:
             for key in ("filter", "rate", "rate_max_gap", "conflation", "conflation_key")
         }
         made = {
-            **self.replays[-1], **asked, "name": request["name"], "client": request["client"], "topic": request["topic"],
-            "state": "paused" if request.get("paused") else "waiting", "progress": 0.0, "delivered_messages": 0,
+            **self.replays[-1], **asked, "name": request["name"], "client": request["client"],
+            "topic": request["topic"],
+            "state": "paused" if request.get("paused") else "waiting", "progress": 0.0,
+            "delivered_messages": 0,
             "created_at": int(time.time() * 1000), "ended_at": None, "unrecorded": False,
         }  # fmt: skip
         self.replays.insert(0, made)
@@ -437,27 +491,27 @@ class FakeBroker:
         return {"error": {"code": "unknown_replay", "message": "There is none.", "fix": "", "details": {}}}
 
     def do_replay_pause(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Pause one."""
+        """Pause a managed replay."""
         return self._steered(request, state="paused")
 
     def do_replay_resume(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Resume one."""
+        """Resume a managed replay."""
         return self._steered(request, state="running")
 
     def do_replay_rate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Re-rate one."""
+        """Change the rate of a managed replay."""
         return self._steered(request, rate=request.get("rate"), rate_max_gap=request.get("rate_max_gap"))
 
     def do_replay_cancel(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Cancel one."""
+        """Cancel a managed replay."""
         return self._steered(request, state="cancelled", ended_at=int(time.time() * 1000))
 
     def do_replay_forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Forget one; it stays in this list, so that a test may ask again."""
+        """Accept the removal of a replay, but keep it, so that a test may request it again."""
         return {"name": request["name"]}
 
     def do_client(self, request: dict[str, Any]) -> ClientEntry | dict[str, Any]:
-        """One client."""
+        """Return the entry of a client, or an error."""
         for one in self.clients:
             if one.name == request["name"]:
                 return one
@@ -471,7 +525,7 @@ class FakeBroker:
         }
 
     def do_disconnect(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Disconnect one."""
+        """Disconnect a client."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -479,7 +533,7 @@ class FakeBroker:
         return {"name": request["name"], "reason": request["reason"]}
 
     def do_pause(self, request: dict[str, Any]) -> dict[str, Any]:
-        """All subscriptions, or one."""
+        """Pause all subscriptions of a client, or one."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -490,7 +544,7 @@ class FakeBroker:
     do_resume = do_pause
 
     def do_offline(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One that is live."""
+        """Offline a live client."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -507,21 +561,25 @@ class FakeBroker:
         return {"name": found.name, "state": "offlined"}
 
     def do_forecasts(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
-        """A limit that comes nearer, and one that doesn't."""
+        """Return two forecasts: one limit comes nearer, the other does not."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
         common = {"mode": "enforce", "per_second": 0.0, "subscription": ""}
         return [
-            {**common, "rule": "amps.client_max_capacity.disk", "setting": "ClientMaxCapacity", "action": "disconnect",
-             "signal": "spool_bytes", "value": 900, "limit": 1_000, "percent": 90.0, "per_second": 10.0, "fires_in_ms": 10_000,
+            {**common, "rule": "amps.client_max_capacity.disk", "setting": "ClientMaxCapacity",
+                "action": "disconnect",
+             "signal": "spool_bytes", "value": 900, "limit": 1_000, "percent": 90.0, "per_second": 10.0,
+             "fires_in_ms": 10_000,
              "why_none": ""},
-            {**common, "rule": "qpid.depth", "setting": "depth", "action": "disconnect", "signal": "backlog_bytes", "value": 0,
-             "limit": 1_000, "percent": 0.0, "fires_in_ms": None, "why_none": "nothing of it is used", "subscription": "sub-1"},
+            {**common, "rule": "qpid.depth", "setting": "depth", "action": "disconnect",
+                "signal": "backlog_bytes", "value": 0,
+             "limit": 1_000, "percent": 0.0, "fires_in_ms": None, "why_none": "nothing of it is used",
+             "subscription": "sub-1"},
         ]  # fmt: skip
 
     def do_effective(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
-        """Two settings of the client, and one of its subscription."""
+        """Return two effective settings of the client and one of its subscription."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -548,25 +606,25 @@ class FakeBroker:
         self.clients[self.clients.index(before)] = after
 
     def do_group(self, request: dict[str, Any]) -> dict[str, Any]:
-        """None unless a test gives it one."""
+        """Return the group that the test has set, or None."""
         if self.group is None:
             message = "This broker isn't in a group."
             return {"error": {"code": "no_group", "message": message, "fix": "", "details": {}}}
         return msgspec.to_builtins(self.group)
 
     def do_links(self, request: dict[str, Any]) -> dict[str, Any]:
-        """None unless a test gives it some."""
+        """Return the links that the test has set, or None."""
         return {"links": msgspec.to_builtins(self.links)}
 
     do_downgrade_member = do_upgrade_member = do_forget_member = do_group
     do_downgrade_link = do_upgrade_link = do_links
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Two, one of them of a client that is away."""
+        """Return two durable subscriptions; the client of one is disconnected."""
         return self.durables
 
     def do_durable_delete(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete one."""
+        """Delete a durable subscription."""
         key = (request["client"], request["name"])
         kept = [one for one in self.durables if (one["client"], one["name"]) != key]
         if len(kept) == len(self.durables):
@@ -576,7 +634,7 @@ class FakeBroker:
         return {"client": key[0], "name": key[1]}
 
     def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take up a revision."""
+        """Put a policy revision in force."""
         staged = request.get("staged")
         if self.kept is not None and not request.get("decided"):
             raise set_back_error(self.revision, request["policy"]["revision"])
@@ -590,7 +648,10 @@ class FakeBroker:
         return {"policy": policy, "staged": staged, "is_set_back": self.kept is not None}
 
     def do_preview(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A policy that would have the capacity of the slowest reached; a staged one where there is one."""
+        """Return a preview in which the slowest client reaches its capacity.
+
+        A staged revision is previewed if there is one.
+        """
         policy = (request.get("staged") or request)["policy"]
         capacity = policy["client_policy"]["client_max_capacity"]
         change = {
@@ -650,16 +711,19 @@ class FakeBroker:
         ):
             first = 1 + number * 280_000
             made.append({
-                "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}", "path": str(self.path.parent / str(first)), "state": state,
-                "compressed": packed, "first_sequence": first, "last_sequence": first + 279_999, "records": 280_000,
-                "first_at": now - (9 - 2 * number) * day, "last_at": now - (7 - 2 * number) * day if number < 4 else now,
+                "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}",
+                "path": str(self.path.parent / str(first)), "state": state,
+                "compressed": packed, "first_sequence": first, "last_sequence": first + 279_999,
+                "records": 280_000,
+                "first_at": now - (9 - 2 * number) * day,
+                "last_at": now - (7 - 2 * number) * day if number < 4 else now,
                 "bytes": 31_000_000 if packed else 134_217_728,
                 "pinned_by": ["replay of lake-loader", "spool of board-jfk"] if number == 3 else [],
             })  # fmt: skip
         return made
 
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The sealed segment that nothing needs is chosen."""
+        """Return a plan that chooses the sealed segment that no reader needs."""
         segments = self.do_journals({})
         return {
             "action": request["action"],

@@ -1,4 +1,4 @@
-"""A frame reader for who holds the bytes already, as a socket's reader gives them."""
+"""A frame reader for bytes that are already in memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from broker_core.protocols.native import NativeFrame, NativeFrameReader
 
 
 class FedReader(NativeFrameReader):
-    """Given bytes as they come."""
+    """A frame reader that is fed with bytes."""
 
     def feed(self, data: bytes) -> list[NativeFrame]:
-        """The frames that are whole with these bytes. A broken stream raises when no frame came before."""
+        """Return the frames that are complete with these bytes.
+
+        A broken stream raises only if no frame came before the error.
+        """
         frames: list[NativeFrame] = []
         while data:
             room = self.get_buffer()

@@ -1,4 +1,7 @@
-"""Loads over the members of a group, and the judge of what they saw: history, and journals that must be the same."""
+"""Publishers and readers over the members of a group, and the check of their history.
+
+The history must have no fault, and the members' journals must be equal.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,31 @@ from functools import partial
 from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.journal.journal import Journal
 from tests.support.brokers import until
-from tests.support.groups import MemberProcess, content_of
-from tests.torture.history import Fault, History, Kind, Reader, Record, check
+from tests.support.groups import MemberProcess, hash_log
+from tests.torture.history import FaultKind, History, HistoryFault, ReaderHistory, Record, check
 
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2, first_connect_timeout=120)
 PATIENCE_S = 150
 """Elections wait for silence, and on a busy machine for each other."""
 HOLD_MS = 2_000
-"""Less than an election takes: what waits is refused then, comes back, and must be there once."""
+"""Shorter than an election: waiting publishes are then refused and repeated, and must be stored once."""
 
 
-class Load:
-    """A publisher and a subscriber of the client library, with all members as their addresses."""
+class MemberLoad:
+    """A publisher and a subscriber of the client library, with all members as addresses."""
 
     def __init__(self, addresses: Sequence[str], name: str, *, durable: bool = False) -> None:
         self.name = name
         self._addresses = list(addresses)
         self.published = self.durable = 0
-        self.reader = Reader(f"{name}-reader")
-        self.kept = Reader(f"{name}-kept")
-        """One whose place the group keeps: it may begin again where it was, but lacks nothing."""
-        self.readers = [self.reader] + [self.kept] * durable
+        self.reader = ReaderHistory(f"{name}-reader")
+        self.durable_reader = ReaderHistory(f"{name}-kept")
+        """Reader with a durable position: it may restart at that position, but misses nothing."""
+        self.readers = [self.reader] + [self.durable_reader] * durable
         self._stop = asyncio.Event()
         self._tasks = [asyncio.create_task(self._publish()), asyncio.create_task(self._read())]
         if durable:
-            self._tasks.append(asyncio.create_task(self._read_kept()))
+            self._tasks.append(asyncio.create_task(self._read_durable()))
 
     async def _publish(self) -> None:
         async with AsyncClient(self._addresses, self.name, reconnect=QUICK) as client:
@@ -54,30 +57,30 @@ class Load:
                     Record(int(message.bookmark.split("|")[1]), message.data["by"], message.data["n"])
                 )
 
-    async def _read_kept(self) -> None:
+    async def _read_durable(self) -> None:
         addresses = self._addresses[-1:] + self._addresses[:-1]
-        async with AsyncClient(addresses, self.kept.name, reconnect=QUICK) as client:
+        async with AsyncClient(addresses, self.durable_reader.name, reconnect=QUICK) as client:
             async for message in await client.subscribe("t", bookmark=EPOCH, durable="d"):
-                self.kept.back = client.connections - 1
-                self.kept.records.append(
+                self.durable_reader.back = client.connections - 1
+                self.durable_reader.records.append(
                     Record(int(message.bookmark.split("|")[1]), message.data["by"], message.data["n"])
                 )
 
-    async def goes_on(self, number: int = 100) -> None:
-        """Wait until so many more are durable."""
+    async def wait_progress(self, number: int = 100) -> None:
+        """Wait until `number` more records are durable."""
         wanted = self.durable + number
         await until(lambda: self.durable >= wanted or self._tasks[0].done(), PATIENCE_S)
         assert not self._tasks[0].done(), self._tasks[0].exception()
 
-    async def end(self) -> None:
-        """Publish no more, and read what there is."""
+    async def finish(self) -> None:
+        """Stop publishing, and read all records."""
         self._stop.set()
         async with asyncio.timeout(PATIENCE_S):
             await self._tasks[0]
         for reader in self.readers:
             await until(partial(self._has_all, reader), PATIENCE_S)
 
-    def _has_all(self, reader: Reader) -> bool:
+    def _has_all(self, reader: ReaderHistory) -> bool:
         return any(one[1:3] == (self.name, self.published) for one in reversed(reader.records))
 
     async def close(self) -> None:
@@ -86,38 +89,38 @@ class Load:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class Group:
-    """Members as processes, and loads that move from one to the other."""
+class LoadedGroup:
+    """Members as processes, and loads that fail over between them."""
 
     def __init__(self, members: list[MemberProcess]) -> None:
         self.members = members
-        self.loads: list[Load] = []
-        self.last: History | None = None
-        """What was judged."""
+        self.loads: list[MemberLoad] = []
+        self.last_history: History | None = None
+        """The history that was checked."""
 
-    def load(self, *, durable: bool = False) -> None:
-        """A load for each member, which begins there."""
+    def start_loads(self, *, durable: bool = False) -> None:
+        """Start one load for each member, which connects to that member first."""
         addresses = [one.address for one in self.members]
         self.loads = [
-            Load(addresses[number:] + addresses[:number], f"p{number}", durable=durable)
+            MemberLoad(addresses[number:] + addresses[:number], f"p{number}", durable=durable)
             for number in range(len(addresses))
         ]
 
-    async def goes_on(self) -> None:
-        """Every publisher gets on, wherever it is by now."""
-        await asyncio.gather(*(one.goes_on() for one in self.loads))
+    async def wait_progress(self) -> None:
+        """Wait until every publisher has made progress, at any member."""
+        await asyncio.gather(*(one.wait_progress() for one in self.loads))
 
     def kill(self) -> None:
         for one in self.members:
             one.kill()
 
-    async def judge(self) -> list[Fault]:
-        """End the loads and the members, and hold everything that was said against every journal."""
-        await asyncio.gather(*(one.end() for one in self.loads))
+    async def check_history(self) -> list[HistoryFault]:
+        """Finish the loads, end the members, and check the history against every journal."""
+        await asyncio.gather(*(one.finish() for one in self.loads))
         readers = [reader for one in self.loads for reader in one.readers]
         wanted = max(reader.records[-1].sequence for reader in readers)
         for reader in readers:
-            await until(partial(_has_come_to, reader, wanted), PATIENCE_S)
+            await until(partial(_has_reached, reader, wanted), PATIENCE_S)
         for member in self.members:
             # Whoever is answered has applied what any member has acknowledged.
             async with AsyncClient(member.address, "last") as client:
@@ -126,43 +129,48 @@ class Group:
                     await anext(aiter(subscription))
         self.kill()
         # They were killed one after another, and who lived longer has told of those who left.
-        common = min(self._ends())
+        common = min(self._last_sequences())
         assert common >= wanted
-        contents, found = set(), list[Fault]()
+        contents, found = set(), list[HistoryFault]()
         for member in self.members:
-            journal = member.opened()
+            journal = member.open_journal()
             try:
-                contents.add(content_of(journal, common))
+                contents.add(hash_log(journal, common))
                 history = History(
                     published={one.name: one.published for one in self.loads},
                     acknowledged={one.name: one.durable for one in self.loads},
                     readers=readers,
-                    log=records_of(journal),
+                    log=load_records(journal),
                 )
             finally:
                 journal.close()
-            self.last = history
+            self.last_history = history
             found += check(history)
         if len(contents) > 1:
-            found.append(Fault(Kind.UNEXPLAINED, f"the members' journals differ: {sorted(contents)}"))
+            found.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"the members' journals differ: {sorted(contents)}")
+            )
         return found
 
-    def _ends(self) -> list[int]:
-        """The last record of each member's journal."""
+    def _last_sequences(self) -> list[int]:
+        """Return the last sequence of each member's journal."""
         ends = []
         for member in self.members:
-            journal = member.opened()
+            journal = member.open_journal()
             ends.append(journal.next_sequence - 1)
             journal.close()
         return ends
 
 
-def _has_come_to(reader: Reader, sequence: int) -> bool:
+def _has_reached(reader: ReaderHistory, sequence: int) -> bool:
     return reader.records[-1].sequence >= sequence
 
 
-def records_of(journal: Journal) -> list[Record]:
-    """What the publishers of this file have there; the broker's own records tell of clients that came and went."""
+def load_records(journal: Journal) -> list[Record]:
+    """Return the test's records of a journal.
+
+    The broker's own records about clients are left out.
+    """
     found: list[Record] = []
     at, last = 1, journal.next_sequence - 1
     while batches := journal.read(at, 1 << 20, last):

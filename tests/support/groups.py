@@ -1,4 +1,4 @@
-"""Members of a group inside a test: real brokers with real journals, at real engines."""
+"""Members of a group inside a test: real brokers with real journals and real NATS servers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from broker_core.group.member import GroupMember, KnownGroup
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.files import FileSystem
 from broker_core.journal.journal import Journal
+from tests.support.acknowledgement_checker import AcknowledgementChecker
 from tests.support.brokers import address_of, no_websocket, tcp_policy
-from tests.support.law import Law
 
 GROUP = "group"
 SERVER = multiprocessing.get_context("forkserver")
@@ -37,18 +37,21 @@ SERVER.set_forkserver_preload([__name__])
 
 
 def group_policy(port: int = 0, **instance: Any) -> PolicyDocument:
-    """TCP alone, on a free port if none is given, with these settings of the instance."""
+    """Return a policy with TCP alone; `instance` are settings of the instance.
+
+    Port 0 is a free port.
+    """
     policy = tcp_policy()
     transports = tuple(replace(one, port=port) for one in policy.transports)
     return replace(policy, instance=replace(policy.instance, name=GROUP, **instance), transports=transports)
 
 
-class Running:
+class RunningMember:
     """A member that runs in this process."""
 
     def __init__(self, broker: Broker, member: GroupMember) -> None:
         self.broker, self.member = broker, member
-        self.law = Law(broker)
+        self.acknowledgements = AcknowledgementChecker(broker)
         self.errors: list[str] = []
         broker.on_broken = lambda error: self.errors.append(error.code)
 
@@ -64,7 +67,7 @@ class Running:
     def state(self) -> str:
         return self.member.status().state
 
-    def takes_part(self) -> bool:
+    def is_taking_part(self) -> bool:
         return self.state == "taking part"
 
     async def stop(self) -> None:
@@ -84,8 +87,11 @@ async def start_member(
     ca: str = "",
     known_group: KnownGroup | None = None,
     **instance: Any,
-) -> Running:
-    """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
+) -> RunningMember:
+    """Start a member in `home`/`name`, as `manage.py runbroker` does.
+
+    `instance` are settings of the policy's instance.
+    """
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
     member = GroupMember(settings, JetStreamLog(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
@@ -93,7 +99,7 @@ async def start_member(
     known = await member.identity(paths.journal, paths.archive, known_group)
     policy = group_policy(port, **instance)
     broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
-    running = Running(broker, member)
+    running = RunningMember(broker, member)
     await broker.start()
     return running
 
@@ -107,9 +113,12 @@ async def running_members(
     link_secrets: Path | None = None,
     ca: str = "",
     **instance: Any,
-) -> AsyncIterator[list[Running]]:
-    """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
-    members: list[Running] = []
+) -> AsyncIterator[list[RunningMember]]:
+    """Run members until the block ends.
+
+    At the end no record may have been acknowledged too early, and no log broken.
+    """
+    members: list[RunningMember] = []
     try:
         for name in names:
             members.append(
@@ -122,13 +131,13 @@ async def running_members(
         for one in members:
             await one.stop()
     for one in members:
-        assert one.law.broken == []
+        assert one.acknowledgements.violations == []
         assert one.errors == []
 
 
 @asynccontextmanager
-async def opened_alone(home: Path) -> AsyncIterator[str]:
-    """A broker of the same instance without a group; its address."""
+async def standalone_broker(home: Path) -> AsyncIterator[str]:
+    """Run a broker of the same instance without a group; yield its address."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as place:
         paths = replace(BrokerPaths.in_home(home, GROUP), control=Path(place) / "control.sock")
         broker = Broker(group_policy(), paths, no_websocket)
@@ -140,7 +149,7 @@ async def opened_alone(home: Path) -> AsyncIterator[str]:
 
 
 class MemberProcess:
-    """A member as a process of its own, to be killed and started again at the same address."""
+    """A member in its own process, which can be killed and restarted at the same address."""
 
     def __init__(
         self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, **instance: Any
@@ -173,14 +182,14 @@ class MemberProcess:
         self._process.start()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: it holds its connections and says nothing."""
+        """Stop the process with SIGSTOP: connections stay open, nothing is sent."""
         if self._process is not None and self._process.pid is not None:
             os.kill(self._process.pid, signal.SIGSTOP)
 
@@ -189,24 +198,24 @@ class MemberProcess:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def set_clock(self, ahead_ns: int) -> None:
-        """Its machine's clock, from now on, whether it runs or not."""
+        """Set how far the machine's clock is ahead, whether the process runs or not."""
         with self._clock.open("r+b" if self._clock.exists() else "wb") as clock:
             clock.write(ahead_ns.to_bytes(8, "little", signed=True))
 
     @property
-    def ended_with(self) -> int | None:
-        """The exit code of one that ended by itself."""
+    def exit_code(self) -> int | None:
+        """Exit code of a process that ended without being killed."""
         return None if self._process is None else self._process.exitcode
 
-    def opened(self) -> Journal:
-        """Its journal, while no process has it."""
+    def open_journal(self) -> Journal:
+        """Open the member's journal while no process has it open."""
         assert self._process is None
         paths = BrokerPaths.in_home(self._home / self._name, GROUP)
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 
-class SetClock(SystemClock):
-    """A machine's clock that somebody sets: how far it is ahead stands in a file."""
+class ShiftedClock(SystemClock):
+    """A system clock shifted by an offset that is read from a file."""
 
     def __init__(self, file: Path) -> None:
         with file.open("rb") as opened:
@@ -228,7 +237,7 @@ def _run(
     log = os.open(home / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    clock: Any = lambda: SetClock(clock_file)  # noqa: E731
+    clock: Any = lambda: ShiftedClock(clock_file)  # noqa: E731
     composition.SystemClock = clock  # type: ignore[misc]
     uvloop.run(_serve(home, name, engines, hold_ms, port, instance))
 
@@ -240,8 +249,8 @@ async def _serve(
     await asyncio.Event().wait()
 
 
-def content_of(journal: Journal, upto: int | None = None) -> tuple[int, str]:
-    """Records of a log, all of them or up to the end of one of its batches, and a hash of these batches as they stand there."""
+def hash_log(journal: Journal, upto: int | None = None) -> tuple[int, str]:
+    """Return the last sequence and a hash of the log's batches, optionally up to the end of a batch."""
     found, at, last = sha256(), journal.first_sequence, journal.next_sequence - 1 if upto is None else upto
     while batches := journal.read(at, 1 << 20, last):
         for batch in batches:

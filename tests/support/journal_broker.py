@@ -31,7 +31,7 @@ class JournalBroker(FakeBroker):
         self.journal.close()
 
     def fill(self, segments: int) -> None:
-        """Write until that many segments are sealed."""
+        """Write until `segments` segments are sealed."""
         while sum(one.state != "current" for one in self.journal.segments()) < segments:
             raw = build_single_topic_batch("publisher", "orders", [b'{"price": 100}' * 100] * 100)
             first = self.journal.next_sequence
@@ -46,7 +46,7 @@ class JournalBroker(FakeBroker):
             self.journal.sync()
 
     def records(self) -> int:
-        """Records that a replay from the beginning gets."""
+        """Return the number of records that a replay from the beginning delivers."""
         total, at, last = 0, self.journal.first_sequence, self.journal.next_sequence - 1
         while batches := self.journal.read(at, 4 * SEGMENT, last):
             total += sum(batch.count for batch in batches)
@@ -54,7 +54,7 @@ class JournalBroker(FakeBroker):
         return total
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """As a broker answers, with the journal's own errors."""
+        """Return the reply to a request, with the journal's own errors."""
         try:
             return super().answer(line)
         except SluiceError as problem:

@@ -1,6 +1,6 @@
-"""Clients that are killed: programs as an application would write them, each in a process of its own.
+"""Client programs that tests kill, each in a process of its own.
 
-`Forker` starts them from a process that has imported everything, so that a hundred of them start in the time of one.
+`Forker` starts them from a process that has imported everything, so that a hundred start in the time of one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 TOPIC = "numbers"
 
 
-async def with_its_result(address: str, path: str) -> None:
-    """Keeps each batch's numbers and the bookmark after it in one transaction."""
+async def store_bookmark_with_result(address: str, path: str) -> None:
+    """Store each batch's numbers and the bookmark after it in one transaction."""
     database = sqlite3.connect(path, isolation_level=None)
     database.execute(
         "CREATE TABLE IF NOT EXISTS result (row INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)"
@@ -50,8 +50,8 @@ async def with_its_result(address: str, path: str) -> None:
             database.execute("COMMIT")
 
 
-async def with_a_store(address: str, path: str) -> None:
-    """Writes each number to a file, and says that it is done."""
+async def store_bookmark_separately(address: str, path: str) -> None:
+    """Write each number to a file, then mark the message as processed in a bookmark store."""
     bookmark_store.COMPACT_AT = 4_096  # so that it is also killed while the store is written anew
     results = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     store = FileBookmarkStore(path + ".marks")
@@ -62,8 +62,8 @@ async def with_a_store(address: str, path: str) -> None:
             subscription.done(message)
 
 
-async def publishes(address: str, path: str) -> None:
-    """Publishes 1, 2, 3, …; what was taken is in the store, so its last sequence is the last number."""
+async def publish_numbers(address: str, path: str) -> None:
+    """Publish 1, 2, 3, … with a publish store, whose last sequence is the last number."""
     store = FilePublishStore(path)
     async with AsyncClient(address, "publisher", publish_store=store) as client:
         number = store.last_sequence
@@ -75,7 +75,8 @@ async def publishes(address: str, path: str) -> None:
 
 
 PROGRAMS: dict[str, Callable[[str, str], Coroutine[Any, Any, None]]] = {
-    program.__name__: program for program in (with_its_result, with_a_store, publishes)
+    program.__name__: program
+    for program in (store_bookmark_with_result, store_bookmark_separately, publish_numbers)
 }
 
 
@@ -100,9 +101,10 @@ class Forker:
         self._running = int(self._process.stdout.readline())
 
     async def kill(self) -> None:
-        """End the program without a word; ProcessLookupError when it ended by itself.
+        """Kill the program and wait for its end.
 
-        Returns when it is gone: so long it holds its files, and a supervisor wouldn't start the next one.
+        Until then it has its files open, and a supervisor would not start the next one. Raises:
+        ProcessLookupError if the program ended before.
         """
         pid, self._running = self._running, 0
         os.kill(pid, signal.SIGKILL)
@@ -112,7 +114,7 @@ class Forker:
                 await asyncio.sleep(0.001)
 
     def close(self) -> None:
-        """Nothing it started is left."""
+        """Stop the forker and the program that it runs."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)

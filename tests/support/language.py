@@ -1,4 +1,6 @@
-"""Counts of names, docstrings and lines that a newcomer cannot read, for the ratchet in tests/architecture."""
+"""Counts of names, docstrings and lines that a newcomer cannot read, for the ratchet in
+tests/architecture.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ WIDTH: Final = 110
 """Columns of a line of Python or of a template."""
 
 _NAMES: Final = (
-    "told asked who whom way ways deed deeds talk look looks left out other others like among earlier wouldbe seen "
-    "said given gone held kept taken passed underway standing door anteroom guest chores roll place places happened "
-    "part parts piece kind stretch turn turns use half near far outlet outcome doings owner keeps waits settles "
-    "publishes follows serves scene leaves lump lumps farewell trail succession found mark marks known judged ruled "
-    "waiting reading telling asking answering"
+    "told asked who whom way ways deed deeds talk look looks left out other others like among "
+    "earlier wouldbe seen said given gone held kept taken passed underway standing door anteroom "
+    "guest chores roll place places happened part parts piece kind stretch turn turns use half near "
+    "far outlet outcome doings owner keeps waits settles publishes follows serves scene leaves lump "
+    "lumps farewell trail succession found mark marks known judged ruled waiting reading telling "
+    "asking answering"
 )
 VAGUE_NAMES: Final = frozenset(_NAMES.split())
 VAGUE_MODULES: Final = VAGUE_NAMES | {
@@ -36,14 +39,14 @@ VAGUE_MODULES: Final = VAGUE_NAMES | {
     "swaps",
 }
 _FUNCTIONS: Final = (
-    "over begun taken told gone went went_live went_back done_with kept held said seen looked left passed given tell "
-    "look not_stored stands goes rests"
+    "over begun taken told gone went went_live went_back done_with kept held said seen looked left "
+    "passed given tell look not_stored stands goes rests"
 )
 VAGUE_FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
 RIDDLE: Final = re.compile(
-    r"(It |It's |The same|All that|All of |What |Who |Whom |Whoever |Whose |Of |Those |That |So |As |Where |From when|"
-    r"Up to |By what|One'?s? |One [a-z]+'s[.,]|An? [a-z]+'s[.,]|Nothing|Everything|Anything|Nobody|Somebody|Is it|"
-    r"Left |Not )"
+    r"(It |It's |The same|All that|All of |What |Who |Whom |Whoever |Whose |Of |Those |That |So |As |Where |"
+    r"From when|Up to |By what|One'?s? |One [a-z]+'s[.,]|An? [a-z]+'s[.,]|Nothing|Everything|Anything|Nobody|"
+    r"Somebody|Is it|Left |Not )"
 )
 """Openings of a docstring that cannot be understood without the code below it."""
 
@@ -51,7 +54,7 @@ WORD: Final = re.compile(r"[A-Za-z][\w'-]*")
 
 
 class Module(NamedTuple):
-    """One Python file: its path from the root, its text and its syntax tree."""
+    """A Python file with its path from the root, its text and its syntax tree."""
 
     path: str
     text: str

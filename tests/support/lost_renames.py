@@ -1,4 +1,7 @@
-"""A disk whose power goes at a call, and that forgets the renames whose directory hadn't been synced by then."""
+"""A file system that loses power at a chosen call, and with it the renames that were not synced.
+
+A rename is durable only after its directory was synced.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from broker_core.journal.files import FileSystem
 
 
 class LostRenames(FileSystem):
-    """From call number `power_goes_at` on nothing is done. `power_on` leaves the names as they may be found then: POSIX promises a
-    rename for certain only when the directory was synced. What was written to files stays, torn or not: other tests take that."""
+    """A file system without effect from call number `power_goes_at` on.
+
+    `power_on` leaves file names as they may be found after a power loss: POSIX guarantees a rename only after
+    a sync of the directory. Bytes written to files stay, torn or not; other tests check those.
+    """
 
     def __init__(self, beside: Path) -> None:
         self._beside = beside
-        """Where what a rename replaced is kept, in case it comes back."""
+        """Directory for replaced files, in case a rename is undone."""
         self._unsynced: list[tuple[Path, Path, Path | None]] = []
         self.calls = 0
         self.power_goes_at = 0
@@ -29,7 +35,7 @@ class LostRenames(FileSystem):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def power_on(self) -> int:
-        """How many renames were lost."""
+        """Undo the renames that were not synced; return their number."""
         lost = len(self._unsynced)
         while self._unsynced:
             source, target, replaced = self._unsynced.pop()

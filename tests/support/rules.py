@@ -12,7 +12,7 @@ from tests.support.brokers import tcp_policy
 def policy_with(
     *rules: dict[str, Any], revision: int = 1, pool: dict[str, Any] | None = None, **presets: Any
 ) -> PolicyDocument:
-    """The usual test policy with custom rules and presets, read and checked as a saved one is."""
+    """Return the usual test policy with custom rules and presets, parsed and checked like a saved one."""
     document = replace(tcp_policy(**(pool or {})), revision=revision).to_dict()
     document["rules"] = [{"mode": "enforce", **rule} for rule in rules]
     document.update(presets)
@@ -22,7 +22,7 @@ def policy_with(
 def rule(
     action: str, limit: int = 10, *, signal: str = "backlog_messages", topic: str = "t", **more: Any
 ) -> dict[str, Any]:
-    """A rule for the subscriptions to a topic, with one rung."""
+    """Return settings of a rule with one rung, for subscriptions to a topic."""
     rung = {
         "action": action,
         **{key: more.pop(key) for key in ("for_ms", "after_ms", "at_percent") if key in more},

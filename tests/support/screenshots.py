@@ -1,10 +1,11 @@
-"""Every page at three widths in both themes, as pictures to look at: `make screenshots`.
+"""Take pictures of every page at three widths in both themes: `make screenshots`.
 
     python -m tests.support.screenshots [DIRECTORY] [PATH…] [--address URL --operator NAME | --machines]
 
-The console is the one of the browser tests, with seeded history before a fake broker; then that of the pages on several machines, before a
-group of which a member is away (machines-…png), and with --machines that one alone. With --address one that runs, and its
-operator's password is read from SLUICE_PASSWORD. Ends with 1 when a page scrolls sideways, or is taller than ten screens of a telephone.
+First the console of the browser tests, with seeded history before a fake broker. Then the pages on several
+machines, before a group with one disconnected member (machines-…png); with --machines these alone. With
+--address a running console; its operator's password is read from SLUICE_PASSWORD. The exit code is 1 if a
+page scrolls sideways, or is taller than ten screens of a telephone.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from tests.support.consoles import ROOT, await_port, free_port
 
 SIZES = {1440: 900, 1024: 768, 400: 800}
 """Heights of the window by its width."""
-MOST_SCREENS = 10
+MAX_SCREENS = 10
 AWAY = ("away b", "downgraded c", "refused c", "cut off")
-"""What has happened to those machines (tests/support/machines.py)."""
+"""Scenes of these pictures (tests/support/machines.py)."""
 MORE_PAGES = (
     *FURTHER,
     "/policies/drafts/1/",
@@ -50,13 +51,15 @@ MORE_PAGES = (
 )
 """Pages which the tests of every page reach in other ways; the draft is made first."""
 OTHERS = {"login": "", "login-second-factor": WITH_APP, "refused": "viewer"}
-"""Pictures that aren't the operator's, but a stranger's or another person's, whose password alone is given."""
+"""Pictures that aren't the operator's, but a stranger's or another person's, whose password alone is
+given.
+"""
 SETTLES_MS = 700
-"""What moves (the feed's first snapshot, plots) is in place after it."""
+"""Delay after which moving parts (the feed's first snapshot, plots) are in place."""
 
 
 def main() -> int:
-    """Take them all; what is wrong is printed."""
+    """Take all pictures and print the problems found."""
     asked = _asked()
     asked.directory.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
@@ -72,7 +75,7 @@ def main() -> int:
 
 
 def _all(address: str, asked: argparse.Namespace) -> list[str]:
-    """Of one console, in each width and theme."""
+    """Take pictures of one console in each width and theme; return the problems found."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         return [
@@ -97,7 +100,8 @@ def _asked() -> argparse.Namespace:
         "paths", nargs="*", metavar="path", help="a page, such as /clients/ (default: every page)"
     )
     parser.add_argument(
-        "--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="of the window, in pixels (default: all)"
+        "--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES),
+        help="of the window, in pixels (default: all)"
     )  # fmt: skip
     parser.add_argument("--address", help="a console that runs, such as http://127.0.0.1:8000")
     parser.add_argument("--machines", action="store_true", help="a console over several machines alone")
@@ -109,7 +113,7 @@ def _asked() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _console(address: str | None, kind: str = "settled", scenes: tuple[str, ...] = ()) -> Iterator[str]:
-    """The address of the one that runs, or of one made for this, where that has happened."""
+    """Yield the address of the running console, or of one started for this, after the scenes."""
     if address is not None:
         yield address
         return
@@ -163,19 +167,21 @@ def _take(
         )
         if wide > width:
             wrong.append(f"{path} at {width}: {wide} wide")
-        if width == min(SIZES) and tall > MOST_SCREENS * height:
+        if width == min(SIZES) and tall > MAX_SCREENS * height:
             wrong.append(f"{path} at {width}: {tall / height:.1f} screens tall")
     context.close()
     return wrong
 
 
 def _name(path: str) -> str:
-    """What its picture is called."""
+    """Return the file name of a page's picture."""
     return "-".join(re.findall(r"[a-z0-9]+", path)) or "overview"
 
 
 def _every(page: Page) -> dict[str, str]:
-    """Name and path of every page, those with made-up addresses among them; the login last, which ends the session."""
+    """Return name and path of every page, including made-up addresses; the login is last because it ends the
+    session.
+    """
     every = {_name(path): path for path in (*PAGES, *MORE_PAGES)}
     page.goto("/pipeline/")
     for link in page.locator("main table a[href^='/pipeline/']").all():

@@ -1,4 +1,4 @@
-"""What a console has gathered by mid-morning, for its tests: samples, decisions, revisions, runs of every state."""
+"""Data that a console has by mid-morning: samples, decisions, revisions, and runs of every state."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OPERATOR = Actor(ActorKind.PERSON, "maria")
 
 
 def seed_history(instance_name: str = "sluice-1") -> Instance:
-    """Everything below."""
+    """Create all seed data below."""
     instance = policies.ensure_instance(instance_name)
     seed_revisions()
     seed_samples(instance)
-    seed_those_that_keep_up(instance)
-    seed_places(instance)
+    seed_healthy_clients(instance)
+    seed_pool_samples(instance)
     seed_decisions(instance)
     seed_runs(instance)
     seed_hours(instance)
@@ -35,7 +35,7 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
 
 
 def seed_revisions() -> None:
-    """Three revisions by a person; the broker that isn't there yet takes them up when it comes."""
+    """Create three policy revisions by a person; the broker applies them when it connects."""
     policies.change_instance_policy(
         OPERATOR,
         {"client_policy": {"client_message_age_limit_ms": 600_000}},
@@ -58,7 +58,7 @@ def seed_revisions() -> None:
 
 
 def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) -> None:
-    """A client that fell behind twice."""
+    """Create samples of a client that fell behind twice."""
     now = timezone.now().replace(microsecond=0)
     start = now - timedelta(hours=hours)
     rows = []
@@ -89,8 +89,11 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
-    """The other clients, each minute: mostly at once, at times some seconds late, and one that was offlined for a while."""
+def seed_healthy_clients(instance: Instance, hours: int = 3) -> None:
+    """Create a sample a minute for the other clients.
+
+    Most keep up, some lag by seconds, and one was offlined for a while.
+    """
     now = timezone.now().replace(microsecond=0)
     names = [
         f"carrier-{of}"
@@ -117,8 +120,11 @@ def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
     ClientSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 
-def seed_places(instance: Instance, hours: int = 6) -> None:
-    """The instance and its pool, each ten seconds. The pool fills since half an hour, now slower, now faster."""
+def seed_pool_samples(instance: Instance, hours: int = 6) -> None:
+    """Create samples of the instance and its pool, every ten seconds.
+
+    The pool has been filling for half an hour, at a varying rate.
+    """
     now = timezone.now().replace(microsecond=0)
     rows = []
     for number in range(6, hours * 360):
@@ -171,31 +177,41 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
 
 
 def seed_decisions(instance: Instance) -> None:
-    """One of each kind that matters."""
+    """Create one decision of each important type."""
     now = timezone.now()
     made: tuple[dict[str, Any], ...] = (
         {
-            "minutes": 2, "client": "board-jfk", "action": "offline", "reason": "slow_client_memory_capacity", "rule": "amps.client_max_capacity",
-            "signal": "outbound_bytes", "observed": 1_033_895_936, "limit": 1_030_792_151, "unit": "bytes", "kept": 184_220, "lost": 0,
+            "minutes": 2, "client": "board-jfk", "action": "offline", "reason": "slow_client_memory_capacity",
+            "rule": "amps.client_max_capacity",
+            "signal": "outbound_bytes", "observed": 1_033_895_936, "limit": 1_030_792_151, "unit": "bytes",
+            "kept": 184_220, "lost": 0,
             "chosen_over": None, "resume_bookmark": "sluice-1|1152557|",
-            "sentence": "Client board-jfk was offlined: its outbox holds 986.0 MiB, over ClientMaxCapacity (983.0 MiB). "
-            "184,220 messages are kept in its spool and will be sent in order when it reads again.",
+            "sentence": "Client board-jfk was offlined: its outbox holds 986.0 MiB, "
+            "over ClientMaxCapacity (983.0 MiB). 184,220 messages are kept in its spool and will be sent "
+            "in order when it reads again.",
         },
         {
-            "minutes": 31, "client": "delay-mailer", "action": "offline", "reason": "slow_client_pool_memory", "rule": "amps.message_memory_limit",
-            "signal": "pool_memory", "observed": 2_577_661_952, "limit": 2_577_136_025, "unit": "bytes", "kept": 20_411, "lost": 0,
+            "minutes": 31, "client": "delay-mailer", "action": "offline", "reason": "slow_client_pool_memory",
+            "rule": "amps.message_memory_limit",
+            "signal": "pool_memory", "observed": 2_577_661_952, "limit": 2_577_136_025, "unit": "bytes",
+            "kept": 20_411, "lost": 0,
             "chosen_over": {"client": "carrier-ua", "used": 1_048_576}, "resume_bookmark": "sluice-1|990120|",
-            "sentence": "Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, over MessageMemoryLimit (2.4 GiB), "
-            "and it holds 812.4 MiB, more than any other client; next is carrier-ua with 1.0 MiB. "
+            "sentence": "Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, "
+            "over MessageMemoryLimit (2.4 GiB), and it holds 812.4 MiB, more than any other client; next "
+            "is carrier-ua with 1.0 MiB. "
             "20,411 messages are kept in its spool and will be sent in order when it reads again.",
         },
         {
-            "minutes": 190, "client": "old-dashboard", "action": "disconnect", "reason": "slow_client_age", "rule": "amps.client_message_age_limit",
-            "signal": "oldest_age", "observed": 600_412, "limit": 600_000, "unit": "ms", "kept": 41_002, "lost": 17, "chosen_over": None,
+            "minutes": 190, "client": "old-dashboard", "action": "disconnect", "reason": "slow_client_age",
+            "rule": "amps.client_message_age_limit",
+            "signal": "oldest_age", "observed": 600_412, "limit": 600_000, "unit": "ms", "kept": 41_002,
+            "lost": 17, "chosen_over": None,
             "resume_bookmark": "sluice-1|701220|",
-            "sentence": "Client old-dashboard was disconnected: its oldest message has been waiting for 600.4 s, over ClientMessageAgeLimit "
-            "(600.0 s). 41,002 messages are in the journal and can be replayed from sluice-1|701220|; 17 messages are lost, being of "
-            "topics that aren't journaled.",
+            "sentence": "Client old-dashboard was disconnected: its oldest message has been waiting for "
+            "600.4 s, "
+            "over ClientMessageAgeLimit (600.0 s). 41,002 messages are in the journal and can be replayed "
+            "from "
+            "sluice-1|701220|; 17 messages are lost, being of topics that aren't journaled.",
         },
     )  # fmt: skip
     for facts in made:
@@ -212,7 +228,7 @@ def seed_decisions(instance: Instance) -> None:
 
 
 def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -> None:
-    """What the pipeline's client-history job would have written of a client: most hours, some of them offlined."""
+    """Create rows of the client-history job for a client: most hours, some of them offlined."""
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     days: dict[str, list[dict[str, Any]]] = {}
     for number in range(hours):
@@ -221,7 +237,8 @@ def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -
         if number % 9 == 4:
             continue
         days.setdefault(f"day={at.date().isoformat()}", []).append({
-            "client": client, "hour": at, "samples": 360, "lag_messages_max": lag, "lag_messages_mean": lag / 2,
+            "client": client, "hour": at, "samples": 360, "lag_messages_max": lag,
+            "lag_messages_mean": lag / 2,
             "lag_bytes_max": lag * 412, "lag_ms_max": int(lag * 2.7), "offline_episodes": int(lag > 120_000),
             "offline_ms": 1_000_000 if lag > 120_000 else 0, "connects": 0, "disconnects": 0,
         })  # fmt: skip
@@ -236,25 +253,33 @@ def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -
 
 
 def seed_runs(instance: Instance) -> None:
-    """One that runs, one that succeeded, one that failed."""
+    """Create three runs: running, succeeded and failed."""
     now = timezone.now()
     ActionRun.objects.create(
-        instance=instance, kind=RunKind.COMPRESS, state=RunState.RUNNING, progress=62.5, actor="maria", actor_kind="person",
+        instance=instance, kind=RunKind.COMPRESS, state=RunState.RUNNING, progress=62.5, actor="maria",
+        actor_kind="person",
         parameters={"age": "1d", "age_s": 86_400}, step="compress sluice-1.00000000000000560001.journal",
         started_at=now - timedelta(seconds=12), heard_at=now,
-        plan={"chosen": [{"name": "sluice-1.00000000000000560001.journal"}], "skipped": [], "bytes": 134_217_728},
+        plan={"chosen": [{"name": "sluice-1.00000000000000560001.journal"}], "skipped": [],
+            "bytes": 134_217_728},
     )  # fmt: skip
     ActionRun.objects.create(
-        instance=instance, kind=RunKind.ARCHIVE, state=RunState.SUCCEEDED, progress=100, actor="weekly archive", actor_kind="schedule",
-        parameters={"age": "7d", "age_s": 604_800}, started_at=now - timedelta(hours=9), ended_at=now - timedelta(hours=9, seconds=-41),
+        instance=instance, kind=RunKind.ARCHIVE, state=RunState.SUCCEEDED, progress=100,
+        actor="weekly archive", actor_kind="schedule",
+        parameters={"age": "7d", "age_s": 604_800}, started_at=now - timedelta(hours=9),
+        ended_at=now - timedelta(hours=9, seconds=-41),
         result={"segments": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728},
         plan={"chosen": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728,
-              "skipped": [{"name": "sluice-1.00000000000001120001.journal", "why": "it is the current segment"}]},
-        log="06:30:01 archive of segments older than 7d: 1 chosen\n06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
+              "skipped": [{"name": "sluice-1.00000000000001120001.journal",
+                      "why": "it is the current segment"}]},
+        log="06:30:01 archive of segments older than 7d: 1 chosen\n"
+            "06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
     )  # fmt: skip
     ActionRun.objects.create(
         instance=instance, kind=RunKind.PIPELINE, state=RunState.FAILED, actor="maria", actor_kind="person",
-        parameters={"job": "client-history", "options": {}}, started_at=now - timedelta(hours=20), ended_at=now - timedelta(hours=20, seconds=-3),
-        error={"code": "pipeline_failed", "message": "The job ended with code 2: Java 17 isn't installed.", "fix": "Install a Java 17 runtime."},
+        parameters={"job": "client-history", "options": {}}, started_at=now - timedelta(hours=20),
+        ended_at=now - timedelta(hours=20, seconds=-3),
+        error={"code": "pipeline_failed", "message": "The job ended with code 2: Java 17 isn't installed.",
+            "fix": "Install a Java 17 runtime."},
         log="pipeline client-history starts\nJava 17 isn't installed.\n",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Clients and subscriptions as plain values, for the judge."""
+"""Clients and subscriptions as plain values, for tests of the rule evaluation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker_core.slow_clients.rules.scopes import RuleSubject
 
 @dataclass(slots=True)
 class SubscriptionSignals:
-    """See `SubscriptionView`."""
+    """A subscription's figures as plain values; a `SubscriptionView`."""
 
     id: str
     topic: str
@@ -54,7 +54,7 @@ class SubscriptionSignals:
 
 @dataclass(frozen=True, slots=True)
 class ClientSignals:
-    """One client at one moment, and its own backlog. See `ClientView` and `Backlog`."""
+    """A client's figures at one time, with its own backlog; a `ClientView` and a `Backlog`."""
 
     name: str
     transport: str
@@ -111,11 +111,11 @@ class ClientSignals:
 def evaluate(
     rules: RuleBook, clients: Iterable[ClientSignals | ClientUsage], pools: Iterable[PoolSignals], now_ns: int
 ) -> JudgeResult:
-    """What the rules of a book say about these clients now."""
-    return judge([_ruled(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
+    """Evaluate the rules of a book for these clients and pools at one time."""
+    return judge([_with_rules(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
 
 
-def _ruled(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
+def _with_rules(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
     of_client = RuleSubject(client.transport, client.user, client.name)
     narrow = []
     for one in client.subscriptions:

@@ -1,4 +1,4 @@
-"""Sites: brokers of their own as processes, links between them, and what a link says of itself."""
+"""Sites: brokers in their own processes, the links between them, and the status of a link."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.broker_process import start_broker
 from tests.support.brokers import ask, tcp_policy
 
 TOKEN = "the-links-own-secret"
-"""Of `london` at `newyork`."""
+"""Token with which `london` logs on at `newyork`."""
 
 
 def free_port() -> int:
@@ -35,8 +35,13 @@ def free_port() -> int:
         return port
 
 
-def site(name: str, port: int, *destinations: DestinationSettings, link_port: int = 0) -> PolicyDocument:
-    """A broker of its own: anybody publishes and subscribes at `port`; links come in at `link_port`, and prove who they are."""
+def site_policy(
+    name: str, port: int, *destinations: DestinationSettings, link_port: int = 0
+) -> PolicyDocument:
+    """Return the policy of a site.
+
+    Any client publishes and subscribes at `port`. Links connect to `link_port` with a token.
+    """
     policy = tcp_policy()
     transports: tuple[TransportSettings, ...] = (TransportSettings("tcp", "tcp", port),)
     access = AccessSettings()
@@ -56,11 +61,11 @@ def site(name: str, port: int, *destinations: DestinationSettings, link_port: in
     )
 
 
-def to(name: str, port: int, **options: Any) -> DestinationSettings:
+def destination_settings(name: str, port: int, **options: Any) -> DestinationSettings:
     return DestinationSettings(name, (f"tcp://127.0.0.1:{port}",), **options)
 
 
-def secrets(directory: Path, *names: str) -> Path:
+def write_link_secrets(directory: Path, *names: str) -> Path:
     path = directory / "link-secrets"
     path.write_text("".join(f"{name} {TOKEN}\n" for name in names))
     path.chmod(0o600)
@@ -68,7 +73,7 @@ def secrets(directory: Path, *names: str) -> Path:
 
 
 class Site:
-    """A broker's process, which can be killed and comes back at the same ports."""
+    """A broker process that can be killed and restarted at the same ports."""
 
     def __init__(self, home: Path, policy: PolicyDocument, link_secrets: Path | None = None) -> None:
         self._home, self._policy, self._secrets = home, policy, link_secrets
@@ -84,22 +89,22 @@ class Site:
         self._process.kill()
         await asyncio.to_thread(self._process.join)
 
-    async def killed_and_back(self) -> None:
+    async def kill_and_restart(self) -> None:
         await self.kill()
         await self.start()
 
 
-class Reader:
-    """Everything that one subscription has had: the record's bookmark and number."""
+class BookmarkedReader:
+    """A subscriber that records (bookmark, number) of every message."""
 
     def __init__(self, address: str, topic: str = "prices.>") -> None:
-        self.had: list[tuple[str | None, int]] = []
+        self.received: list[tuple[str | None, int]] = []
         self._work = asyncio.create_task(self._read(address, topic))
 
     async def _read(self, address: str, topic: str) -> None:
         async with AsyncClient(address, "reader") as client:
             async for message in await client.subscribe(topic, bookmark=EPOCH):
-                self.had.append((message.bookmark, message.data["n"]))
+                self.received.append((message.bookmark, message.data["n"]))
 
     async def close(self) -> None:
         self._work.cancel()
@@ -107,14 +112,14 @@ class Reader:
             await self._work
 
 
-async def shown(broker: Broker) -> dict[str, Any]:
-    """The one link, as the control plane sees it."""
+async def link_status(broker: Broker) -> dict[str, Any]:
+    """Return the broker's only link, as the control plane lists it."""
     found: dict[str, Any] = (await ask(broker, "links"))["links"][0]
     return found
 
 
-async def until_shown(broker: Broker, **wanted: Any) -> dict[str, Any]:
+async def wait_for_link_status(broker: Broker, **wanted: Any) -> dict[str, Any]:
     async with asyncio.timeout(60):
-        while not wanted.items() <= (found := await shown(broker)).items():
+        while not wanted.items() <= (found := await link_status(broker)).items():
             await asyncio.sleep(0.05)
     return found

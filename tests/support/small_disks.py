@@ -12,7 +12,10 @@ MIB: Final = 1024 * 1024
 
 
 class SmallDisk:
-    """A mounted file system at `place`; its image is beside it. RuntimeError with the reason where there can't be one."""
+    """A mounted file system at `place`; its image is beside it.
+
+    RuntimeError with the reason where there can't be one.
+    """
 
     def __init__(self, place: Path, mib: int = 256) -> None:
         self.place, self._image = place, place.with_suffix(".disk")
@@ -24,7 +27,7 @@ class SmallDisk:
         _run("mount", "-o", "loop", str(self._image), str(place))
 
     def fill(self) -> None:
-        """Nothing has room any more, not even one block."""
+        """Fill the disk to the last block."""
         fd = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
         try:
             for step in (MIB, 4096):
@@ -38,12 +41,12 @@ class SmallDisk:
         self._filler.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Whoever has files open there has them until they are closed."""
+        """Unmount lazily; open files stay usable until they are closed."""
         _run("umount", "-l", str(self.place))
 
 
-def why_not(home: Path) -> str:
-    """Why there can't be such disks here; "" where there can."""
+def unavailable_reason(home: Path) -> str:
+    """Return why small disks are unavailable here, or ""."""
     if os.geteuid() != 0:
         return "only root may mount a disk"
     try:

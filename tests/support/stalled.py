@@ -1,4 +1,4 @@
-"""A subscriber that stops reading: its socket is left alone until it is told to read."""
+"""A subscriber that stops reading: nobody reads its socket until the test asks for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.frames import FedReader
 
 
 class StalledSubscriber:
-    """Logged on and subscribed; from then on it reads nothing until it is asked to."""
+    """A subscriber that logs on, subscribes, and then reads only on request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -27,7 +27,8 @@ class StalledSubscriber:
         loop = asyncio.get_running_loop()
         sock = socket.socket()
         sock.setblocking(False)
-        # A small receive buffer, set before the connection, so that the kernel takes little for a stalled client.
+        # A small receive buffer, set before the connection, so that the kernel takes little for a stalled
+        # client.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
         await loop.sock_connect(sock, ("127.0.0.1", broker.statistics.transports[0]["port"]))
         made = cls(sock)
@@ -50,11 +51,11 @@ class StalledSubscriber:
         return self._frames.feed(data)
 
     async def read_numbers(self, number: int) -> list[int]:
-        """Read that many records; the numbers their bodies start with."""
+        """Read `number` records; return the numbers at the start of their bodies."""
         return [int(body[:8]) for body in await self.read_bodies(number)]
 
     async def read_bodies(self, number: int) -> list[bytes]:
-        """Read that many records; their bodies."""
+        """Read `number` records; return their bodies."""
         # With the small buffer the kernels' timers (late acknowledgements, repeats) would set the pace.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024 * 1024)
         bodies: list[bytes] = []
@@ -66,7 +67,7 @@ class StalledSubscriber:
         return bodies
 
     async def read_commands(self) -> list[dict[str, Any]]:
-        """Read to the end of the stream; the commands that came."""
+        """Read to the end of the stream; return the commands received."""
         found: list[dict[str, Any]] = []
         async with asyncio.timeout(30):
             try:

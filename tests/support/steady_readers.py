@@ -1,4 +1,7 @@
-"""Subscribers that each read their socket at a steady pace, driven by one thread: nothing of the broker's own code reads."""
+"""Subscribers that each read their socket at a steady pace, driven by one thread.
+
+No code of the broker reads.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ from contextlib import contextmanager
 
 from broker_core.protocols.native import encode_command
 
-TURN_S = 0.02
+READ_INTERVAL_S = 0.02
 SEGMENT = 1_448
-"""Of a usual network: on loopback they would be of 64 KiB."""
+"""Segment size of a usual network; on loopback it would be 64 KiB."""
 
 
 class SteadyReader:
-    """One of them: subscribed to `t` as `s`, under a name that says how it reads. `rate` 0 never reads."""
+    """A subscriber to `t` with id `s` that reads `rate` bytes per second; 0 never reads.
+
+    Its name describes how it reads.
+    """
 
     def __init__(self, port: int, rate: int, receive_buffer: int | None, reads_a_second: int = 10) -> None:
         self.rate, self._reads = rate, reads_a_second
@@ -32,8 +38,11 @@ class SteadyReader:
         self.socket.setblocking(False)
         self._since = time.monotonic()
 
-    def turn(self) -> None:
-        """Read what has fallen due. What wasn't there isn't made up for: it never reads faster than its rate."""
+    def read_due(self) -> None:
+        """Read the bytes that are due.
+
+        Missing data is not made up for later: the reader never exceeds its rate.
+        """
         now = time.monotonic()
         looks = int((now - self._since) * self._reads)
         wanted = looks * self.rate // self._reads - self.read
@@ -49,14 +58,14 @@ class SteadyReader:
 
 
 @contextmanager
-def reading(readers: Iterable[SteadyReader]) -> Iterator[list[SteadyReader]]:
-    """They read until the block ends."""
+def reading_steadily(readers: Iterable[SteadyReader]) -> Iterator[list[SteadyReader]]:
+    """Let the readers read until the block ends."""
     driven, end = list(readers), threading.Event()
 
     def drive() -> None:
-        while not end.wait(TURN_S):
+        while not end.wait(READ_INTERVAL_S):
             for one in driven:
-                one.turn()
+                one.read_due()
 
     thread = threading.Thread(target=drive)
     thread.start()

@@ -1,4 +1,4 @@
-"""A STOMP client that sends bytes and reads frames, and knows no more."""
+"""A minimal STOMP client that sends bytes and reads frames."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from broker_core.headers import unescape
 from tests.support.brokers import tcp_policy
 
 
-class Received(NamedTuple):
-    """A frame of the broker."""
+class StompFrame(NamedTuple):
+    """A frame from the broker."""
 
     command: str
     headers: dict[str, str]
@@ -35,22 +35,25 @@ def port_of(broker: Broker, name: str = "stomp") -> int:
 
 
 class StompClient:
-    """One connection."""
+    """A STOMP connection whose frames the test writes and reads."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.version = "1.2"
 
     def send(self, command: str, body: bytes = b"", **headers: object) -> None:
-        """A frame; `_` in a header's name stands for `-`. Values are sent as they are."""
+        """Send a frame; `_` in a header's name stands for `-`. Values are not escaped."""
         lines = "".join(f"{name.replace('_', '-')}:{value}\n" for name, value in headers.items())
-        self.raw(f"{command}\n{lines}\n".encode() + body + b"\0")
+        self.write(f"{command}\n{lines}\n".encode() + body + b"\0")
 
-    def raw(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def read(self, seconds: float = 30.0) -> Received:
-        """The next frame; heart-beats are passed over. EOFError when the broker has closed."""
+    async def read(self, seconds: float = 30.0) -> StompFrame:
+        """Return the next frame; heart-beats are skipped.
+
+        Raises EOFError when the broker has closed.
+        """
         async with asyncio.timeout(seconds):
             line = b"\n"
             while line == b"\n":
@@ -71,24 +74,24 @@ class StompClient:
                 else await self.reader.readexactly(int(length) + 1)
             )
             assert body[-1:] == b"\0"
-            return Received(line.decode().strip(), headers, body[:-1])
+            return StompFrame(line.decode().strip(), headers, body[:-1])
 
-    async def connect(self, version: str = "1.2", **headers: object) -> Received:
+    async def connect(self, version: str = "1.2", **headers: object) -> StompFrame:
         self.version = version
         self.send("CONNECT", accept_version=version, host="here", **headers)
         answer = await self.read()
         assert answer.command == "CONNECTED", answer
         return answer
 
-    async def asked(self, command: str, body: bytes = b"", **headers: object) -> Received:
-        """A frame with a receipt, which is waited for."""
+    async def send_with_receipt(self, command: str, body: bytes = b"", **headers: object) -> StompFrame:
+        """Send a frame with a receipt header and wait for the RECEIPT."""
         self.send(command, body, **headers, receipt="asked")
         answer = await self.read()
         assert (answer.command, answer.headers.get("receipt-id")) == ("RECEIPT", "asked"), answer
         return answer
 
-    async def error(self) -> Received:
-        """The ERROR that comes next, and behind it the end of the connection."""
+    async def read_error(self) -> StompFrame:
+        """Read the ERROR frame that comes next, and the end of the connection after it."""
         found = await self.read()
         assert found.command == "ERROR", found
         assert await asyncio.wait_for(self.reader.read(), 10) == b""
@@ -97,7 +100,7 @@ class StompClient:
 
 @asynccontextmanager
 async def stomp_client(broker: Broker, version: str = "1.2", **headers: object) -> AsyncIterator[StompClient]:
-    """A client that is connected; with version "" only its socket is."""
+    """Run a connected client until the block ends; with version "" only its socket is open."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(broker), limit=1 << 24)
     client = StompClient(reader, writer)
     try:

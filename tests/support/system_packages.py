@@ -1,7 +1,7 @@
-"""What the tests need from the system: a browser, PostgreSQL, Java, npm and nc. Installs what is missing, or says how.
+"""System packages that the tests need: a browser, PostgreSQL, Java, npm and nc.
 
-Run by `make test`. Root on a Debian gets the packages by apt; anybody else is told the command, and nothing is run.
-Needs the standard library alone.
+`make test` runs this module. Root on Debian gets missing packages by apt. Other users get the command, and
+nothing is run. It needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from postgres import find_binaries
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A Debian package, what it is for, and whether what it brings is there (from whatever source)."""
+    """A Debian package, its purpose, and whether its program is present from any source."""
 
     package: str
     purpose: str
@@ -26,7 +26,7 @@ class Need:
 
 
 def on_path(*names: str) -> Callable[[], bool]:
-    """A check that one of these programs is on the PATH."""
+    """Return a check that one of these programs is on the PATH."""
     return lambda: any(shutil.which(name) for name in names)
 
 
@@ -40,7 +40,7 @@ NEEDS = (
 
 
 def main() -> int:
-    """Install what is missing. Returns 0 when everything is there at the end."""
+    """Install missing packages; return 0 if all are present at the end."""
     missing = [need for need in NEEDS if not need.is_there()]
     if not missing:
         return 0
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def install(packages: list[str]) -> int:
-    """Install by apt without a question asked."""
+    """Install packages by apt without questions."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     steps = (
         ["apt-get", "update", "-q"],

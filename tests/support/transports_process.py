@@ -1,7 +1,8 @@
-"""A broker with both kinds of transports as a process of its own, on the loop it really runs on, with a policy of ours.
+"""A broker with both kinds of transports as a process of its own, on the loop it really runs on, with a
+policy of ours.
 
-`python -m tests.support.transports_process HOME POLICY`, where POLICY is the JSON of a document. Prints a line for
-each transport: its name and its port.
+`python -m tests.support.transports_process HOME POLICY`, where POLICY is the JSON of a document. Prints a
+line for each transport: its name and its port.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ ROOT = Path(__file__).parents[2]
 def broker_process(
     policy: PolicyDocument, frame_grace_ms: int = liveness.FRAME_GRACE_MS
 ) -> Iterator[dict[str, int]]:
-    """Run a broker; the ports of its transports by name. `frame_grace_ms` is what an unfinished frame may take."""
+    """Run a broker; yield the ports of its transports by name.
+
+    `frame_grace_ms` is the time allowed for an unfinished frame.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.transports_process", home, json.dumps(policy.to_dict())],

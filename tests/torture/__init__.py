@@ -1,1 +1,1 @@
-"""What is tried for hours rather than in each run of the tests: `make torture`. See docs/guarantees.md."""
+"""Tests that run for hours, started by `make torture`; see docs/guarantees.md."""

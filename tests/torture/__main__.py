@@ -1,15 +1,17 @@
-"""`make torture`: brokers are killed, their power is cut, their disks fail and their clocks jump; groups of them also lose each other. Until the time is over.
+"""Torture brokers until the time is over: kill them, cut their power, break their disks and clocks.
+
+Members of groups also lose each other.
 
     make torture ARGS='--minutes 10 --seed 7'        ten minutes of everything
     make torture ARGS='--only power --minutes 60'    power cuts, an hour long
-    make torture ARGS='--only group --minutes 30'    three members on three engines, killed, stopped and cut off
+    make torture ARGS='--only group --minutes 30'    three members on three log services: kill, stop, cut
     make torture ARGS='--only sites --minutes 30'    two brokers and a sync link, killed, cut off, one way
-    make torture ARGS='--only steps --seed 12 --runs 1'    that run once more
-    make torture ARGS='--only foretold --runs 2'     whether a back-test says what 200 clients then went through
-    make torture ARGS='--only mutants --minutes 60'  whether the tests tell right from wrong
-    make torture ARGS='--only laws --minutes 30'     all of Hypothesis's laws with many more examples, other ones each time
+    make torture ARGS='--only steps --seed 12 --runs 1'    repeat one run
+    make torture ARGS='--only foretold --runs 2'     compare a back-test with what 200 clients then did
+    make torture ARGS='--only mutants --minutes 60'  check that the tests find deliberate mistakes
+    make torture ARGS='--only laws --minutes 30'     Hypothesis tests with many more, and new, examples
 
-The exit code is 0 when nothing was found: nothing lost, doubled, out of order or unexplained.
+The exit code is 0 if nothing was found: no record lost, doubled, out of order or unexplained.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.torture.runs import FORETOLD, KINDS, Report, run
 
 PROGRESS_S = 10.0
 ALONE = ("mutants", "laws")
-"""What runs by itself: tests rather than brokers."""
+"""Kinds that run alone: they run tests rather than brokers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wanted == ["laws"]:
         return laws.main([part for part in said.modules.split(",") if part], seed, said.minutes, said.times)
     kinds = [kind for kind in wanted if kind not in ALONE]
-    if "power" in kinds and (why := disks.why_not()):
+    if "power" in kinds and (why := disks.unavailable_reason()):
         print(f"power: skipped, {why}", flush=True)
         kinds.remove("power")
     return asyncio.run(_torture(kinds, seed, said.runs, said.minutes * 60))

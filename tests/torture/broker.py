@@ -1,4 +1,4 @@
-"""A broker as a process, with a disk and a clock that mean it ill."""
+"""A broker in its own process, with a faulty disk and a jumping clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings, default_policy
 from broker_core.errors import SluiceError
 from tests.support.brokers import no_websocket
-from tests.torture.faulty_files import FaultyFiles, Misfortune
+from tests.torture.faulty_files import FaultyFiles, FileFault
 
 INSTANCE = "test-1"
 SERVER = multiprocessing.get_context("forkserver")
@@ -33,7 +33,7 @@ HOUR = 3_600 * 10**9
 
 
 class JumpingClock(SystemClock):
-    """The machine's, set forward and back by hours and days now and then."""
+    """A system clock that jumps forward and back by hours and days."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -47,8 +47,8 @@ class JumpingClock(SystemClock):
         return now + self._off
 
 
-class Process:
-    """A broker that runs, or ran. `refused` is the code that it named when it didn't start."""
+class BrokerProcess:
+    """A broker process. `refused` is the error code with which it refused to start."""
 
     def __init__(self, process: BaseProcess, told: Connection, port: int) -> None:
         self._process, self._told = process, told
@@ -57,7 +57,7 @@ class Process:
         self._stood_still = False
 
     async def ready(self, seconds: float = 60.0) -> bool:
-        """Whether it has started; False when it ended before."""
+        """Wait until the broker has started; return False if it ended before."""
         async with asyncio.timeout(seconds):
             while not self._told.poll():
                 if self.frozen:
@@ -76,8 +76,11 @@ class Process:
 
     @property
     def frozen(self) -> bool:
-        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish. Then it stays so, although
-        the thread of such a call runs for a moment when that is done."""
+        """Return whether all threads of the stopped process stand still.
+
+        Threads inside a kernel call count as still. Once True, the result stays True, although such a thread
+        runs for a moment when its call ends.
+        """
         with suppress(FileNotFoundError, ProcessLookupError):
             tasks = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
             states = {task.read_text().rpartition(") ")[2][0] for task in tasks}
@@ -85,19 +88,19 @@ class Process:
         return self._stood_still
 
     def freeze(self) -> None:
-        """Stop it where it stands."""
+        """Stop the process with SIGSTOP."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         while self.alive and not self.frozen:
             time.sleep(0.0005)
 
     def kill(self) -> None:
-        """SIGKILL, and nothing of it is left."""
+        """Kill the process with SIGKILL and wait for its end."""
         self._process.kill()
         self._process.join()
 
-    async def ended(self, seconds: float = 60.0) -> int:
-        """Wait for its end; the exit code, negative for a signal."""
+    async def wait_exit(self, seconds: float = 60.0) -> int:
+        """Wait for the process to end; return its exit code, negative for a signal."""
         async with asyncio.timeout(seconds):
             while self._process.is_alive():
                 await asyncio.sleep(0.005)
@@ -106,18 +109,18 @@ class Process:
         return self._process.exitcode
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the process with SIGTERM and wait for its end."""
         self._process.terminate()
         self._process.join()
 
 
-def start(home: Path, port: int, *misfortunes: Misfortune, clock_seed: int | None = None) -> Process:
+def start(home: Path, port: int, *misfortunes: FileFault, clock_seed: int | None = None) -> BrokerProcess:
     """Start one on a port of this machine."""
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(target=_run, args=(home, port, theirs, misfortunes, clock_seed), daemon=True)
     process.start()
     theirs.close()
-    return Process(process, ours, port)
+    return BrokerProcess(process, ours, port)
 
 
 def policy(port: int) -> PolicyDocument:
@@ -132,14 +135,14 @@ def policy(port: int) -> PolicyDocument:
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """Return a port on which no process listens at the moment."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
 
 
 def _run(
-    home: Path, port: int, told: Connection, misfortunes: tuple[Misfortune, ...], seed: int | None
+    home: Path, port: int, told: Connection, misfortunes: tuple[FileFault, ...], seed: int | None
 ) -> None:
     quiet = os.open(home.parent / f"{home.name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(quiet, 1)

@@ -1,4 +1,4 @@
-"""Who uses a broker while it is tortured: publishers and subscribers of the client library, and a hand at its journal."""
+"""Clients of a tortured broker: publishers, subscribers, and an operator of its journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker_core.client.subscription import Subscription
 from broker_core.errors import SluiceError
 from broker_core.journal.segment_copies import compress_segment, copy_segment
 from tests.torture.broker import INSTANCE
-from tests.torture.history import Fault, History, Interval, Kind, Reader, body_of, topic_of
+from tests.torture.history import FaultKind, History, HistoryFault, Interval, ReaderHistory, body_of, topic_of
 
 QUICK = ReconnectPolicy(first_delay=0.01, longest_delay=0.1, first_connect_timeout=60)
 TOPICS = "t.>"
@@ -24,19 +24,19 @@ PATIENCE_S = 60.0
 
 
 class Clients:
-    """All of one run. `home` is where their stores are: another machine's disk, which nobody cuts off."""
+    """All clients of a run. `home` has their stores, on a disk that never loses power."""
 
     def __init__(self, history: History, home: Path, port: int, chance: random.Random) -> None:
         self.history = history
         self._home, self._port, self._chance = home, port, chance
         self._stack = AsyncExitStack()
         self._publishing: list[tuple[AsyncClient, PublishStore, str]] = []
-        self._reading: list[tuple[Reader, Subscription]] = []
+        self._reading: list[tuple[ReaderHistory, Subscription]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loads: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Connect everybody, and go."""
+        """Connect all clients and start publishing."""
         stores: dict[str, PublishStore] = {
             "memory": MemoryPublishStore(),
             "file": FilePublishStore(self._home / "unsent"),
@@ -69,7 +69,7 @@ class Clients:
         slow: bool = False,
         **options: Any,
     ) -> None:
-        client = await self._client(name, max_held=16 * 1024 if slow else 4 * 1024 * 1024, **options)
+        client = await self._client(name, max_unread_bytes=16 * 1024 if slow else 4 * 1024 * 1024, **options)
         reader = self.history.reader(name)
         reader.complete = not live
         subscription = await client.subscribe(TOPICS, **how)
@@ -91,14 +91,14 @@ class Clients:
             self._note(store, name)
 
     def _note(self, store: PublishStore, name: str) -> None:
-        """What has left the store was acknowledged; what has only gathered isn't in it yet."""
-        oldest = store.oldest()
+        """Record the acknowledged sequence: records before the store's oldest are acknowledged."""
+        oldest = store.oldest_sequence()
         done = oldest - 1 if oldest else store.last_sequence
         self.history.acknowledged[name] = max(done, self.history.acknowledged[name])
 
     async def _read(
         self,
-        reader: Reader,
+        reader: ReaderHistory,
         client: AsyncClient,
         subscription: Subscription,
         *,
@@ -125,14 +125,16 @@ class Clients:
                 if slow and chance.random() < 0.3:
                     await asyncio.sleep(chance.uniform(0, 0.2))
         except SluiceError as problem:
-            self.history.faults.append(Fault(Kind.UNEXPLAINED, f"{reader.name} was ended: {problem}"))
+            self.history.faults.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"{reader.name} was ended: {problem}")
+            )
 
-    def _note_gaps(self, reader: Reader, subscription: Subscription) -> None:
+    def _note_gaps(self, reader: ReaderHistory, subscription: Subscription) -> None:
         for gap in subscription.gaps[len(reader.gaps) :]:
             reader.gaps.append(Interval(_sequence(gap.first), _sequence(gap.last)))
 
     async def finish(self) -> None:
-        """No more is published; everybody gets what is theirs, and the log is read as a whole."""
+        """Stop publishing, let all readers catch up, and read the whole log."""
         for load in self._loads:
             load.cancel()
         await asyncio.wait(self._loads)
@@ -149,10 +151,12 @@ class Clients:
                     self._note_gaps(reader, subscription)
         except TimeoutError:
             self.history.faults.append(
-                Fault(Kind.UNEXPLAINED, f"not everybody came to the end in {PATIENCE_S:.0f} s")
+                HistoryFault(FaultKind.UNEXPLAINED, f"not everybody came to the end in {PATIENCE_S:.0f} s")
             )
         except SluiceError as problem:
-            self.history.faults.append(Fault(Kind.UNEXPLAINED, f"a publisher was refused: {problem}"))
+            self.history.faults.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"a publisher was refused: {problem}")
+            )
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -174,15 +178,17 @@ class Clients:
             self.history.gaps.append(Interval(_sequence(gap.first), _sequence(gap.last)))
 
 
-class Keeper:
-    """Archives, compresses and removes what is sealed, and offlines who reads slowly, while everything goes on."""
+class JournalOperator:
+    """An operator that archives, compresses and removes sealed segments and offlines slow readers, all at
+    random.
+    """
 
     def __init__(self, history: History, home: Path, chance: random.Random, done: Counter[str]) -> None:
         self._history, self._home, self._chance, self._done = history, home, chance, done
         self._made = 0
 
     async def run(self) -> None:
-        """Until it is cancelled. A broker that is away is asked again."""
+        """Perform random actions until cancelled; an unreachable broker is tried again."""
         while True:
             await asyncio.sleep(self._chance.uniform(0.01, 0.1))
             act = self._chance.choice(
@@ -194,7 +200,7 @@ class Keeper:
                 await act()
 
     async def let_go(self) -> None:
-        """What it holds may go on: it may have been called off between the two."""
+        """Resume the replay, in case the task was cancelled between pause and resume."""
         await self._ask("replay_resume", name="m")
 
     async def _ask(self, do: str, **fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Disks that lose their power: an ext4 in a file, whose page cache is dropped as it stands. For root alone."""
+"""Disks that lose power: an ext4 image whose page cache is dropped. Needs root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Final
 _SHUTDOWN: Final = 0x8004587D
 """EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32)."""
 _NO_LOG_FLUSH: Final = 2
-"""What the file system's own journal hasn't committed is lost as well."""
+"""Also lose changes that the file system's own journal has not committed."""
 _LOG_FLUSH: Final = 1
 """Names and lengths of files are committed, contents aren't: ordered data apart."""
 _SYNC_FILE_RANGE_WRITE: Final = 2
@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class PowerDisk:
-    """A mounted file system of `mib`. `cut` is a power cut, after which it is mounted again."""
+    """A mounted file system of `mib` MiB; `cut` cuts its power, and it can be mounted again."""
 
     def __init__(self, home: Path, mib: int = 192) -> None:
         self._image, self.place = home / "disk", home / "mnt"
@@ -44,7 +44,7 @@ class PowerDisk:
         self._mounted = True
 
     def write_some_back(self, chance: random.Random) -> None:
-        """As kernels do, in no order that anybody promised: pages of some files go to the disk, those of others don't."""
+        """Write back some pages of some files, as a kernel does in arbitrary order."""
         for path in self.place.rglob("*"):
             if path.is_file() and chance.random() < 0.4:
                 with suppress(OSError):
@@ -56,7 +56,7 @@ class PowerDisk:
                     os.close(file)
 
     def cut(self, chance: random.Random) -> None:
-        """Nothing reaches the disk from now on, and what hadn't is gone. Whoever still writes gets EIO."""
+        """Cut the power: unwritten data is lost, and later writes fail with EIO."""
         self.write_some_back(chance)
         place = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
         cut_power(place, commits=chance.random() < 0.3)
@@ -68,13 +68,16 @@ class PowerDisk:
             self._mounted = False
 
     def power_on(self) -> None:
-        """After a cut, when nobody has files open there any more: with an empty cache."""
+        """Mount the disk again after a cut, with an empty cache; all files must be closed."""
         self.unmount()
         self.mount()
 
 
 def cut_power(fd: int, *, commits: bool = False) -> None:
-    """Of the file system that an open file is on. With `commits` what it has of names and lengths still gets to the disk."""
+    """Shut down the file system of an open file.
+
+    With `commits`, its log of names and lengths is written first.
+    """
     fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _LOG_FLUSH if commits else _NO_LOG_FLUSH))
 
 
@@ -94,8 +97,8 @@ def power_disk() -> Iterator[PowerDisk]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def why_not() -> str:
-    """Why no power can be cut here; "" where it can."""
+def unavailable_reason() -> str:
+    """Return why power cuts are unavailable here, or ""."""
     if os.geteuid() != 0:
         return "only root may mount a disk and cut its power"
     try:

@@ -1,4 +1,4 @@
-"""A disk with a mind of its own, under the whole of a broker: by call, file and count it delays, fails, tears, lies and kills."""
+"""File faults under a whole broker: by call, file and count it delays, fails, tears, lies and kills."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from broker_core.journal.files import FileSystem
 CALLS: Final = (
     "pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill",
 )  # fmt: skip
-"""Everything by which a broker changes a disk."""
+"""All calls by which a broker changes a disk."""
 
 
 @dataclass(frozen=True)
-class Misfortune:
-    """What happens at call number `at` (1 is the first) of one kind, on a file whose name has `name` in it.
+class FileFault:
+    """A planned fault at call number `at` (1 is the first) of one type, on files whose name contains `name`.
 
-    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut after" freeze it,
-    and whoever watches it cuts the power (see runs.py); "torn" does half of a write and kills;
-    "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is an errno.
+    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut
+    after" freeze it, and whoever watches it cuts the power (see runs.py); "torn" does half of a write and
+    kills; "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is
+    an errno.
     """
 
     call: str
@@ -41,15 +42,15 @@ class Misfortune:
 
 
 class FaultyFiles:
-    """Counts the calls of everybody who uses `FileSystem` in this process, from `install` on."""
+    """A patch of `FileSystem` that counts the calls of the whole process after `install`."""
 
-    def __init__(self, *misfortunes: Misfortune) -> None:
+    def __init__(self, *misfortunes: FileFault) -> None:
         self.misfortunes = misfortunes
         self.calls: Counter[str] = Counter()
-        self.met: list[Misfortune] = []
+        self.met: list[FileFault] = []
 
     def install(self) -> None:
-        """From now on, for good: meant for a process that is a broker and nothing else."""
+        """Patch `FileSystem` for the rest of the process, which must be a broker and nothing else."""
         for call in CALLS:
             setattr(FileSystem, call, self._wrapped(call, getattr(FileSystem, call)))
 
@@ -63,7 +64,7 @@ class FaultyFiles:
 
         return run
 
-    def _next(self, call: str, name: str) -> Misfortune | None:
+    def _next(self, call: str, name: str) -> FileFault | None:
         found = None
         for number, one in enumerate(self.misfortunes):
             if one.call == call and one.name in name:

@@ -1,4 +1,4 @@
-"""One bit of one file, turned around while nobody uses it."""
+"""Bit flips: one bit of one file changes while no process uses the file."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _NUMBERS = re.compile(r"\.\d{20}(?=\.)|\.\d+$|\.[0-9a-f]{8}(?=\.tmp)")
 
 
 @dataclass(frozen=True)
-class Flipped:
-    """Where."""
+class FlippedBit:
+    """Position of a flipped bit: file, byte and bit."""
 
     path: Path
     offset: int
     bit: int
 
     @property
-    def what(self) -> str:
-        """The kind of file."""
+    def file_type(self) -> str:
+        """Type of the file."""
         return _NUMBERS.sub("", self.path.name)
 
     def flip(self) -> None:
-        """Turn it around. Twice is as if nothing had been."""
+        """Invert the bit; a second call restores it."""
         with self.path.open("r+b") as file:
             file.seek(self.offset)
             old = file.read(1)[0]
@@ -34,17 +34,20 @@ class Flipped:
     put_right = flip
 
 
-def flip_a_bit(home: Path, chance: random.Random) -> Flipped | None:
-    """Any bit of any file; each kind of file as often as the others, its beginning more often than the rest."""
+def flip_a_bit(home: Path, chance: random.Random) -> FlippedBit | None:
+    """Flip a random bit of a random file.
+
+    Each type of file is equally likely, and its beginning more likely than the rest.
+    """
     kinds: dict[str, list[Path]] = {}
     for path in sorted(home.rglob("*")):
         if path.is_file() and path.stat().st_size:
-            kinds.setdefault(Flipped(path, 0, 0).what, []).append(path)
+            kinds.setdefault(FlippedBit(path, 0, 0).file_type, []).append(path)
     if not kinds:
         return None
     path = chance.choice(kinds[chance.choice(sorted(kinds))])
     size = path.stat().st_size
     most = min(size, 8_192) if chance.random() < 0.5 else size
-    made = Flipped(path, chance.randrange(most), chance.randrange(8))
+    made = FlippedBit(path, chance.randrange(most), chance.randrange(8))
     made.flip()
     return made

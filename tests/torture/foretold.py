@@ -1,10 +1,11 @@
-"""A back-test has to say what happened: 200 clients of mixed behaviour at a real broker, recorded by it, and then the job
-`backtest` with the policy that was in force. Who and which act is to agree in 95 of 100, and of these 95 within a check period: a
-second, or as long as the broker took from one look to the next where the machine was so busy that it came to look less often.
+"""Back-test of a real recording: 200 clients of mixed behaviour, then the job `backtest` with their policy.
+
+In 95 of 100 cases client and action must agree, and of these 95 of 100 in time: within a check period. That
+is a second, or the broker's real time between checks if a busy machine delayed them.
 
     make torture ARGS='--only foretold --runs 1 --minutes 5'
 
-Clients that keep up, that are a little or much too slow, that stall for good, for a while or again and again, and that come and go.
+The clients keep up, are a little or much too slow, stall for good, once or repeatedly, or come and go.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from sluice_spark.log import examine_log
 from tests.support.brokers import no_websocket
 from tests.support.rules import policy_with
 from tests.torture.broker import INSTANCE, SERVER
-from tests.torture.history import Fault, Kind
+from tests.torture.history import FaultKind, HistoryFault
 
 CLIENTS: Final = 200
 SECONDS: Final = 60
 MESSAGES: Final = 20
 MESSAGE: Final = 1_000
-"""So many messages of so many bytes, five times a second."""
+"""Messages per batch and bytes per message; five batches a second."""
 FEED: Final = MESSAGES * MESSAGE * 5
 TURN_S: Final = 0.05
 WANTED_PERCENT: Final = 95.0
@@ -66,11 +67,11 @@ KINDS: Final = (
 )
 
 Pace = Callable[[float], float]
-"""Bytes a second that a client takes at a moment, in seconds since it came."""
+"""Bytes per second that a client reads, by seconds since it connected."""
 
 
 def pace_of(kind: str, chance: random.Random) -> Pace:
-    """How a client of a kind reads."""
+    """Return the reading pace (bytes per second by time) of a client of this type."""
     if kind == "keeps up":
         return lambda _: 20.0 * FEED
     if kind in ("nearly", "half", "crawls"):
@@ -84,8 +85,8 @@ def pace_of(kind: str, chance: random.Random) -> Pace:
     return lambda at: 0.0 if at % (2 * length) > length else 20.0 * FEED
 
 
-class Reader:
-    """One client: a socket that is read at its pace, and again where it comes and goes."""
+class BacktestClient:
+    """A client whose socket is read at its pace; some types disconnect and reconnect."""
 
     def __init__(self, name: str, kind: str, chance: random.Random, port: int) -> None:
         self.name, self.kind, self._port = name, kind, port
@@ -105,14 +106,17 @@ class Reader:
         made.setblocking(False)
         self.socket, self._came, self._due = made, now, 0.0
 
-    def turn(self, now: float, passed: float) -> None:
-        """Read what has fallen due. Whoever was disconnected stays away, but for those that come and go."""
+    def read_due(self, now: float, passed: float) -> None:
+        """Read the bytes that are due.
+
+        Disconnected clients stay away, except those that come and go.
+        """
         if self.socket is None:
             if self.kind == "comes and goes" and now >= self._back:
                 self.come(now)
             return
         if now - self._came > self._stays:
-            self.leave(now)
+            self.disconnect(now)
             return
         self._due = min(self._due + passed * self._pace(now - self._came), 64 * FEED * TURN_S)
         while self._due >= 1:
@@ -124,32 +128,35 @@ class Reader:
             except OSError:
                 got = 0
             if not got:
-                self.leave(now)
+                self.disconnect(now)
                 return
             self._due -= got
 
-    def leave(self, now: float) -> None:
+    def disconnect(self, now: float) -> None:
         if self.socket is not None:
             self.socket.close()
         self.socket, self._back = None, now + self._away
 
 
-def drive(readers: list[Reader], over: threading.Event) -> None:
+def drive(readers: list[BacktestClient], over: threading.Event) -> None:
     """Let all of them read until it is over."""
     before = time.monotonic()
     while not over.wait(TURN_S):
         now = time.monotonic()
         for one in readers:
             with suppress(OSError):
-                one.turn(now, now - before)
+                one.read_due(now, now - before)
         before = now
 
 
 def policy_in_force() -> PolicyDocument:
-    """Warned at 2 s behind, offlined at 10 s, disconnected when the oldest message is 20 s old; one rule in shadow."""
+    """Warned at 2 s behind, offlined at 10 s, disconnected when the oldest message is 20 s old; one rule in
+    shadow.
+    """
     warn = {"name": "warn", "scope": {"client": "*"}, "signal": "outbound_bytes", "limit": 2 * FEED,
             "ladder": [{"action": "warn"}]}  # fmt: skip
-    shadow = {"name": "old", "scope": {"client": "*"}, "mode": "shadow", "signal": "oldest_age", "limit": 8_000,
+    shadow = {"name": "old", "scope": {"client": "*"}, "mode": "shadow", "signal": "oldest_age",
+        "limit": 8_000,
               "ladder": [{"action": "disconnect"}]}  # fmt: skip
     memory = 100 * FEED * 10
     made = policy_with(warn, shadow, pool={"message_memory_limit": memory, "message_disk_limit": 10 * memory})
@@ -180,7 +187,8 @@ async def record(home: Path, seed: int) -> Counter[str]:
     port = await asyncio.to_thread(ours.recv)
     kinds = [chance.choice(KINDS) for _ in range(CLIENTS)]
     readers = [
-        Reader(f"{kind.replace(' ', '-')}-{n:03d}", kind, chance, port) for n, kind in enumerate(kinds)
+        BacktestClient(f"{kind.replace(' ', '-')}-{n:03d}", kind, chance, port)
+        for n, kind in enumerate(kinds)
     ]
     for one in readers:
         one.come(time.monotonic())
@@ -208,8 +216,10 @@ def foretell(home: Path) -> dict[str, Any]:
     """The back-test's row of the policy that was in force, and which acts there were."""
     policy = home / "policy.json"
     policy.write_text(json.dumps(policy_in_force().to_dict()))
-    command = [sys.executable, "-m", "pipeline", "backtest", "--home", str(home), "--journal", str(home / "journal"),
-               "--lake", str(home / "lake"), "--instance", INSTANCE, "--policy", str(policy), "--json"]  # fmt: skip
+    command = [sys.executable, "-m", "pipeline", "backtest", "--home", str(home), "--journal",
+        str(home / "journal"),
+               "--lake", str(home / "lake"), "--instance", INSTANCE, "--policy", str(policy),
+               "--json"]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"backtest: {ended.stdout[-2_000:]}{ended.stderr[-2_000:]}")
@@ -225,7 +235,9 @@ def foretell(home: Path) -> dict[str, Any]:
 
 
 def check_period(home: Path) -> int:
-    """Within how many ms 95 of 100 looks at a client for whom something waited were followed by the next; a second at least."""
+    """Return the time in ms within which 95 of 100 samples of a waiting client were followed by the next; at
+    least a second.
+    """
     log = examine_log(LogLocation(home / "journal", None, INSTANCE))
     request = ReadRequest(columns=("body",))
     looks = pa.concat_tables(
@@ -236,15 +248,15 @@ def check_period(home: Path) -> int:
     return max(CHECK_MS, int(np.percentile(gaps, 95)))
 
 
-async def run(home: Path, seed: int, reached: Counter[str]) -> list[Fault]:
-    """What was wrong."""
+async def run(home: Path, seed: int, reached: Counter[str]) -> list[HistoryFault]:
+    """Record a run and back-test it; return the differences."""
     kinds = await record(home, seed)
     told = await asyncio.to_thread(foretell, home)
     recorded = Counter(f"{one['action']} ({one['mode']})" for one in told["recorded"])
     who, when = told["as_recorded_percent"], told["in_period"]
     print(
-        f"  foretold, seed {seed}: {who} % as recorded, of them {told['within_1s_percent']} % within a second and {when} % within"
-        f" a check period of {told['period']} ms; {dict(recorded)}; {dict(kinds)}",
+        f"  foretold, seed {seed}: {who} % as recorded, of them {told['within_1s_percent']} % within a "
+        f"second and {when} % within a check period of {told['period']} ms; {dict(recorded)}; {dict(kinds)}",
         flush=True,
     )
     reached.update({f"foretold: {act}": number for act, number in recorded.items()})
@@ -252,8 +264,13 @@ async def run(home: Path, seed: int, reached: Counter[str]) -> list[Fault]:
     for percent, what in ((who, "of who and which act"), (when, "of the times")):
         if percent < WANTED_PERCENT:
             found.append(
-                Fault(Kind.UNEXPLAINED, f"a back-test foretold {percent} % {what}, not {WANTED_PERCENT:g} %")
+                HistoryFault(
+                    FaultKind.UNEXPLAINED,
+                    f"a back-test foretold {percent} % {what}, not {WANTED_PERCENT:g} %",
+                )
             )
     if len([act for act, number in recorded.items() if number >= 10]) < 3:
-        found.append(Fault(Kind.UNEXPLAINED, f"too little happened to be foretold: {dict(recorded)}"))
+        found.append(
+            HistoryFault(FaultKind.UNEXPLAINED, f"too little happened to be foretold: {dict(recorded)}")
+        )
     return found

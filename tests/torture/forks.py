@@ -1,7 +1,7 @@
-"""A pytest plugin: tests are collected once, and a fork of the process runs them for each mutant until the first one fails.
+"""A pytest plugin that collects tests once and forks for each mutant until the first test fails.
 
-What a fork does differently is the code of functions alone; a mutant that changes more than that is refused as unfit. The tests that
-found the mutants before go first.
+A fork replaces only the code of functions; a mutant that changes more is refused as unfit. Tests that found
+earlier mutants run first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = tuple[str, int]
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Serve instead of running; nothing is done in a pytest that isn't asked to."""
+    """Serve requests instead of running tests, if the environment asks for it."""
     if SOCKET not in os.environ:
         return None
     module = Path(os.environ.pop(MODULE)).resolve()
@@ -39,7 +39,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def serve(session: pytest.Session, module: Path, orders: socket.socket) -> None:
-    """Answer each order: a line with the mutant's file, a folder for temporary files, and the seconds it may take."""
+    """Answer each request: a line with the mutant's file, a directory for temporary files, and a time limit
+    in seconds.
+    """
     functions = functions_of(module)
     gc.collect()
     gc.freeze()
@@ -48,17 +50,17 @@ def serve(session: pytest.Session, module: Path, orders: socket.socket) -> None:
         stream.flush()
         for line in stream:
             order = json.loads(line)
-            outcome, by = one(session, module, functions, order)
+            outcome, by = try_mutant(session, module, functions, order)
             if by:
                 session.items.sort(key=lambda item: item.nodeid != by)
             stream.write(json.dumps({"outcome": outcome, "by": by}) + "\n")
             stream.flush()
 
 
-def one(
+def try_mutant(
     session: pytest.Session, module: Path, functions: dict[Place, list[FunctionType]], order: dict[str, str]
 ) -> tuple[str, str]:
-    """What became of a mutant, and which test found it."""
+    """Return the result of a mutant, and the test that found it."""
     answers, answer = os.pipe()
     child = os.fork()
     if not child:
@@ -92,8 +94,8 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-class _Reports:
-    """Hears of the tests' ends."""
+class _TestReports:
+    """A plugin that records whether a test failed."""
 
     failed = False
 
@@ -104,7 +106,7 @@ class _Reports:
 def run(
     session: pytest.Session, module: Path, functions: dict[Place, list[FunctionType]], source: str
 ) -> tuple[str, str]:
-    """In the fork: put the mutant in, and run the tests until one fails."""
+    """Put the mutant in and run the tests until one fails; runs in the fork."""
     made = dict(codes(compile(source, str(module), "exec")))
     if made.keys() != functions.keys():
         return UNFIT, ""
@@ -114,7 +116,7 @@ def run(
                 function.__code__ = made[place]
     except ValueError:
         return UNFIT, "another number of closed-over names"
-    reports, items = _Reports(), session.items
+    reports, items = _TestReports(), session.items
     session.config.pluginmanager.register(reports)
     for number, item in enumerate(items):
         following = items[number + 1] if number + 1 < len(items) else None
@@ -126,7 +128,7 @@ def run(
 
 
 def functions_of(module: Path) -> dict[Place, list[FunctionType]]:
-    """All that are alive of a module, by their places in it."""
+    """Return the live functions of a module, by their position in the source."""
     places = {_where(code): place for place, code in codes(compile(module.read_text(), str(module), "exec"))}
     found: dict[Place, list[FunctionType]] = {place: [] for place in places.values()}
     for thing in gc.get_objects():
@@ -140,12 +142,12 @@ def functions_of(module: Path) -> dict[Place, list[FunctionType]]:
 
 
 def _where(code: CodeType) -> tuple[str, tuple[object, ...]]:
-    """Two of one name may begin in the same line."""
+    """Return a key of a code object; two of one name may begin in the same line."""
     return code.co_qualname, tuple(code.co_positions())
 
 
 def codes(code: CodeType) -> Iterator[tuple[Place, CodeType]]:
-    """All functions' of a compiled module, those within functions too."""
+    """Return the code objects of all functions of a compiled module, nested ones too."""
     seen: Counter[str] = Counter()
     todo = [code]
     while todo:

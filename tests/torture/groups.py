@@ -1,8 +1,9 @@
-"""A group of three members on three engines, struck while its clients go on: processes killed and stopped, networks cut, also one way.
+"""A group of three members on three NATS servers under faults: kills, stops, and network cuts, also one-way.
 
-Each member reaches each engine, and each engine every other, through a cable of its own. What strikes and whom follows from the seed; several strikes may
-overlap, and after some of them everything is mended and everybody has to get on. At the end everything that anybody was told is held against every
-member's journal, and the journals against each other.
+Each member reaches each server, and each server every other, through its own proxy. A seed decides the
+strikes. Several may overlap; after some of them everything is restored and all publishers must make progress.
+At the end all messages to clients are checked against every member's journal, and the journals against each
+other.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from pathlib import Path
 from typing import Final
 
 from broker_core.group.settings import NatsServerAddress
-from tests.support.cables import Cable, running_cable
-from tests.support.engines import Engines, free_ports
-from tests.support.group_load import HOLD_MS, Group
+from tests.support.group_load import HOLD_MS, LoadedGroup
 from tests.support.groups import MemberProcess
+from tests.support.nats_servers import NatsServers, free_ports
+from tests.support.partition_proxy import PartitionProxy, running_partition_proxy
 from tests.support.small_disks import SmallDisk
-from tests.torture.history import Fault, Kind
+from tests.torture.history import FaultKind, HistoryFault
 
 NAMES: Final = ("a", "b", "c")
 STRIKES: Final = 6
-"""Of one run. Engines elect after 4 to 9 s of silence, so a strike takes its time."""
+"""Strikes per run. NATS servers elect after 4 to 9 s of silence, so a strike is slow."""
 STOPPED_S: Final = (0.5, 3.0, 10.0, 40.0)
-"""How long a process stands still: less than anybody notices, and more than everybody waits."""
+"""Durations of a stop, from unnoticeable to longer than every timeout."""
 HOUR_NS: Final = 3_600 * 10**9
 SEGMENT_BYTES: Final = 1024 * 1024
-"""Of a journal, so that small disks have room for some."""
+"""Segment size of a journal, so that small disks hold several."""
 SYNC: Final = {
     "sync_members": NAMES,
     "sync_topics": ("t",),
@@ -42,14 +43,14 @@ SYNC: Final = {
 Strike = Callable[[], Awaitable[None]]
 
 
-class CabledEngines(Engines):
-    """Servers that reach each other through cables: `routes[i, j]` is how i speaks to j."""
+class ProxiedNatsServers(NatsServers):
+    """NATS servers that reach each other through proxies: `routes[i, j]` is the route from i to j."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, len(NAMES))
-        self.routes: dict[tuple[int, int], Cable] = {}
+        self.routes: dict[tuple[int, int], PartitionProxy] = {}
 
-    def others_of(self, number: int) -> list[NatsServerAddress]:
+    def other_servers(self, number: int) -> list[NatsServerAddress]:
         return [
             one._replace(route_port=self.routes[number, to].port)
             for to, one in enumerate(self.addresses)
@@ -57,27 +58,27 @@ class CabledEngines(Engines):
         ]
 
 
-class _Struck:
-    """One group over its strikes."""
+class _GroupRun:
+    """A group during the strikes of one run."""
 
     def __init__(self, home: Path, chance: random.Random) -> None:
         self.home, self.chance = home, chance
-        self.engines = CabledEngines(home)
-        self.lines: dict[tuple[int, int], Cable] = {}
-        """How a member speaks to an engine."""
-        self.group = Group([])
+        self.engines = ProxiedNatsServers(home)
+        self.lines: dict[tuple[int, int], PartitionProxy] = {}
+        """Proxies from members to NATS servers, by their numbers."""
+        self.group = LoadedGroup([])
         self.disks: dict[str, SmallDisk] = {}
-        """Of members and engines, by name; none where nobody may mount any."""
+        """Disks of members and NATS servers by name; empty without the right to mount."""
         self.struck: list[str] = []
-        self.faults: list[Fault] = []
+        self.faults: list[HistoryFault] = []
 
-    async def run(self, strikes: int | Sequence[str]) -> list[Fault]:
+    async def run(self, strikes: int | Sequence[str]) -> list[HistoryFault]:
         async with AsyncExitStack() as stack:
             for i, one in enumerate(self.engines.addresses):
                 for j in range(len(NAMES)):
-                    self.lines[j, i] = await stack.enter_async_context(running_cable(one.port))
+                    self.lines[j, i] = await stack.enter_async_context(running_partition_proxy(one.port))
                     if i != j:
-                        cable = await stack.enter_async_context(running_cable(one.route_port))
+                        cable = await stack.enter_async_context(running_partition_proxy(one.route_port))
                         self.engines.routes[j, i] = cable
             with suppress(RuntimeError):  # not root: then no disk is filled
                 for name in (*NAMES, *(one.name for one in self.engines.addresses)):
@@ -85,18 +86,18 @@ class _Struck:
                     stack.callback(disk.close)
             stack.callback(self.engines.kill)
             self.engines.start()
-            await self.engines.ready("other")
+            await self.engines.wait_ready("other")
             self.group.members = [self._member(j, port) for j, port in enumerate(free_ports(len(NAMES)))]
             stack.callback(self.group.kill)
             for one in self.group.members:
                 one.start()
-            self.group.load(durable=True)
+            self.group.start_loads(durable=True)
             stack.push_async_callback(self._close)
-            await self.group.goes_on()
+            await self.group.wait_progress()
             for one in [self._by_chance] * strikes if isinstance(strikes, int) else strikes:
                 await self._strike(one() if callable(one) else {one: self._named()[one]})
             await self._mend()
-            return self.faults + await self.group.judge()
+            return self.faults + await self.group.check_history()
 
     async def _close(self) -> None:
         await asyncio.gather(*(one.close() for one in self.group.loads))
@@ -106,7 +107,7 @@ class _Struck:
         return MemberProcess(self.home, NAMES[j], urls[j:] + urls[:j], HOLD_MS, port, **SYNC)
 
     def _kinds(self) -> list[dict[str, Strike]]:
-        """Of one kind one at a time: nothing can be stopped that was killed."""
+        """Return strikes by type; only one of a type is active, since a killed process cannot be stopped."""
         kinds: list[dict[str, Strike]] = [
             {
                 "kill a member": self._kill_member,
@@ -142,10 +143,12 @@ class _Struck:
         await self._mend()
         try:
             for name, one in zip(NAMES, self.group.members, strict=True):
-                assert one.ended_with is None, f"{name} ended by itself with {one.ended_with}"
-            await self.group.goes_on()
+                assert one.exit_code is None, f"{name} ended by itself with {one.exit_code}"
+            await self.group.wait_progress()
         except (TimeoutError, AssertionError) as problem:
-            self.faults.append(Fault(Kind.UNEXPLAINED, f"nobody gets on after {chosen}: {problem!r}"))
+            self.faults.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"nobody gets on after {chosen}: {problem!r}")
+            )
             raise
 
     async def _a_while(self, most: float) -> None:
@@ -159,7 +162,7 @@ class _Struck:
 
     async def _stop_member(self) -> None:
         one = self.chance.choice(self.group.members)
-        assert one.ended_with is None, f"a member ended by itself with {one.ended_with}"
+        assert one.exit_code is None, f"a member ended by itself with {one.exit_code}"
         one.freeze()
         await self._stopped()
         one.thaw()
@@ -168,7 +171,7 @@ class _Struck:
         await asyncio.sleep(self.chance.choice(STOPPED_S))
 
     async def _set_clock(self) -> None:
-        """Some stay wrong for the rest of the run, as clocks do."""
+        """Set a member's clock; some stay wrong for the rest of the run."""
         one = self.chance.choice(self.group.members)
         one.set_clock(self.chance.choice((-HOUR_NS, 0, HOUR_NS)))
         await self._a_while(3.0)
@@ -215,13 +218,15 @@ class _Struck:
         self.engines.thaw(number)
 
     async def _stop_leader(self) -> None:
-        number = self.engines.number_of((await self.engines.ready()).leader)
+        number = self.engines.number_of((await self.engines.wait_ready()).leader)
         self.engines.freeze(number)
         await self._stopped()
         self.engines.thaw(number)
 
     async def _fill_engine(self) -> None:
-        """NATS switches JetStream off in a server that couldn't write, until it is started anew."""
+        """Fill a NATS server's disk and restart it: NATS disables JetStream in a server that could not write,
+        until a restart.
+        """
         number = self.chance.randrange(len(NAMES))
         disk = self.disks[self.engines.addresses[number].name]
         disk.fill()
@@ -238,7 +243,7 @@ class _Struck:
         await self._a_while(8.0)
 
     async def _half_cut_engine(self) -> None:
-        """It hears the others, and they don't hear it; or the other way round."""
+        """Cut one direction of all routes of a NATS server."""
         number, hears = self.chance.randrange(len(NAMES)), self.chance.random() < 0.5
         for (i, j), cable in self.engines.routes.items():
             if number in (i, j):
@@ -249,22 +254,25 @@ class _Struck:
 
     async def _mend(self) -> None:
         for cable in (*self.lines.values(), *self.engines.routes.values()):
-            cable.mend()
+            cable.restore()
 
 
 async def run_group(
     seed: int, strikes: int | Sequence[str] = STRIKES
-) -> tuple[list[Fault], list[str], int, int]:
-    """One run, of so many strikes or of these: what was wrong, what struck, records in the log, and those that were acknowledged."""
+) -> tuple[list[HistoryFault], list[str], int, int]:
+    """Run a group with `strikes` random strikes, or with the given ones.
+
+    Returns faults, strikes, records in the log, and acknowledged records.
+    """
     home = Path(tempfile.mkdtemp(prefix="g-"))
-    struck = _Struck(home, random.Random(f"group {seed}"))
+    struck = _GroupRun(home, random.Random(f"group {seed}"))
     try:
         found = await struck.run(strikes)
     except (TimeoutError, AssertionError) as problem:
-        found = struck.faults or [Fault(Kind.UNEXPLAINED, f"it came to no end: {problem!r}")]
+        found = struck.faults or [HistoryFault(FaultKind.UNEXPLAINED, f"it came to no end: {problem!r}")]
     if not found:
         shutil.rmtree(home, ignore_errors=True)
-    last = struck.group.last
+    last = struck.group.last_history
     return (
         found,
         struck.struck,

@@ -1,7 +1,7 @@
-"""What happened, as clients saw it, and what must never be found in it: the one judge of every run.
+"""Histories of runs as clients saw them, and the check that judges every run.
 
-In the way of Elle: a log shows its own order, so everything that anybody ever read can be held against it. Publishers number
-what they publish 1, 2, 3, …, over all of their topics, and `body_of` says what each message has to be.
+As in Elle, a log shows its own order, so that every read can be checked against it. Publishers number their
+messages 1, 2, 3, …, over all of their topics. `body_of` defines the body of each message.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Kind(Enum):
-    """What may be wrong."""
+class FaultKind(Enum):
+    """Types of faults in a history."""
 
     LOST = "lost"
     """Acknowledged, or read, and not in the log; or in the log, and passed over by a reader."""
     DOUBLED = "doubled"
-    """Stored twice, or read twice by one who reads everything once."""
+    """Stored twice, or delivered twice to a reader without restarts."""
     REORDERED = "reordered"
     """A publisher's messages, or a reader's, out of their order."""
     UNEXPLAINED = "unexplained"
-    """Nobody published it, its bytes are others, a number names two records, or a broker ended without a named reason."""
+    """A record without a publisher or with other bytes, a sequence of two records, or a broker that ended
+    without a named reason.
+    """
 
 
-class Fault(NamedTuple):
-    """One breach."""
+class HistoryFault(NamedTuple):
+    """A fault found in a history."""
 
-    kind: Kind
+    kind: FaultKind
     sentence: str
 
 
 class Record(NamedTuple):
-    """A message as somebody read it."""
+    """A message as a reader received it."""
 
     sequence: int
     publisher: str
@@ -44,22 +46,22 @@ class Record(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Sequences from `first` to `last`, both with it."""
+    """Sequences from `first` to `last`, both included."""
 
     first: int
     last: int
 
-    def holds(self, sequence: int) -> bool:
+    def contains(self, sequence: int) -> bool:
         return self.first <= sequence <= self.last
 
 
 @dataclass
-class Reader:
-    """What one subscriber got, in the order in which it got it.
+class ReaderHistory:
+    """Records of one subscriber, in the order of delivery.
 
-    `back` is how often it may begin again at an earlier record: not at all with a bookmark of its own; once for each connection
-    where the broker keeps the place. `missed` is how many stretches it may lack: none with a bookmark. `gaps` were told to it. With
-    `complete` it has waited for the end of the log.
+    `back` is how often it may restart at an earlier record: never with a bookmark of its own, once per
+    connection if the broker stores the position. `missed` is how many intervals it may lack: none with a
+    bookmark. `gaps` were reported to it. `complete` means that it waited for the end of the log.
     """
 
     name: str
@@ -71,36 +73,39 @@ class Reader:
 
 
 def topic_of(number: int) -> str:
-    """Where a publisher's message of a number goes."""
+    """Return the topic of a publisher's message by its number."""
     return f"t.{'abc'[number % 3]}"
 
 
 def body_of(publisher: str, number: int) -> bytes:
-    """What it says: all of it follows from who and which, so that a byte that is wrong is seen."""
+    """Return the body of a message.
+
+    Publisher and number determine every byte, so that each wrong byte is detected.
+    """
     return f"{publisher} {number} ".encode().ljust(24 + number * 7_919 % 400, b"%d" % (number % 10))
 
 
 @dataclass
 class History:
-    """Of one log, over all lives of its broker."""
+    """History of one log over all restarts of its broker."""
 
     published: dict[str, int] = field(default_factory=dict)
     """The last number that a publisher has handed to its client."""
     acknowledged: dict[str, int] = field(default_factory=dict)
-    """The last number of which its client said that the broker has it."""
-    readers: list[Reader] = field(default_factory=list)
+    """Last number that the publisher's client reported as acknowledged."""
+    readers: list[ReaderHistory] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
-    """What is there at the end, read from the beginning."""
+    """Records of the log at the end, read from the beginning."""
     gaps: list[Interval] = field(default_factory=list)
-    """What was said to be missing when it was read."""
+    """Gaps reported while the log was read."""
     removed_upto: int = 0
-    """Up to there somebody asked for removal, so it may be gone."""
-    faults: list[Fault] = field(default_factory=list)
-    """What was wrong while it happened."""
+    """Sequence up to which removal was requested; these records may be missing."""
+    faults: list[HistoryFault] = field(default_factory=list)
+    """Faults found during the run."""
 
-    def reader(self, name: str, back: int = 0, missed: int = 0) -> Reader:
+    def reader(self, name: str, back: int = 0, missed: int = 0) -> ReaderHistory:
         """A new reader."""
-        self.readers.append(Reader(name, back, missed))
+        self.readers.append(ReaderHistory(name, back, missed))
         return self.readers[-1]
 
     def record(self, sequence: int, topic: str, body: bytes, accepted_at: int = 0) -> Record | None:
@@ -110,74 +115,88 @@ class History:
             name, n = publisher.decode(errors="replace"), int(number)
             if body == body_of(name, n) and topic == topic_of(n):
                 return Record(sequence, name, n, accepted_at)
-        self.faults.append(Fault(Kind.UNEXPLAINED, f"record {sequence} of {topic} is {body[:60]!r}"))
+        self.faults.append(
+            HistoryFault(FaultKind.UNEXPLAINED, f"record {sequence} of {topic} is {body[:60]!r}")
+        )
         return None
 
 
-def check(history: History) -> list[Fault]:
-    """Everything that is wrong with it, [] when nothing is."""
+def check(history: History) -> list[HistoryFault]:
+    """Return all faults of a history, [] if it is correct."""
     found = list(history.faults)
     found += _one_log(history)
     found += _log_in_order(history.log)
     for publisher in sorted(history.published.keys() | history.acknowledged.keys()):
         found += _publisher(history, publisher)
     strangers = {one.publisher for one in history.log} - history.published.keys()
-    found += [Fault(Kind.UNEXPLAINED, f"nobody published as {name}") for name in sorted(strangers)]
+    found += [
+        HistoryFault(FaultKind.UNEXPLAINED, f"nobody published as {name}") for name in sorted(strangers)
+    ]
     for reader in history.readers:
         found += _reader(history, reader)
     return found
 
 
-def _one_log(history: History) -> Iterable[Fault]:
-    """A number names one record, whoever reads it and when."""
+def _one_log(history: History) -> Iterable[HistoryFault]:
+    """Return faults where one sequence names different records."""
     known: dict[int, tuple[str, int]] = {}
     for reads in (history.log, *(reader.records for reader in history.readers)):
         for one in reads:
             said = known.setdefault(one.sequence, (one.publisher, one.number))
             if said != (one.publisher, one.number):
-                yield Fault(
-                    Kind.UNEXPLAINED,
+                yield HistoryFault(
+                    FaultKind.UNEXPLAINED,
                     f"record {one.sequence} was {_said(said)} and is {_said((one.publisher, one.number))}",
                 )
 
 
-def _log_in_order(log: Sequence[Record]) -> Iterable[Fault]:
+def _log_in_order(log: Sequence[Record]) -> Iterable[HistoryFault]:
     for before, after in pairwise(log):
         if after.sequence == before.sequence:
-            yield Fault(Kind.DOUBLED, f"record {after.sequence} is in the log twice")
+            yield HistoryFault(FaultKind.DOUBLED, f"record {after.sequence} is in the log twice")
         elif after.sequence < before.sequence:
-            yield Fault(Kind.REORDERED, f"record {after.sequence} comes after {before.sequence}")
+            yield HistoryFault(FaultKind.REORDERED, f"record {after.sequence} comes after {before.sequence}")
         if after.accepted_at < before.accepted_at:
-            yield Fault(Kind.REORDERED, f"record {after.sequence} was accepted before {before.sequence}")
+            yield HistoryFault(
+                FaultKind.REORDERED, f"record {after.sequence} was accepted before {before.sequence}"
+            )
 
 
-def _publisher(history: History, name: str) -> Iterable[Fault]:
+def _publisher(history: History, name: str) -> Iterable[HistoryFault]:
     mine = [one for one in history.log if one.publisher == name]
     numbers = [one.number for one in mine]
     published, acknowledged = history.published.get(name, 0), history.acknowledged.get(name, 0)
     if acknowledged > published:
-        yield Fault(Kind.UNEXPLAINED, f"{acknowledged} of {name} was acknowledged and {published} published")
+        yield HistoryFault(
+            FaultKind.UNEXPLAINED, f"{acknowledged} of {name} was acknowledged and {published} published"
+        )
     seen: set[int] = set()
     highest = 0
     for number in numbers:
         if number in seen:
-            yield Fault(Kind.DOUBLED, f"{name} {number} is in the log twice")
+            yield HistoryFault(FaultKind.DOUBLED, f"{name} {number} is in the log twice")
         elif number < highest:
-            yield Fault(Kind.REORDERED, f"{name} {number} comes after {highest}")
+            yield HistoryFault(FaultKind.REORDERED, f"{name} {number} comes after {highest}")
         seen.add(number)
         highest = max(highest, number)
     if highest > published:
-        yield Fault(Kind.UNEXPLAINED, f"{name} {highest} is in the log and was never published")
+        yield HistoryFault(FaultKind.UNEXPLAINED, f"{name} {highest} is in the log and was never published")
     # What is behind a message that is there must be there too: its publisher had it in its store before.
     missing = sorted(set(range(1, max(highest, min(acknowledged, published)) + 1)) - seen)
     excused = _excused(history, mine, missing)
     for interval in _stretches(number for number in missing if number not in excused):
         known = "acknowledged" if interval.first <= acknowledged else "overtaken"
-        yield Fault(Kind.LOST, f"{name} {interval.first} to {interval.last} {known} and not in the log")
+        yield HistoryFault(
+            FaultKind.LOST, f"{name} {interval.first} to {interval.last} {known} and not in the log"
+        )
 
 
 def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -> set[int]:
-    """What was removed stands before everything of its publisher that is left; what a gap was told of, between its ends."""
+    """Return the missing numbers that a removal or a reported gap explains.
+
+    Removed records come before all remaining records of their publisher; records in a gap lie within its
+    interval.
+    """
     intervals = [*history.gaps, *([Interval(1, history.removed_upto)] if history.removed_upto else [])]
     by_number = {one.number: one.sequence for one in mine}
     ordered = sorted(by_number)
@@ -192,7 +211,7 @@ def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -
     return excused
 
 
-def _reader(history: History, reader: Reader) -> Iterable[Fault]:
+def _reader(history: History, reader: ReaderHistory) -> Iterable[HistoryFault]:
     log = [one.sequence for one in history.log]
     there = set(log)
     read: set[int] = set()
@@ -201,32 +220,40 @@ def _reader(history: History, reader: Reader) -> Iterable[Fault]:
     """Place in the log of the last one that was read."""
     last = 0
     for one in reader.records:
-        if one.sequence not in there and one.sequence > history.removed_upto and not _told(history.gaps, one):
-            yield Fault(Kind.LOST, f"{reader.name} has read record {one.sequence}, which isn't in the log")
+        if (
+            one.sequence not in there
+            and one.sequence > history.removed_upto
+            and not _is_in_gap(history.gaps, one)
+        ):
+            yield HistoryFault(
+                FaultKind.LOST, f"{reader.name} has read record {one.sequence}, which isn't in the log"
+            )
         if one.sequence <= last:
             back += 1
             if back > reader.back:
-                kind = Kind.DOUBLED if one.sequence in read else Kind.REORDERED
-                yield Fault(kind, f"{reader.name} gets record {one.sequence} after {last}")
+                kind = FaultKind.DOUBLED if one.sequence in read else FaultKind.REORDERED
+                yield HistoryFault(kind, f"{reader.name} gets record {one.sequence} after {last}")
         else:
             place = bisect_left(log, one.sequence)
-            skipped += _passed_over(reader, log[at + 1 : place], read)
+            skipped += _skipped(reader, log[at + 1 : place], read)
         at = bisect_left(log, one.sequence)
         last = one.sequence
         read.add(one.sequence)
     if reader.complete:
-        skipped += _passed_over(reader, log[at + 1 :], read)
+        skipped += _skipped(reader, log[at + 1 :], read)
     for interval in skipped[reader.missed :]:
-        yield Fault(Kind.LOST, f"{reader.name} was never given records {interval.first} to {interval.last}")
+        yield HistoryFault(
+            FaultKind.LOST, f"{reader.name} was never given records {interval.first} to {interval.last}"
+        )
 
 
-def _passed_over(reader: Reader, between: Sequence[int], read: set[int]) -> list[Interval]:
-    missed = [s for s in between if s not in read and not any(gap.holds(s) for gap in reader.gaps)]
+def _skipped(reader: ReaderHistory, between: Sequence[int], read: set[int]) -> list[Interval]:
+    missed = [s for s in between if s not in read and not any(gap.contains(s) for gap in reader.gaps)]
     return [Interval(missed[0], missed[-1])] if missed else []
 
 
-def _told(gaps: Iterable[Interval], one: Record) -> bool:
-    return any(gap.holds(one.sequence) for gap in gaps)
+def _is_in_gap(gaps: Iterable[Interval], one: Record) -> bool:
+    return any(gap.contains(one.sequence) for gap in gaps)
 
 
 def _stretches(numbers: Iterable[int]) -> list[Interval]:

@@ -1,7 +1,6 @@
-"""The laws of the whole tree, each with many times its examples: by a seed that is printed, other ones each time.
+"""All Hypothesis tests of the tree, each with many times its examples, by a seed that is printed.
 
-`make test` tries the same examples each time, so that a rare find stops nobody's run; here they are looked for. A pytest plugin raises
-the number of examples, counts those that were run, and ends a law when its share of the time is over.
+`make test` tries the same examples each time; `make torture` tries others each time.
 """
 
 from __future__ import annotations
@@ -27,25 +26,27 @@ TIMES, MINUTES = "SLUICE_LAWS_TIMES", "SLUICE_LAWS_MINUTES"
 NO_LAW: Final = 5
 """pytest's exit code when it had nothing to run."""
 _SETTINGS: Final = "_hypothesis_internal_use_settings"
-"""Where Hypothesis keeps a test's; its own plugin for pytest reads them there. A second `@settings` is refused."""
+"""Attribute with a test's Hypothesis settings, which its pytest plugin reads. A second `@settings` is
+refused.
+"""
 
 
 @dataclass
-class Tried:
-    """What one law has gone through."""
+class LawResult:
+    """Result of one Hypothesis test."""
 
     own: int
     """Examples that `make test` tries of it."""
     most: int
     until: float
-    """Nothing more is run after it; a monotonic clock's seconds."""
+    """Monotonic time in seconds after which no test is run."""
     number: int = 0
     cut: bool = False
     failed: bool = False
 
     @property
     def sentence(self) -> str:
-        """How many examples, and why no more."""
+        """Return how many examples ran, and why it stopped."""
         said = f"{self.number:,} examples, {self.number / self.own:.1f} times its own"
         if self.failed:
             return f"{said}: FAILED"
@@ -54,15 +55,15 @@ class Tried:
         return said if self.number >= self.most else f"{said}: no more were found"
 
 
-class Laws:
-    """The plugin."""
+class LawPlugin:
+    """A pytest plugin that multiplies the examples of Hypothesis tests."""
 
     def __init__(self, times: int, ends: float) -> None:
         self.times = times
         self.ends = ends
         self._own: dict[str, int] = {}
         self._begun = 0
-        self._now: Tried | None = None
+        self._now: LawResult | None = None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the laws, with more examples."""
@@ -84,16 +85,17 @@ class Laws:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Give it its share of the time that is left; slow ones get what quick ones leave."""
+        """Give the test its share of the remaining time; slow tests get the time that quick ones leave."""
         began = time.monotonic()
         share = max(0.0, self.ends - began) / (len(self._own) - self._begun)
         self._begun += 1
         own = self._own[item.nodeid]
-        self._now = tried = Tried(own, own * self.times, began + share)
+        self._now = tried = LawResult(own, own * self.times, began + share)
         try:
             yield
         except BaseException as problem:
-            # Hypothesis calls a law that is cut short inconsistent where the law itself would have drawn more.
+            # Hypothesis calls a law that is cut short inconsistent where the law itself would have drawn
+            # more.
             if not tried.cut or not isinstance(problem, (pytest.skip.Exception, Flaky)):
                 raise
         finally:
@@ -121,10 +123,10 @@ class Laws:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing is done in a pytest that isn't asked to."""
+    """Register the plugin if the environment asks for it."""
     if TIMES in os.environ:
         ends = time.monotonic() + 60 * float(os.environ[MINUTES])
-        config.pluginmanager.register(Laws(int(os.environ[TIMES]), ends))
+        config.pluginmanager.register(LawPlugin(int(os.environ[TIMES]), ends))
 
 
 def main(tests: list[str], seed: int, minutes: float, times: int) -> int:
@@ -148,6 +150,7 @@ def main(tests: list[str], seed: int, minutes: float, times: int) -> int:
     ).returncode
     if code not in (0, NO_LAW):
         print(
-            f"again: make torture ARGS='--only laws --seed {seed} --times {times} --modules <the test that failed>'"
+            f"again: make torture ARGS='--only laws --seed {seed} --times {times} "
+            "--modules <the test that failed>'"
         )
     return code

@@ -1,4 +1,7 @@
-"""Small mistakes put into a module, one at a time: a test that runs through code and doesn't tell right from wrong lets them pass."""
+"""Small mistakes put into a module, one at a time.
+
+A test that runs through code without checking it lets them pass.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
 _SAID = (ast.JoinedStr, ast.Import, ast.ImportFrom)
 _DUMB = ("log.", "structlog.", "logging.")
-"""Calls whose loss concerns nobody's data."""
+"""Calls that do not affect data."""
 
 
 class Mutant(NamedTuple):
-    """One mistake. `name` says where and what, and stays the same when lines move."""
+    """A module with one mistake. `name` gives place and type, and does not change when lines move."""
 
     name: str
     line: int
@@ -31,8 +34,8 @@ class Mutant(NamedTuple):
     """The whole module with it."""
 
 
-class _Site(NamedTuple):
-    """Where a mistake can be made, and which."""
+class _MutationSite(NamedTuple):
+    """A place in a syntax tree for one mistake, and its replacement."""
 
     name: str
     parent: ast.AST
@@ -41,7 +44,7 @@ class _Site(NamedTuple):
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All that can be made of a module, in the order of its lines."""
+    """Return all mutants of a module, in the order of its lines."""
     tree = ast.parse(source)
     return [
         Mutant(one.name, getattr(one.node, "lineno", 0), _replaced(tree, one.parent, one.node, one.made))
@@ -50,13 +53,13 @@ def mutants(source: str) -> list[Mutant]:
 
 
 def names(source: str) -> set[str]:
-    """What they are called."""
+    """Return the names of all mutants of a module."""
     return {one.name for one in _sites(ast.parse(source))}
 
 
-def _sites(tree: ast.AST) -> list[_Site]:
+def _sites(tree: ast.AST) -> list[_MutationSite]:
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    found: list[_Site] = []
+    found: list[_MutationSite] = []
     seen: Counter[str] = Counter()
     for node in _nodes(tree):
         where = _qualified(node, parents)
@@ -65,24 +68,27 @@ def _sites(tree: ast.AST) -> list[_Site]:
             seen[name] += 1
             if seen[name] > 1:
                 name += f" (no. {seen[name]})"
-            found.append(_Site(name, parents[node], node, made))
+            found.append(_MutationSite(name, parents[node], node, made))
     return found
 
 
 def chosen(made: list[Mutant], number: int, seed: int, known: dict[str, str]) -> list[Mutant]:
-    """So many of them, by chance of the seed and in no order, without those that are `known` to change nothing."""
+    """Return `number` random mutants, in no order, without those in `known` that change nothing."""
     left = [mutant for mutant in made if mutant.name not in known]
     return random.Random(seed).sample(left, min(number, len(left)))
 
 
 def equivalent(module: str) -> dict[str, str]:
-    """Mutants of a module that change nothing anybody could tell, with the reason."""
+    """Return mutants of a module without observable effect, with the reason."""
     listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("equivalent", [])
     return {one["mutant"]: one["reason"] for one in listed if one["module"] == module}
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """What may be wrong: of functions, without annotations, decorators, docstrings and what is said to people."""
+    """Yield the nodes that may be mutated.
+
+    These are nodes of function bodies, without annotations, decorators, docstrings and messages.
+    """
     todo: list[tuple[ast.AST, bool]] = [(tree, False)]
     while todo:
         node, within = todo.pop()
@@ -93,7 +99,7 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
             if name in ("annotation", "returns", "decorator_list", "args" if _is_function(node) else "-"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not isinstance(child, _SAID) and not _says(child):
+                if isinstance(child, ast.AST) and not isinstance(child, _SAID) and not _is_text(child):
                     children.append((child, within or (_is_function(node) and name == "body")))
         todo += reversed(children)
 
@@ -102,8 +108,8 @@ def _is_function(node: ast.AST) -> bool:
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
 
 
-def _says(node: ast.AST) -> bool:
-    """A docstring, or a line for the log."""
+def _is_text(node: ast.AST) -> bool:
+    """Return whether a node is a docstring or a log line."""
     if not isinstance(node, ast.Expr):
         return False
     return isinstance(node.value, ast.Constant) or ast.unparse(node).startswith(_DUMB)

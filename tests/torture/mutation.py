@@ -1,4 +1,7 @@
-"""Mutants of the modules that promises rest on, each before the tests that belong to its module; several at a time."""
+"""Mutants of the modules on which guarantees rest, several run in parallel.
+
+Each runs against its module's tests.
+"""
 
 from __future__ import annotations
 
@@ -29,49 +32,70 @@ GOAL: Final = 0.95
 _T = "tests/broker_core"
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/slow_clients/accounts/guard.py": (
-        f"{_T}/slow_clients/accounts/test_guard.py", f"{_T}/slow_clients/accounts/test_guard_choices.py",
-        f"{_T}/slow_clients/rules/test_rules_in_force.py", f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/accounts/test_guard.py",
+        f"{_T}/slow_clients/accounts/test_guard_choices.py",
+        f"{_T}/slow_clients/rules/test_rules_in_force.py",
+        f"{_T}/slow_clients/accounts",
     ),
     "broker_core/slow_clients/accounts/pools.py": (f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules"),
     "broker_core/slow_clients/evaluate/judge.py": (
-        f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
+        f"{_T}/slow_clients/evaluate",
+        f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/rules",
     ),
     "broker_core/slow_clients/evaluate/decision.py": (
-        f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
+        f"{_T}/slow_clients/evaluate",
+        f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/rules",
     ),
     "broker_core/slow_clients/evaluate/rule_state.py": (
-        f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
+        f"{_T}/slow_clients/evaluate",
+        f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/rules",
     ),
     "broker_core/delivery/lifecycle.py": (f"{_T}/delivery/test_lifecycle.py",),
     "broker_core/delivery/window.py": (f"{_T}/delivery/test_window.py", f"{_T}/delivery/test_backlog_law.py"),
-    "broker_core/delivery/loss_ledger.py": (f"{_T}/delivery/test_loss_ledger.py", f"{_T}/engine/test_account_law.py"),
+    "broker_core/delivery/loss_ledger.py": (
+        f"{_T}/delivery/test_loss_ledger.py",
+        f"{_T}/engine/test_account_law.py",
+    ),
     "broker_core/delivery/account.py": (f"{_T}/delivery/test_account.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (
-        f"{_T}/journal/test_recovery.py", f"{_T}/journal/test_unsynced.py", f"{_T}/journal/test_crash_steps.py",
+        f"{_T}/journal/test_recovery.py",
+        f"{_T}/journal/test_unsynced.py",
+        f"{_T}/journal/test_crash_steps.py",
         f"{_T}/journal/test_other_log.py",
     ),
     "broker_core/journal/retention.py": (f"{_T}/journal/test_retention.py",),
-    "broker_core/journal/segment_replacer.py": (f"{_T}/journal/test_segment_replacer.py", f"{_T}/journal/test_crash_steps.py"),
+    "broker_core/journal/segment_replacer.py": (
+        f"{_T}/journal/test_segment_replacer.py",
+        f"{_T}/journal/test_crash_steps.py",
+    ),
     "broker_core/journal/commit_log.py": (f"{_T}/journal/test_commit_log.py",),
     "broker_core/engine/dispatch.py": (
-        f"{_T}/engine/test_dispatch.py", f"{_T}/engine/test_content_journaling.py", f"{_T}/connections/test_publisher.py",
-        f"{_T}/engine/test_faults.py", f"{_T}/connections/test_commands.py",
+        f"{_T}/engine/test_dispatch.py",
+        f"{_T}/engine/test_content_journaling.py",
+        f"{_T}/connections/test_publisher.py",
+        f"{_T}/engine/test_faults.py",
+        f"{_T}/connections/test_commands.py",
     ),
     "broker_core/connections/publisher.py": (
-        f"{_T}/connections/test_publisher.py", f"{_T}/connections/test_quotas.py", f"{_T}/engine/test_dispatch.py",
+        f"{_T}/connections/test_publisher.py",
+        f"{_T}/connections/test_quotas.py",
+        f"{_T}/engine/test_dispatch.py",
         f"{_T}/connections/test_commands.py",
     ),
     "broker_core/access/rights.py": (f"{_T}/access",),
     "broker_core/access/policy.py": (f"{_T}/access",),
-}  # fmt: skip
+}
 """Each module with its tests, the quick and telling ones first: the first that fails ends a run."""
 PYTEST = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 
 
 @dataclass
-class Outcome:
-    """What became of one module's mutants."""
+class ModuleResult:
+    """Results of one module's mutants."""
 
     module: str
     tried: int = 0
@@ -79,12 +103,12 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of those that were tried, how many were found."""
+        """Share of tried mutants that a test found."""
         return 1 - len(self.survivors) / self.tried if self.tried else 1.0
 
 
-class Tree:
-    """A copy of the checkout, in which one file at a time is wrong."""
+class CheckoutCopy:
+    """A copy of the checkout in which one file at a time is mutated."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -102,7 +126,10 @@ class Tree:
 
     @contextmanager
     def with_mutant(self, module: str, source: str) -> Iterator[str]:
-        """That text in the module's place, for brokers in processes of their own too; gives a folder for temporary files."""
+        """Put a mutant's source in the module's place until the block ends.
+
+        Brokers in other processes see it too. Yields a directory for temporary files.
+        """
         path = self.place / module
         with tempfile.TemporaryDirectory(
             prefix="m-", dir=self.place.parent, ignore_cleanup_errors=True
@@ -116,7 +143,10 @@ class Tree:
                 _forget(path)
 
     def passes(self, module: str, source: str, timeout_s: float) -> bool:
-        """Whether the module's tests pass with that text, in a process of their own. One that hangs doesn't."""
+        """Return whether the module's tests pass with this source, in their own process.
+
+        A run that hangs does not pass.
+        """
         with self.with_mutant(module, source) as temporary:
             running = subprocess.Popen(
                 [sys.executable, "-m", "pytest", *PYTEST, *PLAN[module]],
@@ -142,10 +172,12 @@ def _forget(path: Path) -> None:
         stale.unlink()
 
 
-class Forks:
-    """A pytest in a tree that has a module's tests collected, and forks for each mutant (`tests.torture.forks`)."""
+class ForkRunner:
+    """A pytest in a tree that has a module's tests collected, and forks for each mutant
+    (`tests.torture.forks`).
+    """
 
-    def __init__(self, tree: Tree, module: str) -> None:
+    def __init__(self, tree: CheckoutCopy, module: str) -> None:
         self.tree = tree
         self.module = module
         ours, theirs = socket.socketpair()
@@ -166,7 +198,7 @@ class Forks:
         assert self._orders.readline(), f"the tests of {self.module} can't be collected"
 
     def outcome(self, source: str, timeout_s: float) -> str:
-        """What became of a mutant."""
+        """Return the result of a mutant."""
         with self.tree.with_mutant(self.module, source) as temporary:
             order = {
                 "source": str(self.tree.place / self.module),
@@ -183,12 +215,12 @@ class Forks:
         self._pytest.wait()
 
 
-def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -> list[Outcome]:
-    """Try `number` mutants of each module until the time is over; says what it does as it does it."""
+def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -> list[ModuleResult]:
+    """Try `number` mutants of each module until the time is over; print progress."""
     end = time.monotonic() + seconds
-    outcomes = [Outcome(module) for module in modules]
+    outcomes = [ModuleResult(module) for module in modules]
     with tempfile.TemporaryDirectory(prefix="mu-") as place:
-        trees = [Tree(Path(place) / str(job)) for job in range(jobs)]
+        trees = [CheckoutCopy(Path(place) / str(job)) for job in range(jobs)]
         for tree in trees:
             tree.copy()
         for outcome in outcomes:
@@ -196,7 +228,7 @@ def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -
     return outcomes
 
 
-def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: list[Tree]) -> None:
+def _run_module(outcome: ModuleResult, number: int, seed: int, end: float, trees: list[CheckoutCopy]) -> None:
     module = outcome.module
     right = (ROOT / module).read_text()
     made = mutants(right)
@@ -204,8 +236,8 @@ def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: lis
     if time.monotonic() > end:
         print(f"{module}: there was no time", flush=True)
         return
-    free: queue.Queue[Forks] = queue.Queue()
-    for worker in [Forks(tree, module) for tree in trees]:
+    free: queue.Queue[ForkRunner] = queue.Queue()
+    for worker in [ForkRunner(tree, module) for tree in trees]:
         worker.collected()
         free.put(worker)
     try:
@@ -250,7 +282,9 @@ def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: lis
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m tests.torture.mutation [--modules guard,rights] [--number 20] [--seed 7] [--minutes 9] [--jobs 2]`"""
+    """`python -m tests.torture.mutation [--modules guard,rights] [--number 20] [--seed 7] [--minutes 9]
+    [--jobs 2]`
+    """
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__)

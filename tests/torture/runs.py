@@ -1,4 +1,4 @@
-"""One run: a broker is struck several times while its clients go on, and then everything they saw is judged."""
+"""One torture run: a broker is struck several times under load, then its history is checked."""
 
 from __future__ import annotations
 
@@ -16,44 +16,55 @@ from typing import Final
 from broker_core.broker import BROKEN
 from broker_core.control import exit_report
 from tests.torture import foretold
-from tests.torture.broker import INSTANCE, Process, free_port, start
-from tests.torture.clients import Clients, Keeper
+from tests.torture.broker import INSTANCE, BrokerProcess, free_port, start
+from tests.torture.clients import Clients, JournalOperator
 from tests.torture.disks import PowerDisk, power_disk
-from tests.torture.faulty_files import Misfortune
+from tests.torture.faulty_files import FileFault
 from tests.torture.flips import flip_a_bit
 from tests.torture.groups import run_group
-from tests.torture.history import Fault, History, Kind, check
+from tests.torture.history import FaultKind, History, HistoryFault, check
 from tests.torture.sites import run_sites
 
 KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group", "sites")
-"""What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles; a power cut, at any
-moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the broker is away; what strikes a group (`groups`), and what strikes two sites and the link between them (`sites`)."""
+"""Kinds of strikes, in order: SIGKILL at any time; SIGKILL at a disk operation; a disk that fails, tears,
+lies or is slow; a power cut at any time or at an operation; SIGKILL while the clock jumps; a flipped bit
+while the broker is down; strikes on a group (`groups`), and on two sites and their link (`sites`).
+"""
 FORETOLD: Final = "foretold"
-"""Nothing is struck: a back-test is held against what happened (foretold.py). It takes a minute and a half, so `make test` has none."""
+"""A run without strikes: a back-test is compared with what happened (foretold.py). It takes a minute and a
+half, so `make test` has none.
+"""
 STRIKES = 12
-"""Of one run, so many lives of its broker."""
+"""Strikes per run, each followed by a restart."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
-    ("pwritev", ".journal", 60), ("fdatasync", ".journal", 60), ("sync_directory", "", 12), ("rename", "", 12),
-    ("rename", ".journal", 6), ("rename", ".gz", 6), ("rename", "kept.json", 6), ("rename", ".ack", 6), ("rename", "owners", 4),
-    ("unlink", "", 8), ("unlink", ".journal", 4), ("unlink", ".spool", 3), ("fsync", "", 20), ("fsync", ".index.gz", 6),
-    ("fsync", "kept.json", 6), ("pwritev", ".spool", 6), ("pwritev", ".index.gz", 6), ("pwritev", "kept.json", 6),
-    ("pwritev", "", 80), ("truncate", "", 4), ("reserve", "", 6), ("zero_fill", "", 12), ("pwritev", ".tmp", 12),
+    ("pwritev", ".journal", 60), ("fdatasync", ".journal", 60), ("sync_directory", "", 12),
+    ("rename", "", 12),
+    ("rename", ".journal", 6), ("rename", ".gz", 6), ("rename", "kept.json", 6), ("rename", ".ack", 6),
+    ("rename", "owners", 4),
+    ("unlink", "", 8), ("unlink", ".journal", 4), ("unlink", ".spool", 3), ("fsync", "", 20),
+    ("fsync", ".index.gz", 6),
+    ("fsync", "kept.json", 6), ("pwritev", ".spool", 6), ("pwritev", ".index.gz", 6),
+    ("pwritev", "kept.json", 6),
+    ("pwritev", "", 80), ("truncate", "", 4), ("reserve", "", 6), ("zero_fill", "", 12),
+    ("pwritev", ".tmp", 12),
 )  # fmt: skip
-"""Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept positions."""
+"""Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept
+positions.
+"""
 
 
 @dataclass
 class Report:
-    """What was done, and what was found."""
+    """Totals of all runs and the faults found."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
-    """What the broker did meanwhile: swaps, removals, offlining, and where it was struck."""
-    faults: list[tuple[str, int, Fault]] = field(default_factory=list)
-    """Kind and seed of the run, and what was wrong."""
+    """Events of the broker by count: swaps, removals, offlining, and points of strikes."""
+    faults: list[tuple[str, int, HistoryFault]] = field(default_factory=list)
+    """Kind and seed of the run, and the fault."""
 
     def lines(self) -> list[str]:
-        """As it is printed."""
+        """Return the lines of the printed report."""
         by_kind = Counter(fault.kind for _, _, fault in self.faults)
         said = [
             f"{name:<14}{self.counts[name]}"
@@ -63,12 +74,15 @@ class Report:
             f"{'records':<14}{self.counts['records']}",
             f"{'acknowledged':<14}{self.counts['acknowledged']}",
         ]
-        said += [f"{kind.value:<14}{by_kind[kind]}" for kind in Kind]
+        said += [f"{kind.value:<14}{by_kind[kind]}" for kind in FaultKind]
         return said + [f"  reached {name}: {number}" for name, number in sorted(self.reached.items())]
 
 
-async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[Fault]:
-    """One run of a kind; everything in it follows from the seed, as far as the machine's own timing allows."""
+async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[HistoryFault]:
+    """Perform one run of a type.
+
+    The seed determines everything, as far as the machine's timing allows.
+    """
     if kind in _SEVERAL:
         return await _run_several(kind, seed, report, strikes)
     chance = random.Random(f"{kind} {seed}")
@@ -83,7 +97,7 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
             return missed
         disk = stack.enter_context(power_disk()) if kind == "power" else None
         home = (disk.place if disk is not None else own) / "h"
-        struck = _Struck(kind, home, disk, chance, history, report)
+        struck = _BrokerRun(kind, home, disk, chance, history, report)
         await struck.run(own, strikes)
     found = check(history)
     report.counts["runs"] += 1
@@ -94,10 +108,10 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
 
 
 _SEVERAL: Final = {"group": run_group, "sites": run_sites}
-"""Of several brokers; each strike takes its time."""
+"""Runs with several brokers; their strikes are slow."""
 
 
-async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> list[Fault]:
+async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> list[HistoryFault]:
     found, struck, records, acknowledged = await _SEVERAL[kind](seed, max(strikes // 2, 1))
     report.counts["runs"] += 1
     report.counts["kills"] += sum("kill" in one for one in struck)
@@ -108,8 +122,8 @@ async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> li
     return found
 
 
-class _Struck:
-    """A broker over its lives."""
+class _BrokerRun:
+    """A broker over its restarts."""
 
     def __init__(
         self,
@@ -123,14 +137,16 @@ class _Struck:
         self.kind, self.home, self.disk, self.chance = kind, home, disk, chance
         self.history, self.report = history, report
         self.port = free_port()
-        self.process: Process | None = None
+        self.process: BrokerProcess | None = None
 
     async def run(self, own: Path, strikes: int) -> None:
         first = await self._live(())
         assert first is not None, "a new broker didn't start"
         clients = Clients(self.history, own, self.port, self.chance)
         await clients.start()
-        keeper = Keeper(self.history, self.home, random.Random(self.chance.random()), self.report.reached)
+        keeper = JournalOperator(
+            self.history, self.home, random.Random(self.chance.random()), self.report.reached
+        )
         keeping = asyncio.create_task(keeper.run())
         await self._strike(first, ())
         for _ in range(strikes - 1):
@@ -149,8 +165,8 @@ class _Struck:
         if last is not None:
             last.stop()
 
-    def _points(self) -> tuple[Misfortune, ...]:
-        """What its disk does in the next life."""
+    def _points(self) -> tuple[FileFault, ...]:
+        """Return the file faults of the broker's next life."""
         if self.kind in ("kills", "clock", "flips") or (self.kind == "power" and self.chance.random() < 0.5):
             return ()
         call, name, most = self.chance.choice(_PLACES)
@@ -164,9 +180,9 @@ class _Struck:
             kinds = ("before", "after", "torn") if call == "pwritev" else ("before", "after")
             if self.kind == "power":
                 kinds = tuple(f"cut {one}" for one in kinds if one != "torn")
-        return (Misfortune(call, self.chance.randint(1, most), self.chance.choice(kinds), name),)
+        return (FileFault(call, self.chance.randint(1, most), self.chance.choice(kinds), name),)
 
-    async def _live(self, points: tuple[Misfortune, ...]) -> Process | None:
+    async def _live(self, points: tuple[FileFault, ...]) -> BrokerProcess | None:
         """A broker that has started; None when its misfortune met it before, which is a strike as well."""
         clock_seed = self.chance.randrange(2**32) if self.kind == "clock" else None
         flipped = (
@@ -177,17 +193,17 @@ class _Struck:
             self.report.counts["bit flips"] += 1
         if await process.ready():
             if flipped is not None:
-                self.report.reached[f"flipped {flipped.what}: went on"] += 1
+                self.report.reached[f"flipped {flipped.file_type}: went on"] += 1
             return process
         code = await self._end_of(process)
         if flipped is not None and process.refused:
-            self.report.reached[f"flipped {flipped.what}: {process.refused}"] += 1
+            self.report.reached[f"flipped {flipped.file_type}: {process.refused}"] += 1
             flipped.put_right()
             return await self._live(points)
         await self._after(process, code, points)
         return None
 
-    async def _strike(self, process: Process, points: tuple[Misfortune, ...]) -> None:
+    async def _strike(self, process: BrokerProcess, points: tuple[FileFault, ...]) -> None:
         """Let it live, and end it."""
         end = asyncio.get_running_loop().time() + self.chance.uniform(0.05, 0.5 if not points else 1.2)
         while asyncio.get_running_loop().time() < end and process.alive and not process.frozen:
@@ -204,17 +220,17 @@ class _Struck:
         process.kill()
         self.report.counts["kills"] += 1
 
-    async def _end_of(self, process: Process) -> int:
-        """Its exit code. Of one that stands still the power is cut: processor and disk stop in one moment. A process that lived on
-        would be told by the kernel that data is safe which the cut has dropped from the cache, and would say so to its clients.
-        """
+    async def _end_of(self, process: BrokerProcess) -> int:
+        """Return the exit code of a process."""
         if self.disk is not None and process.frozen:
             self.disk.cut(self.chance)
             process.kill()
-        return await process.ended()
+        return await process.wait_exit()
 
-    async def _after(self, process: Process, code: int, points: tuple[Misfortune, ...]) -> None:
-        """It ended by itself: by its misfortune, or by a reason that it must name."""
+    async def _after(self, process: BrokerProcess, code: int, points: tuple[FileFault, ...]) -> None:
+        """Check a process that ended without being killed: an injected fault or a named error must explain
+        it.
+        """
         met = f"struck: {points[0].what} at {points[0].call} {points[0].name}".rstrip() if points else ""
         if code == -9 and points:
             self.report.reached[met] += 1
@@ -244,4 +260,4 @@ class _Struck:
         self.disk.power_on()
 
     def _wrong(self, sentence: str) -> None:
-        self.history.faults.append(Fault(Kind.UNEXPLAINED, sentence))
+        self.history.faults.append(HistoryFault(FaultKind.UNEXPLAINED, sentence))

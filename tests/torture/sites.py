@@ -1,7 +1,8 @@
-"""A sync link between two brokers, struck while clients go on: either side killed, the line cut, frozen, or carrying one way.
+"""A sync link between two brokers, struck under load.
 
-Nobody is ever downgraded here, so what a publisher was told is at the other site. At the end the line is cut while publishers go on and London is
-lost for good: what New York has then is held against everything that was acknowledged, and against London's own log.
+Either side is killed, or the line is cut, frozen or one-way. Downgrades are disabled, so every record
+reported as persisted is at the other site. At the end the line is cut under load and London is lost for
+good. Then the records at New York are checked against all acknowledged records and against London's own log.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.config import AccessSettings, EntitlementSettings, PolicyDocument
 from tests.support.brokers import until
-from tests.support.cables import running_cable
-from tests.support.sites import Site, free_port, secrets, site, to
-from tests.torture.history import Fault, History, Kind, Reader, body_of, check, topic_of
+from tests.support.partition_proxy import running_partition_proxy
+from tests.support.sites import Site, destination_settings, free_port, site_policy, write_link_secrets
+from tests.torture.history import FaultKind, History, HistoryFault, ReaderHistory, body_of, check, topic_of
 
 STRIKES: Final = 8
 PATIENCE_S: Final = 150
@@ -36,40 +37,44 @@ Strike = Callable[[], Awaitable[None]]
 
 
 def _policy(policy: PolicyDocument) -> PolicyDocument:
-    """Small segments, no downgrade, and a link that may publish everything."""
+    """Return the policy with small segments, without downgrades, and with a link that may publish
+    everything.
+    """
     instance = replace(policy.instance, downgrade_after_ms=NEVER_MS)
     access = AccessSettings(policy.access.users, (EntitlementSettings(("link",), publish=(">",)),))
     return replace(policy, instance=instance, access=access if policy.access.users else policy.access)
 
 
-class _Struck:
-    """Two sites over their strikes."""
+class _SiteRun:
+    """Two sites during the strikes of one run."""
 
     def __init__(self, home: Path, chance: random.Random) -> None:
         self._home, self._chance = home, chance
         self.history = History()
         self.struck: list[str] = []
-        self._there = Reader("newyork")
+        self._there = ReaderHistory("newyork")
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, strikes: int) -> list[Fault]:
-        """What was wrong."""
+    async def run(self, strikes: int) -> list[HistoryFault]:
+        """Perform the strikes; return the faults."""
         for_links = free_port()
         async with AsyncExitStack() as stack:
-            self._cable = await stack.enter_async_context(running_cable(for_links))
+            self._cable = await stack.enter_async_context(running_partition_proxy(for_links))
             self._newyork = Site(
-                self._home / "newyork", _policy(site("newyork", free_port(), link_port=for_links))
+                self._home / "newyork", _policy(site_policy("newyork", free_port(), link_port=for_links))
             )
-            link = to("ny", self._cable.port, durability="sync")
-            kept = secrets(self._home, "ny")
-            self._london = Site(self._home / "london", _policy(site("london", free_port(), link)), kept)
+            link = destination_settings("ny", self._cable.port, durability="sync")
+            kept = write_link_secrets(self._home, "ny")
+            self._london = Site(
+                self._home / "london", _policy(site_policy("london", free_port(), link)), kept
+            )
             for one in (self._newyork, self._london):
                 await one.start()
                 stack.push_async_callback(one.kill)
             stack.push_async_callback(self._close)
             self._tasks = [asyncio.create_task(self._publish(name)) for name in PUBLISHERS]
             self._tasks.append(asyncio.create_task(self._read(self._newyork, self._there)))
-            await self._goes_on()
+            await self._wait_progress()
             for _ in range(strikes):
                 await self._strike()
             return await self._judge()
@@ -97,11 +102,11 @@ class _Struck:
                     flushed.cancel()
 
     def _note(self, name: str, store: MemoryPublishStore) -> None:
-        oldest = store.oldest()
+        oldest = store.oldest_sequence()
         done = oldest - 1 if oldest else store.last_sequence
         self.history.acknowledged[name] = max(done, self.history.acknowledged[name])
 
-    async def _read(self, where: Site, reader: Reader) -> None:
+    async def _read(self, where: Site, reader: ReaderHistory) -> None:
         async with AsyncClient(where.address, reader.name, reconnect=QUICK) as client:
             async for message in await client.subscribe("t.>", bookmark=EPOCH):
                 sequence = int(str(message.bookmark).split("|")[1])
@@ -109,8 +114,8 @@ class _Struck:
                 if record is not None:
                     reader.records.append(record)
 
-    async def _goes_on(self) -> None:
-        """Both publishers get on: with both sites up that means the link does."""
+    async def _wait_progress(self) -> None:
+        """Wait until both publishers make progress; with both sites up, this needs the link."""
         wanted = {name: self.history.acknowledged.get(name, 0) + 100 for name in PUBLISHERS}
         await until(
             lambda: (
@@ -124,34 +129,34 @@ class _Struck:
 
     async def _strike(self) -> None:
         strikes: dict[str, Strike] = {
-            "kill london": self._london.killed_and_back,
-            "kill newyork": self._newyork.killed_and_back,
-            "kill both": self._kill_both,
+            "kill london": self._london.kill_and_restart,
+            "kill newyork": self._newyork.kill_and_restart,
+            "kill both": self._kill_both_sites,
             "cut the line": self._cut,
-            "freeze the line": lambda: self._hold("requests", "answers"),
-            "one way there": lambda: self._hold("answers"),
-            "one way back": lambda: self._hold("requests"),
+            "freeze the line": lambda: self._stop_one_direction("requests", "answers"),
+            "one way there": lambda: self._stop_one_direction("answers"),
+            "one way back": lambda: self._stop_one_direction("requests"),
             "cut and kill london": self._cut_and_kill,
         }
         chosen = self._chance.choice(list(strikes))
         self.struck.append(chosen)
         await asyncio.sleep(self._chance.uniform(0.0, 0.3))
         await strikes[chosen]()
-        self._cable.mend()
+        self._cable.restore()
         try:
-            await self._goes_on()
+            await self._wait_progress()
         except TimeoutError:
             raise AssertionError(f"nobody gets on after {chosen}") from None
 
-    async def _kill_both(self) -> None:
-        await asyncio.gather(self._london.killed_and_back(), self._newyork.killed_and_back())
+    async def _kill_both_sites(self) -> None:
+        await asyncio.gather(self._london.kill_and_restart(), self._newyork.kill_and_restart())
 
     async def _cut(self) -> None:
         self._cable.cut()
         await asyncio.sleep(self._chance.uniform(0.0, 2.0))
 
-    async def _hold(self, *gates: str) -> None:
-        """Carry nothing that way for a while; sometimes for so long that heartbeats notice it."""
+    async def _stop_one_direction(self, *gates: str) -> None:
+        """Stop one direction for a while, sometimes until heartbeats detect it."""
         for gate in gates:
             getattr(self._cable, gate).clear()
         await asyncio.sleep(self._chance.choice((0.2, 2.0, 12.0)))
@@ -159,20 +164,20 @@ class _Struck:
     async def _cut_and_kill(self) -> None:
         self._cable.cut()
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
-        await self._london.killed_and_back()
+        await self._london.kill_and_restart()
 
-    async def _judge(self) -> list[Fault]:
+    async def _judge(self) -> list[HistoryFault]:
         """London is lost while its publishers go on; then it is read as a whole, by itself."""
         self._cable.cut()
         await asyncio.sleep(0.3)
         await self._london.kill()
         await self._close()
-        there, here = Reader("newyork-at-the-end"), Reader("london-at-the-end")
+        there, here = ReaderHistory("newyork-at-the-end"), ReaderHistory("london-at-the-end")
         await self._read_all(self._newyork, there)
         alone = replace(self.history, log=there.records, readers=[self._there])
-        found = [Fault(one.kind, f"newyork: {one.sentence}") for one in self._complete(alone)]
+        found = [HistoryFault(one.kind, f"newyork: {one.sentence}") for one in self._complete(alone)]
         await self._london.start()
-        self._cable.mend()
+        self._cable.restore()
         await self._read_all(self._london, here)
         # What London had accepted and couldn't carry comes when it is back.
         last = here.records[-1].sequence
@@ -181,15 +186,15 @@ class _Struck:
         return found + check(whole)
 
     @staticmethod
-    def _has_come(reader: Reader, last: int) -> bool:
+    def _has_come(reader: ReaderHistory, last: int) -> bool:
         return bool(reader.records) and reader.records[-1].sequence >= last
 
-    def _complete(self, alone: History) -> list[Fault]:
+    def _complete(self, alone: History) -> list[HistoryFault]:
         self._there.complete = False  # it was ended in the middle
         return check(alone)
 
-    async def _read_all(self, where: Site, reader: Reader) -> None:
-        """Everything that is there, and from then on what comes."""
+    async def _read_all(self, where: Site, reader: ReaderHistory) -> None:
+        """Read all existing records, then live ones."""
         wanted = max(self.history.acknowledged.values())
         self._tasks.append(asyncio.create_task(self._read(where, reader)))
         async with AsyncClient(where.address, "counter", reconnect=QUICK) as client:
@@ -202,14 +207,17 @@ class _Struck:
         await until(lambda: len(reader.records) >= number, PATIENCE_S)
 
 
-async def run_sites(seed: int, strikes: int = STRIKES) -> tuple[list[Fault], list[str], int, int]:
-    """One run: what was wrong, what struck, records that were published, and those that were acknowledged."""
+async def run_sites(seed: int, strikes: int = STRIKES) -> tuple[list[HistoryFault], list[str], int, int]:
+    """Perform one run.
+
+    Returns faults, strikes, published records, and acknowledged records.
+    """
     home = Path(tempfile.mkdtemp(prefix="s-"))
-    struck = _Struck(home, random.Random(f"sites {seed}"))
+    struck = _SiteRun(home, random.Random(f"sites {seed}"))
     try:
         found = await struck.run(strikes)
     except (TimeoutError, AssertionError) as problem:
-        found = [Fault(Kind.UNEXPLAINED, f"it came to no end after {struck.struck}: {problem!r}")]
+        found = [HistoryFault(FaultKind.UNEXPLAINED, f"it came to no end after {struck.struck}: {problem!r}")]
     if not found:
         shutil.rmtree(home, ignore_errors=True)
     history = struck.history

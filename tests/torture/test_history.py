@@ -1,4 +1,4 @@
-"""The judge of every run: a history without a breach is found to be one, and each planted breach is named."""
+"""The check of histories: a correct history has no fault, and each planted fault is named."""
 
 from __future__ import annotations
 
@@ -9,19 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.torture.history import History, Interval, Kind, Reader, Record, body_of, check, topic_of
+from tests.torture.history import (
+    FaultKind,
+    History,
+    Interval,
+    ReaderHistory,
+    Record,
+    body_of,
+    check,
+    topic_of,
+)
 
 
 def history(records: int = 30) -> History:
-    """Two publishers in turns, all of it acknowledged, read to the end by one who reads once and one who begins again."""
+    """Return a correct history: two alternating publishers, all acknowledged, read by one reader without and
+    one with restarts.
+    """
     log = [Record(10 + at, "pq"[at % 2], at // 2 + 1, at) for at in range(records)]
-    once = Reader("once", records=list(log))
-    again = Reader("again", back=1, records=[*log[:20], *log[15:]])
+    once = ReaderHistory("once", records=list(log))
+    again = ReaderHistory("again", back=1, records=[*log[:20], *log[15:]])
     numbers = {"p": (records + 1) // 2, "q": records // 2}
     return History(dict(numbers), dict(numbers), [once, again], list(log))
 
 
-def found(made: History) -> list[Kind]:
+def found(made: History) -> list[FaultKind]:
     return [fault.kind for fault in check(made)]
 
 
@@ -29,7 +40,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert check(history()) == []
 
 
-def test_what_nobody_was_told_of_may_be_missing_or_there() -> None:
+def test_unacknowledged_records_may_be_missing_or_present() -> None:
     made = history()
     made.published["p"] += 5
     assert check(made) == [], "published and not acknowledged"
@@ -69,7 +80,7 @@ def swap_two_of_one_publisher(made: History) -> None:
     made.readers = []
 
 
-def turn_the_log(made: History) -> None:
+def reverse_log(made: History) -> None:
     made.log[4], made.log[5] = made.log[5], made.log[4]
     made.readers = []
 
@@ -90,27 +101,27 @@ def invent_a_publisher(made: History) -> None:
         reader.complete = False
 
 
-def change_what_was_read(made: History) -> None:
+def change_read_body(made: History) -> None:
     made.readers[0].records[3] = made.readers[0].records[3]._replace(number=9)
 
 
-def take_back_what_was_read(made: History) -> None:
+def remove_read_record(made: History) -> None:
     made.readers[0].records.append(Record(40, "p", 16, 99))
 
 
-def acknowledge_what_was_not_published(made: History) -> None:
+def acknowledge_unpublished(made: History) -> None:
     made.acknowledged["p"] += 1
 
 
-def pass_over_one(made: History) -> None:
+def skip_one(made: History) -> None:
     del made.readers[0].records[7]
 
 
-def pass_over_the_end(made: History) -> None:
+def skip_end(made: History) -> None:
     del made.readers[0].records[-3:]
 
 
-def pass_over_one_at_a_new_beginning(made: History) -> None:
+def skip_one_at_restart(made: History) -> None:
     made.readers[1].records = [one for one in made.readers[1].records if one.sequence != 27]
 
 
@@ -126,31 +137,31 @@ def read_out_of_order(made: History) -> None:
     made.readers[0].records[5:7] = reversed(made.readers[0].records[5:7])
 
 
-BREACHES: list[tuple[Callable[[History], None], set[Kind]]] = [
-    (lose_the_end, {Kind.LOST}),
-    (lose_the_middle, {Kind.LOST}),
-    (store_twice, {Kind.DOUBLED}),
-    (give_the_number_twice, {Kind.DOUBLED}),
-    (swap_two_of_one_publisher, {Kind.REORDERED}),
-    (turn_the_log, {Kind.REORDERED}),
-    (set_the_clock_back, {Kind.REORDERED}),
-    (invent, {Kind.UNEXPLAINED}),
-    (invent_a_publisher, {Kind.UNEXPLAINED}),
-    (change_what_was_read, {Kind.UNEXPLAINED}),
-    (take_back_what_was_read, {Kind.LOST}),
-    (acknowledge_what_was_not_published, {Kind.UNEXPLAINED}),
-    (pass_over_one, {Kind.LOST}),
-    (pass_over_the_end, {Kind.LOST}),
-    (pass_over_one_at_a_new_beginning, {Kind.LOST}),
-    (read_twice, {Kind.DOUBLED}),
-    (begin_again_too_often, {Kind.DOUBLED}),
-    (read_out_of_order, {Kind.LOST, Kind.REORDERED}),
+BREACHES: list[tuple[Callable[[History], None], set[FaultKind]]] = [
+    (lose_the_end, {FaultKind.LOST}),
+    (lose_the_middle, {FaultKind.LOST}),
+    (store_twice, {FaultKind.DOUBLED}),
+    (give_the_number_twice, {FaultKind.DOUBLED}),
+    (swap_two_of_one_publisher, {FaultKind.REORDERED}),
+    (reverse_log, {FaultKind.REORDERED}),
+    (set_the_clock_back, {FaultKind.REORDERED}),
+    (invent, {FaultKind.UNEXPLAINED}),
+    (invent_a_publisher, {FaultKind.UNEXPLAINED}),
+    (change_read_body, {FaultKind.UNEXPLAINED}),
+    (remove_read_record, {FaultKind.LOST}),
+    (acknowledge_unpublished, {FaultKind.UNEXPLAINED}),
+    (skip_one, {FaultKind.LOST}),
+    (skip_end, {FaultKind.LOST}),
+    (skip_one_at_restart, {FaultKind.LOST}),
+    (read_twice, {FaultKind.DOUBLED}),
+    (begin_again_too_often, {FaultKind.DOUBLED}),
+    (read_out_of_order, {FaultKind.LOST, FaultKind.REORDERED}),
 ]
 
 
 @pytest.mark.parametrize(("breach", "kinds"), BREACHES, ids=[breach.__name__ for breach, _ in BREACHES])
 def test_a_planted_breach_is_found_and_called_by_its_name(
-    breach: Callable[[History], None], kinds: set[Kind]
+    breach: Callable[[History], None], kinds: set[FaultKind]
 ) -> None:
     made = history()
     breach(made)
@@ -162,30 +173,30 @@ def test_what_was_removed_is_not_missed_and_nothing_else_is_excused_by_it() -> N
     made.removed_upto = 19
     made.log = made.log[10:]
     assert check(made) == []
-    assert found(replace(made, removed_upto=0)).count(Kind.LOST) > 2
+    assert found(replace(made, removed_upto=0)).count(FaultKind.LOST) > 2
     del made.log[3]
-    assert set(found(made)) == {Kind.LOST}
+    assert set(found(made)) == {FaultKind.LOST}
 
 
 def test_a_gap_excuses_what_it_names() -> None:
     made = history()
     gap = Interval(20, 23)
-    made.log = [one for one in made.log if not gap.holds(one.sequence)]
+    made.log = [one for one in made.log if not gap.contains(one.sequence)]
     made.gaps.append(gap)
     for reader in made.readers:
-        reader.records = [one for one in reader.records if not gap.holds(one.sequence)]
+        reader.records = [one for one in reader.records if not gap.contains(one.sequence)]
         reader.gaps.append(gap)
     assert check(made) == []
     made.log = [one for one in made.log if one.sequence != 26]
-    assert Kind.LOST in found(made)
+    assert FaultKind.LOST in found(made)
 
 
-def test_who_has_no_bookmark_misses_as_many_stretches_as_it_was_away() -> None:
+def test_a_reader_without_a_bookmark_may_miss_one_interval_per_absence() -> None:
     made = history()
-    made.readers = [Reader("live", missed=1, records=[*made.log[:5], *made.log[9:]])]
+    made.readers = [ReaderHistory("live", missed=1, records=[*made.log[:5], *made.log[9:]])]
     assert check(made) == []
     made.readers[0].missed = 0
-    assert found(made) == [Kind.LOST]
+    assert found(made) == [FaultKind.LOST]
 
 
 def test_a_message_is_known_by_all_of_its_bytes() -> None:
@@ -199,7 +210,7 @@ def test_a_message_is_known_by_all_of_its_bytes() -> None:
         ("x", b"\xff 1 "),
     ):
         assert made.record(7, topic, body) is None
-    assert found(made) == [Kind.UNEXPLAINED] * 4
+    assert found(made) == [FaultKind.UNEXPLAINED] * 4
 
 
 @given(st.data())
@@ -207,4 +218,4 @@ def test_whatever_is_taken_out_of_the_log_is_missed(data: st.DataObject) -> None
     made = history(40)
     gone = data.draw(st.sets(st.sampled_from(made.log), min_size=1, max_size=39))
     made.log = [one for one in made.log if one not in gone]
-    assert Kind.LOST in found(made)
+    assert FaultKind.LOST in found(made)

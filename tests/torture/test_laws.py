@@ -1,4 +1,4 @@
-"""Laws: the suite tries the same examples each time, and `make torture` many more, by a seed."""
+"""The `laws` runner: the suite repeats fixed examples, and `make torture` runs many more by a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants: what is made of a module, and that the list of those which change nothing is about mutants that there are."""
+"""Mutants: those made of a module, and a list of equivalent mutants that all exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.torture import mutation
 from tests.torture.forks import HUNG, KILLED, SURVIVED, UNFIT
 from tests.torture.mutants import EQUIVALENT, chosen, equivalent, mutants, names
-from tests.torture.mutation import PLAN, ROOT, Forks, Tree
+from tests.torture.mutation import PLAN, ROOT, CheckoutCopy, ForkRunner
 
 SOURCE = '''
 """A module."""
@@ -70,7 +70,10 @@ def test_the_tests_of_each_module_are_there() -> None:
 def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = "def half(n: int) -> int:\n    return n // 2 + 0 * sum(1 for _ in range(n)) + sum(0 for _ in range(n))\n"
+    right = (
+        "def half(n: int) -> int:\n"
+        "    return n // 2 + 0 * sum(1 for _ in range(n)) + sum(0 for _ in range(n))\n"
+    )
     for place in (tmp_path / "right", tmp_path / "tree"):
         place.mkdir()
         (place / "half.py").write_text(right)
@@ -79,7 +82,7 @@ def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'tree'}")
     monkeypatch.setattr(mutation, "ROOT", tmp_path / "right")
     monkeypatch.setitem(PLAN, "half.py", ("test_half.py",))
-    forks = Forks(Tree(tmp_path / "tree"), "half.py")
+    forks = ForkRunner(CheckoutCopy(tmp_path / "tree"), "half.py")
     forks.collected()
     for old, new, outcome in (
         ("", "", SURVIVED),

@@ -1,4 +1,6 @@
-"""A little of each kind of torture, so that it is known to work and a gross mistake is found at once; `make torture` has the hours."""
+"""A little of each kind of torture, so that it is known to work and a gross mistake is found at once; `make
+torture` has the hours.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.protocols.native import encode_command
 from tests.torture import disks
 from tests.torture.broker import free_port, start
-from tests.torture.faulty_files import Misfortune
+from tests.torture.faulty_files import FileFault
 from tests.torture.flips import flip_a_bit
 from tests.torture.runs import KINDS, Report, run
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_is_lost_doubled_reordered_or_unexplained(kind: str) -> None:
-    if kind == "power" and (why := disks.why_not()):
+    if kind == "power" and (why := disks.unavailable_reason()):
         pytest.skip(why)
     seed, report = random.SystemRandom().randrange(10**6), Report()
     print(f"make torture ARGS='--only {kind} --seed {seed} --runs 1' (with 3 strikes)")
@@ -38,7 +40,7 @@ async def test_nothing_is_lost_doubled_reordered_or_unexplained(kind: str) -> No
 @pytest.mark.parametrize(("at", "comes"), [(1, True), (1_000_000, False)])
 async def test_a_misfortune_comes_at_its_call_and_no_other(at: int, comes: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="t-") as home:
-        process = start(Path(home) / "h", free_port(), Misfortune("fdatasync", at, "before", ".journal"))
+        process = start(Path(home) / "h", free_port(), FileFault("fdatasync", at, "before", ".journal"))
         assert await process.ready()
         with socket.create_connection(("127.0.0.1", process.port)) as publisher:
             publisher.sendall(encode_command({"c": "logon", "name": "p"}))
@@ -52,12 +54,12 @@ async def test_a_misfortune_comes_at_its_call_and_no_other(at: int, comes: bool)
                     break
         assert (b"persisted" in heard) is not comes
         if comes:
-            assert await process.ended() == -9
+            assert await process.wait_exit() == -9
         process.kill()
 
 
 def test_a_cut_loses_what_was_not_synced_and_nothing_else() -> None:
-    if why := disks.why_not():
+    if why := disks.unavailable_reason():
         pytest.skip(why)
     with disks.power_disk() as disk:
         kept, lost = disk.place / "kept", disk.place / "lost"
@@ -75,7 +77,7 @@ def test_a_flipped_bit_is_put_right_by_a_second_flip(tmp_path: Path) -> None:
     path = tmp_path / "test-1.00000000000000000001.journal"
     path.write_bytes(bytes(range(256)))
     flipped = flip_a_bit(tmp_path, random.Random(7))
-    assert flipped is not None and flipped.what == "test-1.journal"
+    assert flipped is not None and flipped.file_type == "test-1.journal"
     changed = [at for at, byte in enumerate(path.read_bytes()) if byte != at]
     assert changed == [flipped.offset]
     flipped.put_right()

@@ -27,7 +27,7 @@ _PREFIXES: Final = (HYPHENATED, "convert_string_expressions:")
 """Prefixes that ActiveMQ's clients may put before a selector. Texts are always converted here."""
 _SIGNS: Final = ("<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
 _DIGITS: Final = frozenset("0123456789")
-_LETTERS: Final = frozenset("0123456789abcdefABCDEF_")
+_HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF_")
 
 
 class SelectorTokenType(Enum):
@@ -52,11 +52,11 @@ class SelectorToken(NamedTuple):
     column: int
 
 
-def selector_error(why: str, column: int) -> ClientError:
+def selector_error(reason: str, column: int) -> ClientError:
     """Return the error for an invalid selector."""
     return ClientError(
         "bad_selector",
-        f"The selector can't be read: {why} (column {column}).",
+        f"The selector can't be read: {reason} (column {column}).",
         "docs/stomp.md says what selectors are, with examples.",
         column=column,
     )
@@ -75,7 +75,7 @@ def tokenize_selector(text: str) -> list[SelectorToken]:
         if text.startswith(prefix, at):
             at, hyphens = at + len(prefix), hyphens or prefix == HYPHENATED
     found: list[SelectorToken] = []
-    while (at := _skip(text, at)) < len(text):
+    while (at := _skip_blanks(text, at)) < len(text):
         if len(found) == MAX_TOKENS:
             raise selector_error(f"it has more than {MAX_TOKENS} tokens", at + 1)
         token, at = _token(text, at, hyphens)
@@ -83,7 +83,7 @@ def tokenize_selector(text: str) -> list[SelectorToken]:
     return [*found, SelectorToken(SelectorTokenType.END, "", len(text) + 1)]
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     """Return the position after spaces and comments."""
     while at < len(text):
         if text[at].isspace():
@@ -105,15 +105,15 @@ def _token(text: str, at: int, hyphens: bool) -> tuple[SelectorToken, int]:
     """Return the token at a position, and the position after it."""
     letter = text[at]
     if letter in "'\"":
-        value, end = _quoted(text, at)
+        value, end = _read_quoted(text, at)
         return SelectorToken(
             SelectorTokenType.TEXT if letter == "'" else SelectorTokenType.NAME, value, at + 1
         ), end
     if letter in _DIGITS or (letter == "." and text[at + 1 : at + 2] in _DIGITS and at + 1 < len(text)):
-        return _number(text, at)
+        return _read_number(text, at)
     if letter.isalpha() or letter in "_$":
         end = at + 1
-        while end < len(text) and _continues(text, end, hyphens):
+        while end < len(text) and _is_name_character(text, end, hyphens):
             end += 1
         name = text[at:end]
         word = name.upper()
@@ -128,14 +128,14 @@ def _token(text: str, at: int, hyphens: bool) -> tuple[SelectorToken, int]:
     raise selector_error(f"{letter!r} can't stand there", at + 1)
 
 
-def _continues(text: str, at: int, hyphens: bool) -> bool:
+def _is_name_character(text: str, at: int, hyphens: bool) -> bool:
     letter = text[at]
     if letter in "-":
         return hyphens and at + 1 < len(text) and (text[at + 1].isalnum() or text[at + 1] == "_")
     return letter.isalnum() or letter in "_$."
 
 
-def _quoted(text: str, at: int) -> tuple[str, int]:
+def _read_quoted(text: str, at: int) -> tuple[str, int]:
     quote, end, parts = text[at], at + 1, list[str]()
     while True:
         close = text.find(quote, end)
@@ -148,31 +148,31 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
         end = close + 2
 
 
-def _number(text: str, at: int) -> tuple[SelectorToken, int]:
+def _read_number(text: str, at: int) -> tuple[SelectorToken, int]:
     """Read a number: 42, 0x2A, 052 (octal), 4.2, .5 or 4e2, with an optional Java suffix L, F or D."""
     end = at
     if text[at : at + 2] in ("0x", "0X"):
         end = at + 2
-        while end < len(text) and text[end] in _LETTERS and text[end] != "_":
+        while end < len(text) and text[end] in _HEX_DIGITS and text[end] != "_":
             end += 1
         digits = text[at + 2 : end]
         value: int | float | None = int(digits, 16) if digits else None
-        whole = True
+        is_integer = True
     else:
-        end = _digits(text, end)
-        whole = True
+        end = _skip_digits(text, end)
+        is_integer = True
         if text[end : end + 1] == ".":
-            end, whole = _digits(text, end + 1), False
+            end, is_integer = _skip_digits(text, end + 1), False
         if text[end : end + 1] in ("e", "E"):
             start = end + 1 + (text[end + 1 : end + 2] in ("+", "-"))
-            stop = _digits(text, start)
+            stop = _skip_digits(text, start)
             if stop > start:
-                end, whole = stop, False
+                end, is_integer = stop, False
         digits = text[at:end]
-        octal = whole and len(digits) > 1 and digits[0] == "0" and set(digits) <= set("01234567")
-        value = int(digits, 8 if octal else 10) if whole and len(digits) <= 18 else float(digits)
+        octal = is_integer and len(digits) > 1 and digits[0] == "0" and set(digits) <= set("01234567")
+        value = int(digits, 8 if octal else 10) if is_integer and len(digits) <= 18 else float(digits)
     suffix = text[end : end + 1].lower()
-    if suffix and suffix in "lfd" and (suffix != "l" or whole):
+    if suffix and suffix in "lfd" and (suffix != "l" or is_integer):
         end += 1
         if suffix in "fd" and value is not None:
             value = float(value)
@@ -181,7 +181,7 @@ def _number(text: str, at: int) -> tuple[SelectorToken, int]:
     return SelectorToken(SelectorTokenType.NUMBER, value, at + 1), end
 
 
-def _digits(text: str, at: int) -> int:
+def _skip_digits(text: str, at: int) -> int:
     while at < len(text) and text[at] in _DIGITS:
         at += 1
     return at
@@ -190,7 +190,7 @@ def _digits(text: str, at: int) -> int:
 Headers = Mapping[str, str]
 Get = Callable[[Headers], Value]
 HeaderTest = Callable[[Headers], Verdict]
-JMS: Final = {
+JMS_HEADERS: Final = {
     "JMSType": "type",
     "JMSCorrelationID": "correlation-id",
     "JMSPriority": "priority",
@@ -201,12 +201,14 @@ JMS: Final = {
 }
 """STOMP header of each JMS property."""
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(1, 8)
-_BINDS: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT} | dict.fromkeys(
+_SIGN_STRENGTHS: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT} | dict.fromkeys(
     COMPARE, _COMPARISON
 )
-_WORDS: Final = {"OR": _OR, "AND": _AND} | dict.fromkeys(("NOT", "BETWEEN", "IN", "LIKE", "IS"), _COMPARISON)
+_KEYWORD_STRENGTHS: Final = {"OR": _OR, "AND": _AND} | dict.fromkeys(
+    ("NOT", "BETWEEN", "IN", "LIKE", "IS"), _COMPARISON
+)
 
-MAX_MIXED: Final = 256
+MAX_MIXED_PATTERN: Final = 256
 """Maximum characters of a LIKE pattern that contains both % and _."""
 
 
@@ -215,13 +217,11 @@ class _SelectorTerm(NamedTuple):
 
     Attributes:
         get: Returns the value of the part for some headers.
-        condition: Whether the part is a condition.
-        text: Text of a quoted literal, else None.
+        is_text: Whether the part is a quoted text, with or without parentheses.
     """
 
     get: Get
-    condition: bool = False
-    text: str | None = None
+    is_text: bool = False
 
 
 @lru_cache(maxsize=512)
@@ -232,12 +232,12 @@ def compile_selector(text: str) -> HeaderTest:
         ClientError: `bad_selector`.
     """
     parser = _SelectorParser(tokenize_selector(text))
-    part = parser.part(0)
+    part = parser.parse_term(0)
     parser.expect(SelectorTokenType.END, "")
-    return _verdict(part)
+    return _condition_test(part)
 
 
-def _verdict(part: _SelectorTerm) -> HeaderTest:
+def _condition_test(part: _SelectorTerm) -> HeaderTest:
     get = part.get
     return lambda headers: to_condition(get(headers))
 
@@ -261,7 +261,7 @@ class _SelectorParser:
     def _is(self, kind: SelectorTokenType, value: str) -> bool:
         return self._token.kind is kind and self._token.value == value
 
-    def _took(self, kind: SelectorTokenType, value: str) -> bool:
+    def _accept(self, kind: SelectorTokenType, value: str) -> bool:
         if self._is(kind, value):
             self._at += 1
             return True
@@ -276,111 +276,115 @@ class _SelectorParser:
             raise self._unexpected(value or kind.value)
         return self._next()
 
-    def _unexpected(self, wanted: str) -> Exception:
+    def _unexpected(self, expected: str) -> Exception:
         token = self._token
         found = token.kind.value if token.kind is SelectorTokenType.END else repr(token.value)
-        return selector_error(f"{wanted} is expected, not {found}", token.column)
+        return selector_error(f"{expected} is expected, not {found}", token.column)
 
-    def part(self, binds: int) -> _SelectorTerm:
-        """Parse the part that begins here, including operators that bind more tightly than `binds`."""
-        left = self._first()
+    def parse_term(self, min_strength: int) -> _SelectorTerm:
+        """Parse the part that begins here, including operators that bind more tightly than `min_strength`."""
+        left = self._parse_operand()
         while True:
             token = self._token
             table = (
-                _BINDS
+                _SIGN_STRENGTHS
                 if token.kind is SelectorTokenType.SIGN
-                else _WORDS
+                else _KEYWORD_STRENGTHS
                 if token.kind is SelectorTokenType.WORD
                 else {}
             )
             strength = table.get(str(token.value), 0)
-            if strength <= binds:
+            if strength <= min_strength:
                 return left
-            left = self._further(left, strength)
+            left = self._parse_operator(left, strength)
 
-    def _first(self) -> _SelectorTerm:
+    def _parse_operand(self) -> _SelectorTerm:
         """Parse an operand: a name, a literal, a negation, a sign or parentheses."""
         token = self._next()
         value = token.value
         match token.kind, value:
             case SelectorTokenType.NAME, _:
-                name = JMS.get(str(value), str(value))
+                name = JMS_HEADERS.get(str(value), str(value))
                 return _SelectorTerm(lambda headers: headers.get(name))
             case SelectorTokenType.TEXT, _:
-                return _SelectorTerm(lambda headers: value, text=str(value))
+                return _SelectorTerm(lambda headers: value, is_text=True)
             case SelectorTokenType.NUMBER, _:
                 return _SelectorTerm(lambda headers: value)
             case SelectorTokenType.WORD, "TRUE" | "FALSE":
-                truth_of = value == "TRUE"
-                return _SelectorTerm(lambda headers: truth_of, True)
+                truth = value == "TRUE"
+                return _SelectorTerm(lambda headers: truth)
             case SelectorTokenType.WORD, "NOT":
-                return _negated(self.part(_NOT))
+                return _negate(self.parse_term(_NOT))
             case SelectorTokenType.SIGN, "(":
-                inner = self.part(0)
+                inner = self.parse_term(0)
                 self.expect(SelectorTokenType.SIGN, ")")
-                return inner._replace(text=None) if inner.text is None else inner
+                return inner
             case SelectorTokenType.SIGN, "-" | "+":
-                of, sign = self.part(_SIGN).get, str(value)
-                return _SelectorTerm(lambda headers: calculate(sign, 0, of(headers)))
+                operand, sign = self.parse_term(_SIGN).get, str(value)
+                return _SelectorTerm(lambda headers: calculate(sign, 0, operand(headers)))
         self._at -= 1
         raise self._unexpected("a name, a value or (")
 
-    def _further(self, left: _SelectorTerm, strength: int) -> _SelectorTerm:
+    def _parse_operator(self, left: _SelectorTerm, strength: int) -> _SelectorTerm:
         """Parse the operator after `left` and its right operand."""
         token = self._next()
         if token.kind is SelectorTokenType.SIGN:
-            sign, right = str(token.value), self.part(strength)
+            sign, right = str(token.value), self.parse_term(strength)
             if strength == _COMPARISON:
-                return _compared(sign, left, right)
-            one, other = left.get, right.get
-            return _SelectorTerm(lambda headers: calculate(sign, one(headers), other(headers)))
+                return _compare_terms(sign, left, right)
+            left_value, right_value = left.get, right.get
+            return _SelectorTerm(lambda headers: calculate(sign, left_value(headers), right_value(headers)))
         match token.value:
             case "AND":
-                return _joined(left, self.part(_AND), False)
+                return _join_terms(left, self.parse_term(_AND), False)
             case "OR":
-                return _joined(left, self.part(_OR), True)
+                return _join_terms(left, self.parse_term(_OR), True)
             case "IS":
-                return self._is_null(left)
+                return self._parse_is_null(left)
             case "NOT":
                 word = self._next()
                 if word.kind is SelectorTokenType.WORD and word.value in ("BETWEEN", "IN", "LIKE"):
-                    return _negated(self._tested(left, str(word.value)))
+                    return _negate(self._parse_test(left, str(word.value)))
                 self._at -= 1
                 raise self._unexpected("BETWEEN, IN or LIKE")
-        return self._tested(left, str(token.value))
+        return self._parse_test(left, str(token.value))
 
-    def _tested(self, left: _SelectorTerm, word: str) -> _SelectorTerm:
+    def _parse_test(self, left: _SelectorTerm, word: str) -> _SelectorTerm:
         if word == "BETWEEN":
-            low = self.part(_COMPARISON)
+            low = self.parse_term(_COMPARISON)
             self.expect(SelectorTokenType.WORD, "AND")
-            return _joined(_compared(">=", left, low), _compared("<=", left, self.part(_COMPARISON)), False)
-        return self._among(left) if word == "IN" else self._like(left)
+            return _join_terms(
+                _compare_terms(">=", left, low),
+                _compare_terms("<=", left, self.parse_term(_COMPARISON)),
+                False,
+            )
+        return self._parse_in(left) if word == "IN" else self._parse_like(left)
 
-    def _is_null(self, left: _SelectorTerm) -> _SelectorTerm:
-        negated, get = self._took(SelectorTokenType.WORD, "NOT"), left.get
+    def _parse_is_null(self, left: _SelectorTerm) -> _SelectorTerm:
+        negated, get = self._accept(SelectorTokenType.WORD, "NOT"), left.get
         self.expect(SelectorTokenType.WORD, "NULL")
-        return _SelectorTerm(lambda headers: (get(headers) is None) != negated, True)
+        return _SelectorTerm(lambda headers: (get(headers) is None) != negated)
 
-    def _among(self, left: _SelectorTerm) -> _SelectorTerm:
+    def _parse_in(self, left: _SelectorTerm) -> _SelectorTerm:
         self.expect(SelectorTokenType.SIGN, "(")
-        items = [self.part(_COMPARISON)]
-        while self._took(SelectorTokenType.SIGN, ","):
-            items.append(self.part(_COMPARISON))
+        items = [self.parse_term(_COMPARISON)]
+        while self._accept(SelectorTokenType.SIGN, ","):
+            items.append(self.parse_term(_COMPARISON))
         self.expect(SelectorTokenType.SIGN, ")")
-        found = _compared("=", left, items[0])
+        found = _compare_terms("=", left, items[0])
         for item in items[1:]:
-            found = _joined(found, _compared("=", left, item), True)
+            found = _join_terms(found, _compare_terms("=", left, item), True)
         return found
 
-    def _like(self, left: _SelectorTerm) -> _SelectorTerm:
+    def _parse_like(self, left: _SelectorTerm) -> _SelectorTerm:
         if self._token.kind is not SelectorTokenType.TEXT:
             raise self._unexpected("a pattern in quotes")
         pattern, escape = self._next(), ""
-        if self._took(SelectorTokenType.WORD, "ESCAPE"):
+        if self._accept(SelectorTokenType.WORD, "ESCAPE"):
             if self._token.kind is not SelectorTokenType.TEXT or len(str(self._token.value)) != 1:
                 raise self._unexpected("one letter in quotes")
             escape = str(self._next().value)
-        matches, get = _matcher(str(pattern.value), escape, pattern.column), left.get
+        matches, get = _compile_like(str(pattern.value), escape, pattern.column), left.get
 
         def test(headers: Headers) -> Value:
             value = get(headers)
@@ -388,94 +392,94 @@ class _SelectorParser:
                 return None if value is None else False
             return matches(value)
 
-        return _SelectorTerm(test, True)
+        return _SelectorTerm(test)
 
 
-def _matcher(pattern: str, escape: str, column: int) -> Callable[[str], bool]:
+def _compile_like(pattern: str, escape: str, column: int) -> Callable[[str], bool]:
     """Return a function that tests whether a text matches a LIKE pattern.
 
     Without `_`, the texts between % are searched one after the other, in time linear in the length of the
     text. RE2 tries as many alternatives as the pattern has characters if it has many %. So a pattern with
     both is limited to MAX_MIXED.
     """
-    pieces: list[str] = [""]
-    made, letters, anyone = ["(?s)"], iter(pattern), False
+    literals: list[str] = [""]
+    expression_parts, letters, has_any_character = ["(?s)"], iter(pattern), False
     for letter in letters:
         if escape and letter == escape:
             letter = next(letters, "")
             if not letter:
                 raise selector_error("nothing follows the pattern's last escape", column)
         elif letter == "%":
-            made.append(".*")
-            pieces.append("")
+            expression_parts.append(".*")
+            literals.append("")
             continue
         elif letter == "_":
-            made.append(".")
-            anyone = True
+            expression_parts.append(".")
+            has_any_character = True
             continue
-        made.append(re2.escape(letter))
-        pieces[-1] += letter
-    if not anyone:
-        return partial(_in_order, pieces)
-    if len(pieces) > 1 and len(pattern) > MAX_MIXED:
-        raise selector_error(f"a pattern with both % and _ has more than {MAX_MIXED} letters", column)
+        expression_parts.append(re2.escape(letter))
+        literals[-1] += letter
+    if not has_any_character:
+        return partial(_matches_in_order, literals)
+    if len(literals) > 1 and len(pattern) > MAX_MIXED_PATTERN:
+        raise selector_error(f"a pattern with both % and _ has more than {MAX_MIXED_PATTERN} letters", column)
     options = re2.Options()
     options.log_errors = False
     options.max_mem = 1024 * 1024
     try:
-        expression = re2.compile("".join(made).encode(), options=options)
+        expression = re2.compile("".join(expression_parts).encode(), options=options)
     except re2.error:
         raise selector_error("the pattern is too large", column) from None
     return lambda text: expression.fullmatch(text.encode(errors="replace")) is not None
 
 
-def _in_order(pieces: Sequence[str], text: str) -> bool:
+def _matches_in_order(literals: Sequence[str], text: str) -> bool:
     """Return whether a text consists of these pieces in order, with anything between them."""
-    first, *between = pieces
+    first, *between = literals
     if not between:
         return text == first
     last, at, end = between.pop(), len(first), len(text)
     if not text.startswith(first) or not text.endswith(last):
         return False
     end -= len(last)
-    for piece in between:
-        found = text.find(piece, at, end)
+    for literal in between:
+        found = text.find(literal, at, end)
         if found < 0:
             return False
-        at = found + len(piece)
+        at = found + len(literal)
     return at <= end
 
 
-def _compared(sign: str, left: _SelectorTerm, right: _SelectorTerm) -> _SelectorTerm:
+def _compare_terms(sign: str, left: _SelectorTerm, right: _SelectorTerm) -> _SelectorTerm:
     """Return the term that compares two terms."""
-    one, other = left.get, right.get
-    by_letters = left.text is not None or right.text is not None
-    return _SelectorTerm(lambda headers: compare(sign, one(headers), other(headers), by_letters), True)
+    left_value, right_value = left.get, right.get
+    by_letters = left.is_text or right.is_text
+    return _SelectorTerm(lambda headers: compare(sign, left_value(headers), right_value(headers), by_letters))
 
 
-def _negated(part: _SelectorTerm) -> _SelectorTerm:
-    test = _verdict(part)
+def _negate(part: _SelectorTerm) -> _SelectorTerm:
+    test = _condition_test(part)
 
     def get(headers: Headers) -> Value:
         found = test(headers)
         return None if found is None else not found
 
-    return _SelectorTerm(get, True)
+    return _SelectorTerm(get)
 
 
-def _joined(left: _SelectorTerm, right: _SelectorTerm, decides: bool) -> _SelectorTerm:
-    """Return the term that joins two conditions by OR (`decides` True) or AND (`decides` False).
+def _join_terms(left: _SelectorTerm, right: _SelectorTerm, decisive: bool) -> _SelectorTerm:
+    """Return the term that joins two conditions by OR (`decisive` True) or AND (`decisive` False).
 
     OR is TRUE if any side is TRUE, AND is FALSE if any side is FALSE. Otherwise the result is unknown if a
     side is.
     """
-    one, other = _verdict(left), _verdict(right)
+    left_test, right_test = _condition_test(left), _condition_test(right)
 
     def get(headers: Headers) -> Value:
-        first = one(headers)
-        if first is decides:
-            return decides
-        second = other(headers)
-        return second if second is decides or first is not None else None
+        first = left_test(headers)
+        if first is decisive:
+            return decisive
+        second = right_test(headers)
+        return second if second is decisive or first is not None else None
 
-    return _SelectorTerm(get, True)
+    return _SelectorTerm(get)

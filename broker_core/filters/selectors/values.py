@@ -33,11 +33,11 @@ COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 def to_number(value: Value) -> int | float | None:
     """Return the value as a number, or None if it is none."""
     if isinstance(value, str):
-        return _read(value)
+        return _parse_number(value)
     return None if value is None or isinstance(value, bool) else value
 
 
-def _read(text: str) -> int | float | None:
+def _parse_number(text: str) -> int | float | None:
     if not text or len(text) > 64 or not _NUMBER_LETTERS.issuperset(text):
         return None
     try:
@@ -88,29 +88,29 @@ def calculate(sign: str, left: Value, right: Value) -> int | float | None:
     try:
         match sign:
             case "+":
-                made = one + other
+                result = one + other
             case "-":
-                made = one - other
+                result = one - other
             case "*":
-                made = one * other
+                result = one * other
             case "/":
-                made = _quotient(one, other)
+                result = _divide(one, other)
             case _:
-                made = math.fmod(one, other)
-                made = int(made) if isinstance(one, int) and isinstance(other, int) else made
+                result = math.fmod(one, other)
+                result = int(result) if isinstance(one, int) and isinstance(other, int) else result
     except (ArithmeticError, ValueError):
         return None
     # Convert large integers to float: products of products would grow without limit. Java's are not exact
     # beyond 64 bits either.
     return (
-        float(made)
-        if isinstance(made, int) and made.bit_length() > 63 and made.bit_length() < 1_000
-        else made
+        float(result)
+        if isinstance(result, int) and result.bit_length() > 63 and result.bit_length() < 1_000
+        else result
     )
 
 
-def _quotient(one: int | float, other: int | float) -> int | float:
+def _divide(one: int | float, other: int | float) -> int | float:
     if isinstance(one, int) and isinstance(other, int):
-        whole = abs(one) // abs(other)
-        return whole if (one < 0) == (other < 0) else -whole
+        quotient = abs(one) // abs(other)
+        return quotient if (one < 0) == (other < 0) else -quotient
     return one / other

@@ -119,9 +119,10 @@ def verify_segments(
 ) -> Iterator[VerifyReport]:
     """Yield a report per segment, oldest first, with every batch checked.
 
-    Missing records between segments are a problem; skipped sequences are not, because no record ever had
-    them. A torn tail after the durable frontier is no problem: a running broker is writing it, or after a
-    crash no client was told that it was persisted.
+    Missing records between segments are a problem, as is a damaged header that leaves in doubt whether they
+    existed; skipped sequences are not, because no record ever had them. A torn tail after the durable
+    frontier is no problem: a running broker is writing it, or after a crash no client was told that it
+    was persisted.
     """
     mark = read_mark(directory, instance)
     log = mark.log if mark is not None else None
@@ -133,7 +134,12 @@ def verify_segments(
             raise journal_error(error, f"reading {file.path.name}") from error
         last_before = (report.skipped_from or report.first_sequence) - 1
         if before is not None and last_before > before.last_sequence:
-            missing = f"records {before.last_sequence + 1} to {last_before} before it are missing"
+            interval = f"records {before.last_sequence + 1} to {last_before}"
+            missing = (
+                f"it isn't known whether {interval} existed: this header, which said so, was damaged"
+                if report.skips_unknown
+                else f"{interval} before it are missing"
+            )
             report = report._replace(problem=f"{report.problem} {missing}".strip())
         yield report._replace(unsynced=mark is not None and report.last_sequence >= mark.sequence)
         before = report
@@ -204,7 +210,7 @@ def repair_journal(
     return {
         **found.report.as_dict(),
         "log": str(found.log),
-        "settled": found.settled,
+        "settled": found.last_stored,
         "next_sequence": found.next_sequence,
         "rebuilt_indexes": rebuilt,
     }

@@ -20,22 +20,23 @@ import numpy as np
 
 from broker_core.batch import Batch, Rows, hash64
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, AtTime, Bookmark, Epoch, parse_bookmark
-from broker_core.errors import OperatorError
+from broker_core.errors import JournalError, OperatorError
 from broker_core.filters import DecoderOf, Filter
 from broker_core.journal import index_sidecar
 from broker_core.journal.compressed_segment import CompressedSegmentSource
 from broker_core.journal.frontier_file import read_frontier
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, index_path, segment_name
 from broker_core.journal.segment_copies import Progress, no_progress
-from broker_core.journal.segment_index import IndexedRange, SegmentIndex
+from broker_core.journal.segment_index import UNKNOWN_RECORDS, IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import (
-    CUT,
+    TRUNCATED,
     ZEROS,
     SegmentSource,
     find_next_batch,
     open_source,
     read_header,
     scan_batches,
+    scan_segment,
 )
 from broker_core.journal.tools.inspect import EVERY_TOPIC, segment_files
 from broker_core.subscriptions.subscription import EMPTY, Subscription, select_rows
@@ -88,17 +89,17 @@ class LogLocation(NamedTuple):
 class LogSearch:
     """Search through a log, oldest record first. `problems` describes unreadable parts in sentences."""
 
-    def __init__(self, place: LogLocation, query: LogQuery, progress: Progress = no_progress) -> None:
-        frontier = read_frontier(place.directory, place.instance)
-        self._place = place
+    def __init__(self, location: LogLocation, query: LogQuery, progress: Progress = no_progress) -> None:
+        frontier = read_frontier(location.directory, location.instance)
+        self._location = location
         self._query = query
-        self._wanted = Subscription(
+        self._subscription = Subscription(
             None, "search", 0, query.pattern or EVERY_TOPIC, query.filter, query.decoder_of
         )
         self._last = min(query.last, MAX_SEQUENCE if frontier is None else frontier)
         self._publisher = None if query.publisher is None else hash64(query.publisher)
         self._progress = progress
-        self._done = self._total = 0
+        self._searched_bytes = self._total = 0
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[SearchMatch]:
@@ -106,15 +107,15 @@ class LogSearch:
 
         Raises OperatorError no_journal when the directory does not exist.
         """
-        files = segment_files(*self._place)
-        planned = [(file, index) for file, index in self._known(files) if self._may_hold(index)]
+        files = segment_files(*self._location)
+        planned = [(file, index) for file, index in self._known(files) if self._may_contain(index)]
         self._total = sum(_size(file, index) for file, index in planned)
         self._progress(0, self._total)
         for file, index in planned:
-            before = self._done
+            before = self._searched_bytes
             yield from self._segment(file, index)
-            self._done = before + _size(file, index)
-            self._progress(self._done, self._total)
+            self._searched_bytes = before + _size(file, index)
+            self._progress(self._searched_bytes, self._total)
 
     def _known(self, files: list[SegmentFile]) -> Iterator[tuple[SegmentFile, SegmentIndex | None]]:
         """Yield the segments in the range of the query, with their sidecars' summaries."""
@@ -122,9 +123,9 @@ class LogSearch:
         for file, end in zip(files, ends, strict=False):
             first = file.first_sequence
             if first <= self._last and end > self._query.first:
-                yield file, index_sidecar.load_summary(index_path(file.path), self._place.instance, first)
+                yield file, index_sidecar.load_summary(index_path(file.path), self._location.instance, first)
 
-    def _may_hold(self, index: SegmentIndex | None) -> bool:
+    def _may_contain(self, index: SegmentIndex | None) -> bool:
         """Return whether a segment may have a match, by its summary."""
         query = self._query
         return index is None or (
@@ -136,29 +137,29 @@ class LogSearch:
     def _segment(self, file: SegmentFile, index: SegmentIndex | None) -> Iterator[SearchMatch]:
         """Yield the matches of one segment."""
         try:
-            path, source = open_segment(self._place, file.first_sequence)
+            path, source = open_segment(self._location, file.first_sequence)
         except FileNotFoundError:
             self.problems.append(f"{file.path.name} was removed meanwhile.")
             return
         whole = (
-            index_sidecar.load_sidecar(index_path(path), self._place.instance, file.first_sequence)
+            index_sidecar.load_sidecar(index_path(path), self._location.instance, file.first_sequence)
             if index
             else None
         )
-        begin = self._done
-        for _, _, start, end in self._stretches(whole, source):
+        begin = self._searched_bytes
+        for _, _, start, end in self._ranges_to_read(whole, source):
             for offset, batch in self._batches(path, source, start, end):
                 rows = self._rows(batch)
-                self._done = begin + offset
+                self._searched_bytes = begin + offset
                 if rows is None or len(rows):
                     yield SearchMatch(path.name, offset, batch, rows)
-            self._progress(self._done, self._total)
+            self._progress(self._searched_bytes, self._total)
 
-    def _stretches(self, index: SegmentIndex | None, source: SegmentSource) -> list[IndexedRange]:
+    def _ranges_to_read(self, index: SegmentIndex | None, source: SegmentSource) -> list[IndexedRange]:
         """Return a segment's ranges that may have a match, by its sidecar; all of it without one."""
         if index is None or index.topic_index is None:
             return [IndexedRange(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
-        wanted = index.topic_index.ranges_matching(self._wanted.pattern.matches)
+        wanted = index.topic_index.mask_matching(self._subscription.pattern.matches)
         return index.ranges_to_read(wanted, self._query.first, self._last, self._query.since)
 
     def _batches(
@@ -174,11 +175,11 @@ class LogSearch:
                 if after >= self._last:
                     return
             offset = found.stopped_at
-            self._progress(self._done, self._total)
-            if found.problem in (ZEROS, CUT) and end == source.length:
+            self._progress(self._searched_bytes, self._total)
+            if found.problem in (ZEROS, TRUNCATED) and end == source.length:
                 return  # the end of the content, or a batch that a broker is writing now
             if found.problem is not None:
-                following = find_next_batch(source, offset, end, hash64(self._place.instance), after)
+                following = find_next_batch(source, offset, end, hash64(self._location.instance), after)
                 self.problems.append(f"{path.name} is damaged at byte {offset}: {found.problem}.")
                 if following is None:
                     return
@@ -194,24 +195,24 @@ class LogSearch:
             or header.first_sequence > self._last
         ):
             return EMPTY
-        return select_rows(self._wanted, batch, query.first, upto=self._last)
+        return select_rows(self._subscription, batch, query.first, upto=self._last)
 
 
-def open_segment(place: LogLocation, first_sequence: int) -> tuple[Path, SegmentSource]:
+def open_segment(location: LogLocation, first_sequence: int) -> tuple[Path, SegmentSource]:
     """Open a segment's file in its present form. Raises FileNotFoundError when there is none.
 
     The forms are tried in the order in which a segment gets them. A swap creates the next form before it
     removes the previous one, so a segment is found during a swap.
     """
-    for directory in (place.directory, place.archive):
+    for directory in (location.directory, location.archive):
         for compressed in (False, True):
             if directory is not None:
-                path = directory / segment_name(place.instance, first_sequence, compressed=compressed)
+                path = directory / segment_name(location.instance, first_sequence, compressed=compressed)
                 try:
                     return path, open_source(path)
                 except FileNotFoundError:
                     continue
-    raise FileNotFoundError(segment_name(place.instance, first_sequence))
+    raise FileNotFoundError(segment_name(location.instance, first_sequence))
 
 
 def _size(file: SegmentFile, index: SegmentIndex | None) -> int:
@@ -223,11 +224,15 @@ def _size(file: SegmentFile, index: SegmentIndex | None) -> int:
         return 0
 
 
-SKIPPED = "It was reserved for a record that was shown before it was stored, and no record ever had it."
+_ABSENCE_REASONS = {
+    "skipped": "It was reserved for a record that was shown before it was stored, and no record ever had it.",
+    "unknown": f"{UNKNOWN_RECORDS[:1].upper()}{UNKNOWN_RECORDS[1:]}.",
+    "missing": "It is damaged or lost: see `journal verify`.",
+}
 """Explanation of a skipped sequence."""
 
 
-def locate_record(place: LogLocation, text: str, progress: Progress = no_progress) -> dict[str, Any]:
+def locate_record(location: LogLocation, text: str, progress: Progress = no_progress) -> dict[str, Any]:
     """Find the record of a bookmark, or the first at or after a moment; "0" is the oldest record.
 
     Returns a dictionary whose `state` is `found`, with segment, path, uncompressed offset, row and
@@ -235,13 +240,13 @@ def locate_record(place: LogLocation, text: str, progress: Progress = no_progres
     bookmarks. Raises ClientError bad_bookmark, OperatorError other_origin or bad_bookmark.
     """
     asked = parse_bookmark(text)
-    files = segment_files(*place)
+    files = segment_files(*location)
     match asked:
         case AfterBookmarks((Bookmark(origin, sequence),)):
-            if origin != place.instance:
+            if origin != location.instance:
                 raise OperatorError(
                     "other_origin",
-                    f"{text} was accepted by {origin}; this is the log of {place.instance}.",
+                    f"{text} was accepted by {origin}; this is the log of {location.instance}.",
                     f"Look in the log of {origin}: --instance {origin}.",
                 )
             query = LogQuery(first=sequence)
@@ -256,42 +261,59 @@ def locate_record(place: LogLocation, text: str, progress: Progress = no_progres
     if not files:
         return {"state": "missing", "asked": text, "why": "The log is empty."}
     if sequence and sequence < files[0].first_sequence:
-        return {"state": "removed", "asked": text, "oldest": f"{place.instance}|{files[0].first_sequence}|"}
-    found = next(iter(LogSearch(place, query, progress)), None)
-    if found is None:
-        return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
-    if sequence and (following := found.batch.first_sequence) > sequence:
-        skipped = _is_skipped(place, files, sequence)
         return {
-            "state": "skipped" if skipped else "missing",
+            "state": "removed",
             "asked": text,
-            "next": f"{place.instance}|{following}|",
-            "why": SKIPPED if skipped else "It is damaged or lost: see `journal verify`.",
+            "oldest": f"{location.instance}|{files[0].first_sequence}|",
         }
-    return _describe(place, text, found)
+    found = next(iter(LogSearch(location, query, progress)), None)
+    if found is None:
+        return {"state": "ahead", "asked": text, "newest": _newest(location, files)}
+    if sequence and (following := found.batch.first_sequence) > sequence:
+        state = _absence(location, files, sequence)
+        return {
+            "state": state,
+            "asked": text,
+            "next": f"{location.instance}|{following}|",
+            "why": _ABSENCE_REASONS[state],
+        }
+    return _describe(location, text, found)
 
 
-def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> bool:
-    """Return whether a sequence is one of the skipped ones before a segment, which name no record."""
-    following = next((file for file in files if file.first_sequence > sequence), None)
-    if following is None:
-        return False
-    header = read_header(open_segment(place, following.first_sequence)[1])
-    return 0 < header.skipped_from <= sequence
+def _absence(location: LogLocation, files: list[SegmentFile], sequence: int) -> str:
+    """Return the state of a sequence that no record in the log has: skipped, unknown or missing.
+
+    It is unknown between two segments when the second one's header can't be read, or was rebuilt.
+    """
+    number = next((number for number, file in enumerate(files) if file.first_sequence > sequence), 0)
+    if number == 0:
+        return "missing"
+    following = files[number]
+    try:
+        header = read_header(open_segment(location, following.first_sequence)[1])
+    except JournalError as error:
+        if error.code != "journal_damaged":
+            raise
+        header = None
+    if header is not None and not header.skips_unknown:
+        return "skipped" if 0 < header.skipped_from <= sequence else "missing"
+    first = files[number - 1].first_sequence
+    earlier = scan_segment(open_segment(location, first)[1], location.instance, first).index
+    return "unknown" if sequence > earlier.last_sequence else "missing"
 
 
-def _describe(place: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
+def _describe(location: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
     """Return the description of the first matching record of a batch."""
     batch, row = found.batch, int(found.selected_rows[0])
-    first = int(found.segment.removeprefix(f"{place.instance}.")[:20])
-    path, source = open_segment(place, first)
+    first = int(found.segment.removeprefix(f"{location.instance}.")[:20])
+    path, source = open_segment(location, first)
     return {
         "state": "found",
         "asked": asked,
-        "bookmark": f"{place.instance}|{batch.first_sequence + row}|",
+        "bookmark": f"{location.instance}|{batch.first_sequence + row}|",
         "segment": path.name,
         "path": str(path),
-        "archived": path.parent == place.archive,
+        "archived": path.parent == location.archive,
         "compressed": isinstance(source, CompressedSegmentSource),
         "offset": found.offset,
         "row": row,
@@ -312,15 +334,15 @@ def _member(source: SegmentSource, offset: int) -> int | None:
     return next(member.offset for member in reversed(source.members) if member.raw_offset <= offset)
 
 
-def _newest(place: LogLocation, files: list[SegmentFile]) -> str | None:
+def _newest(location: LogLocation, files: list[SegmentFile]) -> str | None:
     """Return the newest bookmark of the log; None when it has no record."""
     for file in reversed(files):
-        index = index_sidecar.load_summary(index_path(file.path), place.instance, file.first_sequence)
+        index = index_sidecar.load_summary(index_path(file.path), location.instance, file.first_sequence)
         if index is not None:
-            return f"{place.instance}|{index.last_sequence}|"
-        found = LogSearch(place, LogQuery(first=file.first_sequence))
+            return f"{location.instance}|{index.last_sequence}|"
+        found = LogSearch(location, LogQuery(first=file.first_sequence))
         if last := max((one.batch.last_sequence for one in found), default=0):
-            return f"{place.instance}|{last}|"
+            return f"{location.instance}|{last}|"
     return None
 
 

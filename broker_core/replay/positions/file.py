@@ -141,6 +141,9 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     carried: int = 0
     """Newest record that a link's destination has confirmed. The link does not carry every record below
     `position`."""
+    carried_limit: int = 0
+    """Newest record that a link can have carried, stored while nothing is carried; 0 while a link carries, and
+    for links of a group."""
     set_back: DestinationSetBack | None = None
     """Last loss at a link's destination."""
     steered_at: int = 0
@@ -188,31 +191,31 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
 
         Neither moves back.
         """
-        kept_from = self.expires_from
+        certain_from = self.expires_from
         self.advance(position)
-        self.certain = max(certain, kept_from)
+        self.certain = max(certain, certain_from)
 
-    def merge(self, told: ManagedReplayRecord) -> None:
+    def merge(self, update: ManagedReplayRecord) -> None:
         """Merge another member's record of the same replay into this one.
 
         The greater position wins, an end is final, and the later change of settings wins. So all members
         reach the same record in whatever order the updates arrive.
         """
-        kept_from = max(self.expires_from, told.expires_from)
-        if told.steering > self.steering:
+        certain_from = max(self.expires_from, update.expires_from)
+        if update.steering > self.steering:
             for name in STEERED:
-                setattr(self, name, getattr(told, name))
-        self.recorded_at = max(self.recorded_at, told.recorded_at)
-        self.position = max(self.position, told.position)
-        self.certain = kept_from if kept_from < self.position else 0
-        self.began_at = min(filter(None, (self.began_at, told.began_at)), default=0)
-        self.begun = self.begun or told.begun
-        self.delivered_messages = max(self.delivered_messages, told.delivered_messages)
-        self.carried = max(self.carried, told.carried)
-        found = [one for one in (self.set_back, told.set_back) if one is not None]
+                setattr(self, name, getattr(update, name))
+        self.recorded_at = max(self.recorded_at, update.recorded_at)
+        self.position = max(self.position, update.position)
+        self.certain = certain_from if certain_from < self.position else 0
+        self.began_at = min(filter(None, (self.began_at, update.began_at)), default=0)
+        self.begun = self.begun or update.begun
+        self.delivered_messages = max(self.delivered_messages, update.delivered_messages)
+        self.carried = max(self.carried, update.carried)
+        found = [one for one in (self.set_back, update.set_back) if one is not None]
         self.set_back = max(found, key=lambda one: (one.at, one.had, one.has), default=None)
-        if (told.ended_at, told.ended) > (self.ended_at, self.ended):
-            self.ended, self.ended_at = told.ended, told.ended_at
+        if (update.ended_at, update.ended) > (self.ended_at, self.ended):
+            self.ended, self.ended_at = update.ended, update.ended_at
 
     @property
     def steering(self) -> tuple[int, tuple[str, ...]]:
@@ -262,25 +265,25 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
     return msgspec.json.encode(entries)[1:-1]
 
 
-def join_encoded(entries: bytes, emptied: Mapping[str, int], taken: int = 0) -> bytes:
+def join_encoded(entries: bytes, emptied: Mapping[str, int], applied_upto: int = 0) -> bytes:
     """Return the content of the file.
 
     Args:
         entries: Joined results of `encode_entries`.
         emptied: Newest sequence of the log at the deletion of each shared subscription, by name.
-        taken: Newest sequence of a group's log whose updates the records include; 0 leaves it out.
+        applied_upto: Newest sequence of a group's log whose updates the records include; 0 leaves it out.
     """
     kept, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
-    said: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
+    document: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
     if emptied:
-        said["emptied"] = _LogMark(crc32c(upto), msgspec.Raw(upto))
-    if taken:
-        upto = msgspec.json.encode(taken)
-        said["taken"] = _LogMark(crc32c(upto), msgspec.Raw(upto))
-    return msgspec.json.encode(said)
+        document["emptied"] = _LogMark(crc32c(upto), msgspec.Raw(upto))
+    if applied_upto:
+        upto = msgspec.json.encode(applied_upto)
+        document["taken"] = _LogMark(crc32c(upto), msgspec.Raw(upto))
+    return msgspec.json.encode(document)
 
 
-def load_upto(path: Path) -> int:
+def load_applied_upto(path: Path) -> int:
     """Return the newest sequence of a group's log whose updates the file includes, after `load_positions`.
 
     Returns 0 when the file has no such value or its checksum is wrong.
@@ -343,7 +346,7 @@ def _checked(path: Path, field: str, of: type[T]) -> T | None:
     found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get(field)
     if found is None:
         return None
-    said = msgspec.json.decode(found, type=_LogMark)
-    if said.crc != crc32c(said.upto):
+    mark = msgspec.json.decode(found, type=_LogMark)
+    if mark.crc != crc32c(mark.upto):
         raise ValueError(f"the checksum of {field} doesn't fit")
-    return msgspec.json.decode(said.upto, type=of)
+    return msgspec.json.decode(mark.upto, type=of)

@@ -25,7 +25,7 @@ from broker_core.delivery.entries import SharedDelivery
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
-from broker_core.names import KEPT_TOPIC
+from broker_core.names import POSITIONS_TOPIC
 from broker_core.replay.positions.file import DurableSubscriptionRecord, Entry, ManagedReplayRecord
 from broker_core.replay.positions.store import PositionStore
 
@@ -37,7 +37,7 @@ RETRY_DELAY_S: Final = 24 * 3_600.0
 
 Journals lose their oldest segments, and the log service stores three days.
 """
-MAX_GONE: Final = 10_000
+MAX_DELETIONS: Final = 10_000
 """Maximum number of deletions that are remembered."""
 READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes per read while recovering from the journal."""
@@ -71,33 +71,33 @@ class GroupPositionSync:
     updated.
     """
 
-    takes_both: Final = False
+    gets_unjournaled: Final = False
     """Whether it gets unjournaled records as well: no, because the whole topic is journaled."""
 
     def __init__(
         self,
-        kept: PositionStore,
+        store: PositionStore,
         publish: PublishCallback,
         on_merged: Callable[[ManagedReplayRecord], None],
         is_current: Callable[[], bool],
         seconds: Callable[[], float],
         run: str,
     ) -> None:
-        self._kept, self._publish, self._on_merged = kept, publish, on_merged
+        self._store, self._publish, self._on_merged = store, publish, on_merged
         self._is_current, self._seconds, self._run = is_current, seconds, run
-        kept.untold = dict.fromkeys(kept)
-        self._telling = False
+        store.unpublished = dict.fromkeys(store)
+        self._is_scheduled = False
         """Whether a publication at the end of this event-loop iteration is scheduled."""
-        self._begun = False
+        self._is_caught_up = False
         """Whether all updates from before the start were applied. Nothing is published before that:
         entries that other members deleted could come back."""
-        self._told: dict[Key, tuple[object, int]] = {}
+        self._published: dict[Key, tuple[object, int]] = {}
         """Definition and position of each entry as last published by any member."""
-        self._told_at: dict[Key, float] = {}
+        self._published_at: dict[Key, float] = {}
         """Time of the last whole publication of each entry, in seconds of the clock, oldest first."""
-        self._under_way: list[tuple[Sequence[PendingBatch[Any]], list[Key]]] = []
+        self._pending_updates: list[tuple[Sequence[PendingBatch[Any]], list[Key]]] = []
         """Updates that may not be in the log yet, with the keys of their entries."""
-        self._gone: dict[Key, int] = {}
+        self._deletions: dict[Key, int] = {}
         """Creation time of each deleted entry. A late update of such an entry does not restore it."""
 
     # Publishing.
@@ -107,92 +107,96 @@ class GroupPositionSync:
 
         The cost is proportional to the number of published entries.
         """
-        self._begun = self._begun or self._is_current()
-        if not self._begun:
+        self._is_caught_up = self._is_caught_up or self._is_current()
+        if not self._is_caught_up:
             return
-        self._again()
-        whole, moved = list[Entry](), list[DurableSubscriptionRecord]()
+        self._retry_failed()
+        full_entries, moved = list[Entry](), list[DurableSubscriptionRecord]()
         self._due()
-        changed, self._kept.untold = self._kept.untold or {}, {}
+        changed, self._store.unpublished = self._store.unpublished or {}, {}
         for entry in changed:
             if isinstance(entry, DurableSubscriptionRecord) and entry.sharing is not None:
                 continue  # stored before the broker joined a group, which has no shared subscriptions
             key, state = _key(entry), _state(entry)
-            before = self._told.get(key)
+            before = self._published.get(key)
             if before is None or before[0] != state[0]:
-                whole.append(entry)
-                self._told_whole(key)
+                full_entries.append(entry)
+                self._record_full_publication(key)
             elif before[1] < state[1] and isinstance(entry, DurableSubscriptionRecord):
                 moved.append(entry)
             else:
                 continue
-            self._told[key] = state
-        dropped, self._kept.dropped = self._kept.dropped, []
+            self._published[key] = state
+        dropped, self._store.dropped = self._store.dropped, []
         for entry in dropped:
             self._forget(entry)
-        self._say(whole, moved, dropped)
+        self._publish_updates(full_entries, moved, dropped)
 
     def schedule_publish(self) -> None:
         """Publish at the end of this event-loop iteration, once for all clients that leave in it."""
-        if not self._telling:
-            self._telling = True
-            asyncio.get_running_loop().call_soon(self._tell_now)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._publish_scheduled)
 
-    def _tell_now(self) -> None:
-        self._telling = False
+    def _publish_scheduled(self) -> None:
+        self._is_scheduled = False
         self.publish_changes()
 
-    async def publish_and_wait(self, settled: Callable[[], Awaitable[None]]) -> None:
-        """Publish the changes, and wait with `settled` until they are in the log or have failed."""
+    async def publish_and_wait(self, wait_durable: Callable[[], Awaitable[None]]) -> None:
+        """Publish the changes, and wait with `wait_durable` until they are in the log or have failed."""
         self.publish_changes()
-        await settled()
+        await wait_durable()
 
-    def _say(self, whole: list[Entry], moved: list[DurableSubscriptionRecord], dropped: list[Entry]) -> None:
+    def _publish_updates(
+        self, full_entries: list[Entry], moved: list[DurableSubscriptionRecord], dropped: list[Entry]
+    ) -> None:
         """Publish whole entries, moved positions and deletions, at most IN_A_RECORD per record."""
-        for some in _parted(whole):
-            self._send(PositionUpdate(self._run, kept=some), some)
-        for some in _parted(moved):
-            at = [(one.client, one.name, one.position, one.created_at) for one in some]
-            self._send(PositionUpdate(self._run, at=at), some)
-        for some in _parted(dropped):
-            self._send(PositionUpdate(self._run, gone=[(*_key(one), one.created_at) for one in some]), ())
+        for part in _parted(full_entries):
+            self._send(PositionUpdate(self._run, kept=part), part)
+        for part in _parted(moved):
+            at = [(one.client, one.name, one.position, one.created_at) for one in part]
+            self._send(PositionUpdate(self._run, at=at), part)
+        for part in _parted(dropped):
+            self._send(PositionUpdate(self._run, gone=[(*_key(one), one.created_at) for one in part]), ())
 
-    def _send(self, told: PositionUpdate, of: Iterable[Entry]) -> None:
-        under_way = self._publish(KEPT_TOPIC, [bytes(memoryview(msgspec.json.encode(told)))])
-        self._under_way.append((under_way, [_key(one) for one in of]))
+    def _send(self, update: PositionUpdate, of: Iterable[Entry]) -> None:
+        batches = self._publish(POSITIONS_TOPIC, [bytes(memoryview(msgspec.json.encode(update)))])
+        self._pending_updates.append((batches, [_key(one) for one in of]))
 
     def _due(self) -> None:
         """Mark entries as changed whose last whole publication is too old, at most IN_A_RECORD of them."""
         now = self._seconds()
         due = list(
-            islice(takewhile(lambda told: now - told[1] > RETRY_DELAY_S, self._told_at.items()), IN_A_RECORD)
+            islice(
+                takewhile(lambda item: now - item[1] > RETRY_DELAY_S, self._published_at.items()), IN_A_RECORD
+            )
         )
         for key, _ in due:
-            self._untell(key)
+            self._mark_unpublished(key)
 
-    def _untell(self, key: Key) -> None:
+    def _mark_unpublished(self, key: Key) -> None:
         """Treat an entry as never published, so that the next publication has it whole."""
-        self._told.pop(key, None)
-        self._told_at.pop(key, None)
-        entry = self._found(key)
+        self._published.pop(key, None)
+        self._published_at.pop(key, None)
+        entry = self._find_entry(key)
         if entry is not None:
-            self._kept.mark_changed(entry)
+            self._store.mark_changed(entry)
 
-    def _told_whole(self, key: Key) -> None:
+    def _record_full_publication(self, key: Key) -> None:
         """Record the time of a whole publication of an entry."""
-        self._told_at.pop(key, None)
-        self._told_at[key] = self._seconds()
+        self._published_at.pop(key, None)
+        self._published_at[key] = self._seconds()
 
-    def _again(self) -> None:
+    def _retry_failed(self) -> None:
         """Mark the entries of failed updates as changed, and drop the updates that are in the log."""
         waiting = []
-        for under_way, keys in self._under_way:
-            if any(one.failed for one in under_way):
+        for batches, keys in self._pending_updates:
+            if any(one.failed for one in batches):
                 for key in keys:
-                    self._untell(key)
-            elif not all(one.batch.first_sequence for one in under_way):
-                waiting.append((under_way, keys))
-        self._under_way = waiting
+                    self._mark_unpublished(key)
+            elif not all(one.batch.first_sequence for one in batches):
+                waiting.append((batches, keys))
+        self._pending_updates = waiting
 
     # Receiving. Implements `delivery.ports.MatchReceiver`.
 
@@ -206,7 +210,7 @@ class GroupPositionSync:
 
     async def recover(self, reader: ReaderThread, journal: Journal, last: int) -> None:
         """Apply the updates up to record `last` that are in this member's journal and not in its file."""
-        at = self._kept.taken_upto + 1
+        at = self._store.applied_upto + 1
         while at <= last:
             bodies, at = await reader.run(read_updates, journal, at, last)
             self.apply_updates(bodies)
@@ -218,34 +222,34 @@ class GroupPositionSync:
         """
         for body in bodies:
             try:
-                told = msgspec.json.decode(body, type=PositionUpdate)
+                update = msgspec.json.decode(body, type=PositionUpdate)
             except msgspec.DecodeError as problem:
                 log.warning("kept_not_understood", why=str(problem))
                 continue
-            if told.run != self._run:
-                self._take(told)
+            if update.run != self._run:
+                self._apply_update(update)
 
-    def _take(self, told: PositionUpdate) -> None:
+    def _apply_update(self, update: PositionUpdate) -> None:
         """Apply one update of another member: whole entries, positions, deletions."""
-        for entry in told.kept:
-            self._take_one(entry)
-        for client, name, position, made in told.at:
-            durable = self._kept.durables.get((client, name))
+        for entry in update.kept:
+            self._apply_entry(entry)
+        for client, name, position, made in update.at:
+            durable = self._store.durables.get((client, name))
             if durable is not None and durable.created_at == made:  # not a later one of the name
                 self._move(durable, position)
-        for kind, client, name, made in told.gone:
-            found = self._found((kind, client, name))
-            self._note_gone((kind, client, name), made)
+        for kind, client, name, made in update.gone:
+            found = self._find_entry((kind, client, name))
+            self._record_deletion((kind, client, name), made)
             if found is not None and found.created_at <= made:
-                self._kept.remove(found, tell=False)
-                self._told.pop(_key(found), None)
-                self._told_at.pop(_key(found), None)
+                self._store.remove(found, publish=False)
+                self._published.pop(_key(found), None)
+                self._published_at.pop(_key(found), None)
 
-    def _take_one(self, entry: Entry) -> None:
+    def _apply_entry(self, entry: Entry) -> None:
         """Apply another member's whole entry, unless a later one of the name exists or it was deleted."""
         key = _key(entry)
-        known = self._found(key)
-        if entry.created_at <= self._gone.get(key, 0) or (
+        known = self._find_entry(key)
+        if entry.created_at <= self._deletions.get(key, 0) or (
             known is not None and known.created_at > entry.created_at
         ):
             return
@@ -253,9 +257,9 @@ class GroupPositionSync:
             entry.caught_up = False  # true only of the other member's subscription
         if known is None or known.created_at < entry.created_at:
             if known is not None:
-                self._kept.remove(known, tell=False)
-            self._kept.add_replicated(entry)
-            self._told[key] = _state(entry)
+                self._store.remove(known, publish=False)
+            self._store.add_replicated(entry)
+            self._published[key] = _state(entry)
         elif isinstance(known, DurableSubscriptionRecord):
             self._move(known, entry.position)
         else:
@@ -263,38 +267,38 @@ class GroupPositionSync:
             known.merge(entry)
             # The merge may differ from both. It is then published in turn, so all members reach the same
             # entry.
-            self._told[key] = _state(entry)
-            self._kept.mark_changed(known)
+            self._published[key] = _state(entry)
+            self._store.mark_changed(known)
             self._on_merged(known)
-        self._told_whole(key)
+        self._record_full_publication(key)
 
     def _move(self, durable: DurableSubscriptionRecord, position: int) -> None:
         """Move a durable subscription's position forward to another member's."""
         if position > durable.position:
             durable.position = position
-            self._kept.mark_changed(durable)
+            self._store.mark_changed(durable)
         key = _key(durable)
-        before = self._told.get(key)
+        before = self._published.get(key)
         if before is not None:
-            self._told[key] = before[0], max(before[1], position)
+            self._published[key] = before[0], max(before[1], position)
 
-    def _found(self, key: Key) -> Entry | None:
+    def _find_entry(self, key: Key) -> Entry | None:
         kind, client, name = key
         if kind == "durable":
-            return self._kept.durables.get((client, name))
-        return self._kept.replays.get(name)
+            return self._store.durables.get((client, name))
+        return self._store.replays.get(name)
 
     def _forget(self, entry: Entry) -> None:
         """Remember that this member deleted an entry."""
-        self._told.pop(_key(entry), None)
-        self._told_at.pop(_key(entry), None)
-        self._note_gone(_key(entry), entry.created_at)
+        self._published.pop(_key(entry), None)
+        self._published_at.pop(_key(entry), None)
+        self._record_deletion(_key(entry), entry.created_at)
 
-    def _note_gone(self, key: Key, made: int) -> None:
-        self._gone.pop(key, None)
-        self._gone[key] = made
-        if len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
+    def _record_deletion(self, key: Key, made: int) -> None:
+        self._deletions.pop(key, None)
+        self._deletions[key] = made
+        if len(self._deletions) > MAX_DELETIONS:
+            del self._deletions[next(iter(self._deletions))]
 
 
 def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
@@ -303,7 +307,7 @@ def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], 
     The latter is greater than `last` at the end. Runs in the reader thread; skips segments whose sidecar
     lists no update.
     """
-    at = journal.next_sequence_of_topics((KEPT_TOPIC,), max(first, journal.first_sequence))
+    at = journal.next_sequence_of_topics((POSITIONS_TOPIC,), max(first, journal.first_sequence))
     if at > last:
         return [], last + 1
     batches = journal.read(at, READ_BYTES, last)
@@ -313,9 +317,9 @@ def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], 
 
 
 def _bodies(batch: Batch) -> list[bytes]:
-    if KEPT_TOPIC not in batch.topics:
+    if POSITIONS_TOPIC not in batch.topics:
         return []
-    return [bytes(record.body) for record in batch.records() if record.topic == KEPT_TOPIC]
+    return [bytes(record.body) for record in batch.records() if record.topic == POSITIONS_TOPIC]
 
 
 def _key(entry: Entry) -> Key:

@@ -26,9 +26,9 @@ from broker_core.replay.positions.file import (
     ManagedReplayRecord,
     encode_entries,
     join_encoded,
+    load_applied_upto,
     load_deleted,
     load_positions,
-    load_upto,
 )
 
 log = structlog.get_logger("sluice.kept")
@@ -61,7 +61,7 @@ class PositionStore:
 
         A new shared subscription of the same name starts after it, so it doesn't get the deleted records.
         """
-        self.untold: dict[Entry, None] | None = None
+        self.unpublished: dict[Entry, None] | None = None
         """Records changed since the last publication to the group, in order; None for a broker without a
         group."""
         self.dropped: list[Entry] = []
@@ -69,18 +69,18 @@ class PositionStore:
         self.on_secured: Callable[[], Awaitable[None]] | None = None
         """Callback of a member of a group: publishes new records to the other members before the client gets
         a reply."""
-        self.on_left: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         """Callback of a member of a group: a client has left, and may log on at another member within a
         moment."""
         self.on_dropped: Callable[[Entry], None] = lambda entry: None
         """Callback set by the engine: gets each removed record, whichever member removed it."""
-        self.upto: Callable[[], int] = lambda: 0
+        self.newest_applied: Callable[[], int] = lambda: 0
         """Callback: returns the newest sequence of the group's log whose updates the records include."""
         self._path = path
         self._files = FileSystem() if files is None else files
         self._pin = pin
         self._pins: dict[Entry, Pin] = {}
-        self._changed = False
+        self._is_unsaved = False
         self._unsaved: set[Entry] = set()
         """New records that are not known to be on disk; no client was told about them."""
         self._next: asyncio.Future[None] | None = None
@@ -91,7 +91,7 @@ class PositionStore:
         for entry in load_positions(self._files, path):
             self._enter(entry)
         self.emptied.update(load_deleted(path))
-        self.taken_upto = load_upto(path)
+        self.applied_upto = load_applied_upto(path)
         """Newest sequence of the group's log whose updates the file included when it was read."""
 
     def __iter__(self) -> Iterator[Entry]:
@@ -131,10 +131,10 @@ class PositionStore:
         await self._going_on.acquire()
         asyncio.get_running_loop().call_soon(self._going_on.release)
 
-    def remove(self, entry: Entry, *, tell: bool = True) -> None:
+    def remove(self, entry: Entry, *, publish: bool = True) -> None:
         """Remove a record and release its pin. A record that was already removed or replaced is ignored.
 
-        `tell`: also publish the removal to the other members of a group.
+        `publish`: also publish the removal to the other members of a group.
         """
         if isinstance(entry, DurableSubscriptionRecord):
             if self.durables.get((entry.client, entry.name)) is not entry:
@@ -149,10 +149,10 @@ class PositionStore:
             del self.replays[entry.name]
         self._let_go(entry)
         self._unsaved.discard(entry)
-        self._changed = True
-        if self.untold is not None:
-            self.untold.pop(entry, None)
-            if tell:
+        self._is_unsaved = True
+        if self.unpublished is not None:
+            self.unpublished.pop(entry, None)
+            if publish:
                 self.dropped.append(entry)
         self.on_dropped(entry)
 
@@ -162,19 +162,19 @@ class PositionStore:
         self.emptied[name] = upto
         if len(self.emptied) > MAX_EMPTIED:
             del self.emptied[next(iter(self.emptied))]
-        self._changed = True
+        self._is_unsaved = True
 
     def mark_changed(self, entry: Entry) -> None:
         """Schedule a changed record for the next write and, in a group, for publication."""
-        self._changed = True
-        if self.untold is not None:
-            self.untold[entry] = None
+        self._is_unsaved = True
+        if self.unpublished is not None:
+            self.unpublished[entry] = None
 
-    def on_client_left(self, entry: Entry) -> None:
+    def record_disconnect(self, entry: Entry) -> None:
         """Record that a client has left and its position was updated; in a group, publish it soon."""
         self.mark_changed(entry)
-        if self.on_left is not None:
-            self.on_left()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
 
     def add_replicated(self, entry: Entry) -> None:
         """Add a record that another member of the group created and has confirmed to its client."""
@@ -208,7 +208,7 @@ class PositionStore:
 
     def save_soon(self) -> None:
         """Start a write if a record has changed, without waiting. A failure is logged."""
-        if self._changed and self._next is None:
+        if self._is_unsaved and self._next is None:
             self._ask()
 
     async def close(self) -> None:
@@ -233,7 +233,7 @@ class PositionStore:
         """
         while self._next is not None:
             # Later requests need a later write: this one may have encoded the records already.
-            waiting, self._next, self._changed = self._next, None, False
+            waiting, self._next, self._is_unsaved = self._next, None, False
             try:
                 moved, content = await self._encoded()
                 await asyncio.to_thread(replace_durably, self._files, self._path, content)
@@ -244,11 +244,13 @@ class PositionStore:
                         self._pins[entry].move(sequence)
             except OSError as problem:
                 log.warning("positions_not_kept", why=str(problem))
-                self._failed(waiting, problem.strerror or str(problem), "Make room on the journal's disk.")
+                self._fail_waiters(
+                    waiting, problem.strerror or str(problem), "Make room on the journal's disk."
+                )
             except Exception as problem:
                 # Report every error to the waiting callers, and keep the task alive for the next write.
                 log.exception("positions_not_kept")
-                self._failed(waiting, repr(problem), "See the broker's log.")
+                self._fail_waiters(waiting, repr(problem), "See the broker's log.")
             else:
                 waiting.set_result(None)
             finally:
@@ -260,21 +262,21 @@ class PositionStore:
         Encodes ENCODED_AT_ONCE records per event-loop iteration. Records that are added or removed meanwhile
         are in the next write, for which the caller waits.
         """
-        upto = self.upto()
+        upto = self.newest_applied()
         entries, moved, encoded = list(self), list[tuple[Entry, int | None]](), list[bytes]()
         for start in range(0, len(entries), ENCODED_AT_ONCE):
-            some = entries[start : start + ENCODED_AT_ONCE]
-            for entry in some:
+            chunk = entries[start : start + ENCODED_AT_ONCE]
+            for entry in chunk:
                 pin, sequence = self._pins.get(entry), entry.pinned_from
                 if pin is not None and sequence != pin.sequence:
                     moved.append((entry, sequence))
-            encoded.append(encode_entries(some))
+            encoded.append(encode_entries(chunk))
             await asyncio.sleep(0)
         return moved, join_encoded(b",".join(encoded), self.emptied, upto)
 
-    def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
+    def _fail_waiters(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
         """Pass an error to the callers of a write, and schedule another write."""
-        self._changed = True
+        self._is_unsaved = True
         waiting.set_exception(
             JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
         )

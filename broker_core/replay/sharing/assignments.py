@@ -9,8 +9,8 @@ Records are sequences; a holder is any hashable key.
 A record from the position up to `upto` that is neither here, nor assigned, nor back is done or never matched.
 So the done records need no list: they lie between the outstanding ones, of which there are at most MAX_OWED.
 
-`tries` counts how often holders failed with a record. `again` has the outstanding records that a consumer may
-have received before.
+`tries` counts how often holders failed with a record. `possible_repeats` has the outstanding records that a
+consumer may have received before.
 
 A record that consumers failed with too often becomes a dead letter: it is published again under another
 topic, where operators can inspect, consume and resend it. For `queue.orders` the topic is
@@ -61,10 +61,10 @@ def to_dead_letters(batch: Batch, name: str, instance: str) -> Batch | None:
         return None
     headers = []
     for record in batch.records():
-        said = decode(record.headers)
-        said.pop("destination", None)  # STOMP's original destination, which is wrong for the dead letter
-        said |= {FROM: record.topic, OF: name, BOOKMARK: str(Bookmark(instance, record.sequence))}
-        headers.append(encode(said.items()))
+        decoded = decode(record.headers)
+        decoded.pop("destination", None)  # STOMP's original destination, which is wrong for the dead letter
+        decoded |= {FROM: record.topic, OF: name, BOOKMARK: str(Bookmark(instance, record.sequence))}
+        headers.append(encode(decoded.items()))
     return Batch.parse(build_batch(BROKER_NAME, topics, batch.bodies(), headers), verify=False)
 
 
@@ -78,39 +78,39 @@ Holder = TypeVar("Holder", bound=Hashable)
 class RecordAssignments(Generic[Holder]):
     """Assignments of one shared subscription.
 
-    At first every record up to `upto` that isn't `done` is back.
+    At first every record up to `upto` that isn't `completed` is back.
     """
 
     def __init__(
         self,
         position: int,
         upto: int,
-        done: Iterable[tuple[int, int]] = (),
+        completed: Iterable[tuple[int, int]] = (),
         tries: Mapping[int, int] | None = None,
-        most_tries: int = 0,
+        max_tries: int = 0,
     ) -> None:
-        self.most_tries = most_tries
+        self.max_tries = max_tries
         """Number of failed deliveries at which a record becomes a dead letter; 0: never."""
         self.upto = upto
         """Newest sequence that was read from the log for the first time."""
-        self.back = SequenceSet(SequenceSet(done).gaps_between(position, upto))
+        self.back = SequenceSet(SequenceSet(completed).gaps_between(position, upto))
         """Records to read from the log again before new ones; may include records that never matched."""
         self.tries = dict(tries or {})
         """Number of failed deliveries by sequence."""
-        self.given_up = {number for number, times in self.tries.items() if 0 < most_tries <= times}
+        self.dead_letters = {number for number, times in self.tries.items() if 0 < max_tries <= times}
         """Records among those back that must become dead letters."""
-        self.again: set[int] = set()
+        self.possible_repeats: set[int] = set()
         """Outstanding records that a consumer may have received before."""
         self._here: dict[int, None] = {}
         """Records that were read and are not assigned, in the order of reading."""
-        self._held: dict[Holder, dict[int, None]] = {}
+        self._assigned: dict[Holder, dict[int, None]] = {}
         """Unacknowledged records of each holder, in the order of assignment."""
         self.unacknowledged = 0
         """Number of assigned records."""
 
     def records_of(self, holder: Holder) -> Iterable[int]:
         """Return the unacknowledged records of a holder, in the order of assignment."""
-        return self._held.get(holder, ())
+        return self._assigned.get(holder, ())
 
     @property
     def outstanding_count(self) -> int:
@@ -135,76 +135,81 @@ class RecordAssignments(Generic[Holder]):
 
         The caller removes the range from `back` once all of it was read.
         """
-        wanted = self.back.contains(sequences)
-        found = sequences[wanted].tolist()
+        is_back = self.back.contains(sequences)
+        found = sequences[is_back].tolist()
         self._here.update(dict.fromkeys(found))
-        self.again.update(found)
-        return wanted
+        self.possible_repeats.update(found)
+        return is_back
 
     def assign(self, holder: Holder, sequences: Iterable[int]) -> None:
         """Assign records that are here to a holder."""
-        mine, here = self._held.setdefault(holder, {}), self._here
+        assigned, here = self._assigned.setdefault(holder, {}), self._here
         for sequence in sequences:
             del here[sequence]
-            mine[sequence] = None
+            assigned[sequence] = None
             self.unacknowledged += 1
 
     def acknowledge(self, holder: Holder, sequences: Iterable[int]) -> None:
         """Mark a holder's records as done. Records that were released meanwhile are ignored."""
-        mine = self._held.get(holder, {})
+        assigned = self._assigned.get(holder, {})
         for sequence in sequences:
-            if sequence in mine:
-                del mine[sequence]
+            if sequence in assigned:
+                del assigned[sequence]
                 self.unacknowledged -= 1
                 self.tries.pop(sequence, None)
-                self.again.discard(sequence)
-                self.given_up.discard(sequence)
+                self.possible_repeats.discard(sequence)
+                self.dead_letters.discard(sequence)
 
     def release(
-        self, holder: Holder, sequences: Iterable[int], failed: Iterable[int] = (), *, for_good: bool = False
+        self,
+        holder: Holder,
+        sequences: Iterable[int],
+        failed_sequences: Iterable[int] = (),
+        *,
+        is_permanent: bool = False,
     ) -> None:
-        """Take records back from a holder. It failed to process those in `failed`.
+        """Take records back from a holder. It failed to process those in `failed_sequences`.
 
-        A failed record is given up at `most_tries` failures, or immediately with `for_good`.
+        A failed record is given up at `max_tries` failures, or immediately with `is_permanent`.
         """
-        mine = self._held.get(holder, {})
-        back = sorted(sequence for sequence in sequences if mine.pop(sequence, self) is None)
+        assigned = self._assigned.get(holder, {})
+        back = sorted(sequence for sequence in sequences if assigned.pop(sequence, self) is None)
         self.unacknowledged -= len(back)
         for first, last in to_intervals(np.array(back, np.uint64)):
             self.back.add(first, last)
-        for sequence in set(failed).intersection(back):
+        for sequence in set(failed_sequences).intersection(back):
             times = self.tries[sequence] = self.tries.get(sequence, 0) + 1
-            if for_good or 0 < self.most_tries <= times:
-                self.given_up.add(sequence)
+            if is_permanent or 0 < self.max_tries <= times:
+                self.dead_letters.add(sequence)
 
     def retry(self, holder: Holder, sequences: Iterable[int]) -> None:
         """Take back records that could not be stored as dead letters, and reset their count of failures."""
         listed = list(sequences)
-        self.given_up.difference_update(listed)
+        self.dead_letters.difference_update(listed)
         for sequence in listed:
             self.tries.pop(sequence, None)
         self.release(holder, listed)
 
-    def remove_holder(self, holder: Holder, failed: Iterable[int] = ()) -> None:
-        """Remove a holder and take all its records back; `failed` as for `release`."""
-        self.release(holder, list(self.records_of(holder)), failed)
-        self._held.pop(holder, None)
+    def remove_holder(self, holder: Holder, failed_sequences: Iterable[int] = ()) -> None:
+        """Remove a holder and take all its records back; `failed_sequences` as for `release`."""
+        self.release(holder, list(self.records_of(holder)), failed_sequences)
+        self._assigned.pop(holder, None)
 
     # Stored progress.
 
-    def position(self, following: int) -> int:
-        """Return the first record that isn't done; `following` is the next one that may be read."""
+    def position(self, next_sequence: int) -> int:
+        """Return the first record that isn't done; `next_sequence` is the next one that may be read."""
         if not self.outstanding_count:  # the common case, for thousands of idle queues
-            return max(following, self.upto + 1)
-        firsts = [self.back.first, *(min(one) for one in (self._here, *self._held.values()) if one)]
-        return min((first for first in firsts if first), default=max(following, self.upto + 1))
+            return max(next_sequence, self.upto + 1)
+        firsts = [self.back.first, *(min(one) for one in (self._here, *self._assigned.values()) if one)]
+        return min((first for first in firsts if first), default=max(next_sequence, self.upto + 1))
 
     def completed_intervals(self) -> list[tuple[int, int]]:
         """Return the done intervals between the first record that isn't done and `upto`."""
         if not self.outstanding_count:
             return []
         owed = SequenceSet(self.back)
-        listed = np.fromiter(chain(self._here, *self._held.values()), np.uint64)
+        listed = np.fromiter(chain(self._here, *self._assigned.values()), np.uint64)
         listed.sort()
         for first, last in to_intervals(listed):
             owed.add(first, last)

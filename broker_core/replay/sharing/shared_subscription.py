@@ -53,7 +53,7 @@ LIVE_BYTES: Final = 256 * 1024
 """Maximum bytes queued after `_ready` while live; beyond that it reads from the log again."""
 AT_ONCE: Final = 1_000
 """Maximum records assigned at once to a consumer without a window."""
-LOOK_FROM: Final = 1_024
+PROGRESS_CHECK_THRESHOLD: Final = 1_024
 """Unacknowledged records from which a consumer's progress is read at each assignment; below, once a
 second."""
 
@@ -85,20 +85,20 @@ class _ConsumerState:
 
     def can_receive(self) -> bool:
         """Whether the consumer may get a record now."""
-        return self.room > 0
+        return self.free_slots > 0
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """Number of records that the consumer may get now."""
         backlog, stream = self.target.peer.backlog, self.target.stream
         if self.target.peer.is_closed or not backlog.can_send_with(stream):
             return 0
-        lane = backlog.lanes.get(stream)
-        if lane is None:
+        queue = backlog.lanes.get(stream)
+        if queue is None:
             return AT_ONCE
-        if lane.is_blocked:
+        if queue.is_blocked:
             return 0
-        return lane.window.free_slots if lane.window is not None else AT_ONCE
+        return queue.window.free_slots if queue.window is not None else AT_ONCE
 
 
 _GRAVE: Final = "dead letters"
@@ -121,19 +121,24 @@ class SharedSubscription:
 
     def __init__(
         self,
-        kept: DurableSubscriptionRecord,
+        record: DurableSubscriptionRecord,
         facilities: InstanceResources,
         frontier: DurableFrontier,
         control: ReplayControl,
         decoder_of: DecoderOf,
-        bury: DeadLetterWriter,
+        write_dead_letters: DeadLetterWriter,
     ) -> None:
-        assert kept.sharing is not None
-        self.kept = kept
-        self._facilities, self._frontier, self._control, self._bury = facilities, frontier, control, bury
-        sharing = kept.sharing
-        self._handout = RecordAssignments[_ConsumerState | str](
-            kept.position, sharing.upto, sharing.done, sharing.tries, sharing.max_deliveries
+        assert record.sharing is not None
+        self.record = record
+        self._facilities, self._frontier, self._control, self._write_dead_letters = (
+            facilities,
+            frontier,
+            control,
+            write_dead_letters,
+        )
+        sharing = record.sharing
+        self._assignments = RecordAssignments[_ConsumerState | str](
+            record.position, sharing.upto, sharing.done, sharing.tries, sharing.max_deliveries
         )
         self._consumers: dict[ClientSubscription, _ConsumerState] = {}
         self._taking: OrderedDict[_ConsumerState, None] = OrderedDict()
@@ -150,14 +155,14 @@ class SharedSubscription:
         self.backlog = Backlog(self, self, replace(facilities, ledger=LossLedger(), delays=LatencyTracker()))
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
         target = ClientSubscription(
-            self, kept.topic, kept.filter, None, Cursor(ReplaySpan(self._handout.upto + 1))
+            self, record.topic, record.filter, None, Cursor(ReplaySpan(self._assignments.upto + 1))
         )
         target.subscription = Subscription(
             target,
-            kept.name,
+            record.name,
             1,
-            TopicPattern.parse(kept.topic),
-            compile_filter(kept.filter) if kept.filter else None,
+            TopicPattern.parse(record.topic),
+            compile_filter(record.filter) if record.filter else None,
             decoder_of,
         )
         self._target = target
@@ -173,8 +178,8 @@ class SharedSubscription:
     @property
     def unacknowledged(self) -> int:
         """Number of records that consumers have and have not acknowledged."""
-        self._look()
-        return self._handout.unacknowledged
+        self._update_progress()
+        return self._assignments.unacknowledged
 
     def add_consumer(self, target: ClientSubscription) -> None:
         """Add a consumer."""
@@ -192,40 +197,45 @@ class SharedSubscription:
         if consumer is None:
             return
         self._taking.pop(consumer, None)
-        self._look_at(consumer)
+        self._update_consumer(consumer)
         busy = consumer.has_ack_window and target.account.in_flight.messages > 0
-        held = list(self._handout.records_of(consumer))
-        self._handout.remove_holder(consumer, held[:1] if busy else ())
+        sequences = list(self._assignments.records_of(consumer))
+        self._assignments.remove_holder(consumer, sequences[:1] if busy else ())
         self._soon()
 
     def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
         """Mark records as done that a consumer with a window has acknowledged."""
         if (consumer := self._consumers.get(target)) is not None:
-            self._handout.acknowledge(consumer, sequences)
+            self._assignments.acknowledge(consumer, sequences)
             self._soon()
 
-    def on_returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
-        """Take back records that a consumer could not process. `for_good`: no consumer will be able to."""
+    def on_returned(
+        self, target: ClientSubscription, sequences: Sequence[int], *, is_permanent: bool
+    ) -> None:
+        """Take back records that a consumer could not process.
+
+        `is_permanent`: no consumer will be able to.
+        """
         if (consumer := self._consumers.get(target)) is not None:
-            self._handout.release(consumer, sequences, sequences, for_good=for_good)
+            self._assignments.release(consumer, sequences, sequences, is_permanent=is_permanent)
             self._soon()
 
     def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
         """Return for each record whether a consumer may have received it before; None: no record."""
-        again = self._handout.again
-        if not again:
+        possible_repeats = self._assignments.possible_repeats
+        if not possible_repeats:
             return None
         had = np.fromiter(
-            (sequence in again for sequence in batch.sequences().tolist()), np.bool_, batch.count
+            (sequence in possible_repeats for sequence in batch.sequences().tolist()), np.bool_, batch.count
         )
         return had if had.any() else None
 
-    def _look(self) -> None:
+    def _update_progress(self) -> None:
         """Update the acknowledgements of all consumers without a window."""
         for consumer in self._consumers.values():
-            self._look_at(consumer)
+            self._update_consumer(consumer)
 
-    def _look_at(self, consumer: _ConsumerState) -> None:
+    def _update_consumer(self, consumer: _ConsumerState) -> None:
         """Acknowledge the oldest records of a consumer without a window that its kernel has taken."""
         if consumer.has_ack_window:
             return
@@ -233,18 +243,20 @@ class SharedSubscription:
         done = consumer.target.account.journaled.acknowledged
         fresh, consumer.acknowledged = done - consumer.acknowledged, done
         if fresh:
-            held = [one for one, _ in zip(self._handout.records_of(consumer), range(fresh), strict=False)]
-            self._handout.acknowledge(consumer, held)
+            sequences = [
+                one for one, _ in zip(self._assignments.records_of(consumer), range(fresh), strict=False)
+            ]
+            self._assignments.acknowledge(consumer, sequences)
 
     # Assignment.
 
     def _soon(self) -> None:
-        """Schedule a pass of `_turn` in a later event-loop iteration, if none is scheduled."""
+        """Schedule a pass of `_run_pass` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
-            self._facilities.turns.call_later_turn(self._turn)
+            self._facilities.turns.call_later_turn(self._run_pass)
 
-    def _turn(self) -> None:
+    def _run_pass(self) -> None:
         """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""
         self._scheduled = False
         if self.is_closed:
@@ -258,7 +270,7 @@ class SharedSubscription:
             if self.backlog.nbytes > LIVE_BYTES:
                 self._control.fall_back(self._target)
         except Exception:
-            log.exception("sharing_failed", name=self.kept.name)
+            log.exception("sharing_failed", name=self.record.name)
             self.close("internal_error", "What this shared subscription has couldn't be dealt.")
 
     def _deal(self) -> None:
@@ -267,22 +279,24 @@ class SharedSubscription:
         Then start reading records that are back, if a consumer accepts some. They come first: assignment
         stops at the first ready record after them.
         """
-        handout, ready = self._handout, self._ready
-        left = sum(entry.count for entry in ready)
-        while ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
+        assignments, ready = self._assignments, self._ready
+        remaining = sum(entry.count for entry in ready)
+        while ready and not 0 < assignments.back.first < ready[0].batch.first_sequence:
             consumer = self._next()
             if consumer is None:
                 break
-            if handout.unacknowledged >= LOOK_FROM:
-                self._look_at(consumer)
-            room = MAX_OWED - handout.unacknowledged  # a batch may have exceeded the limit
-            if room <= 0:
+            if assignments.unacknowledged >= PROGRESS_CHECK_THRESHOLD:
+                self._update_consumer(consumer)
+            free_slots = MAX_OWED - assignments.unacknowledged  # a batch may have exceeded the limit
+            if free_slots <= 0:
                 break
-            left -= self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
+            remaining -= self._give(
+                consumer, min(consumer.free_slots, -(-remaining // len(self._taking)), free_slots)
+            )
             self._taking.move_to_end(consumer)
             if not consumer.can_receive():
                 self._wait_for(consumer)
-        if len(handout.back) and not self._bringing and self._next() is not None:
+        if len(assignments.back) and not self._bringing and self._next() is not None:
             self._bringing = True
             self._facilities.spawn(self._bring_back())
 
@@ -298,38 +312,38 @@ class SharedSubscription:
     def _wait_for(self, consumer: _ConsumerState) -> None:
         """Remove a consumer from those that accept records, until its backlog calls back."""
         del self._taking[consumer]
-        consumer.target.peer.backlog.call_when(consumer.can_receive, partial(self._takes_again, consumer))
+        consumer.target.peer.backlog.call_when(consumer.can_receive, partial(self._on_accepting, consumer))
 
-    def _takes_again(self, consumer: _ConsumerState) -> None:
+    def _on_accepting(self, consumer: _ConsumerState) -> None:
         """Add a consumer to those that accept records, and schedule a pass if records wait."""
         if not self.is_closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
-            if self._ready or len(self._handout.back) or self.backlog.has_waiters:
+            if self._ready or len(self._assignments.back) or self.backlog.has_waiters:
                 self._soon()
 
     def _give(self, consumer: _ConsumerState, number: int) -> int:
         """Assign up to `number` ready records to a consumer, limited by its socket; return the number."""
-        handout, ready, target, given = self._handout, self._ready, consumer.target, 0
-        left = target.peer.backlog.sendable_bytes((target.stream,))
-        while given < number and ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
-            entry, room = ready[0], number - given
-            if given and entry.nbytes > left:
+        assignments, ready, target, assigned = self._assignments, self._ready, consumer.target, 0
+        remaining = target.peer.backlog.sendable_bytes((target.stream,))
+        while assigned < number and ready and not 0 < assignments.back.first < ready[0].batch.first_sequence:
+            entry, free_slots = ready[0], number - assigned
+            if assigned and entry.nbytes > remaining:
                 break
-            left -= entry.nbytes
-            if entry.count > room:
-                ready[0] = slice_entry(entry, room, entry.count)
-                entry = slice_entry(entry, 0, room)
+            remaining -= entry.nbytes
+            if entry.count > free_slots:
+                ready[0] = slice_entry(entry, free_slots, entry.count)
+                entry = slice_entry(entry, 0, free_slots)
             else:
                 ready.popleft()
-            given += entry.count
-            handout.assign(consumer, entry.batch.sequences().tolist())
+            assigned += entry.count
+            assignments.assign(consumer, entry.batch.sequences().tolist())
             target.account.match_shared(entry.batch)
             target.peer.backlog.offer_counted(replace(entry, stream=target.stream))
-        return given
+        return assigned
 
     async def _bring_back(self) -> None:
         """Read the oldest released records from the log again, and make them the first ready records."""
-        back = self._handout.back
+        back = self._assignments.back
         first, last = back.first, back.last
         try:
             reader = ReplayTarget(self._target.subscription, first)
@@ -350,25 +364,29 @@ class SharedSubscription:
             self._bringing = False
         if self.is_closed:
             return
-        brought = [entry for piece in chunk.pieces if (entry := self._wanted(piece)) is not None]
+        reread = [
+            entry for batch_slice in chunk.slices if (entry := self._released_entry(batch_slice)) is not None
+        ]
         # The range up to there was read completely. Remove it even if records in it are damaged, or it would
         # be read forever.
         back.remove(first, max(min(chunk.following - 1, last), first))
-        self._ready = deque(sorted((*brought, *self._ready), key=lambda entry: entry.batch.first_sequence))
+        self._ready = deque(sorted((*reread, *self._ready), key=lambda entry: entry.batch.first_sequence))
         self._soon()
 
-    def _wanted(self, piece: BatchSlice) -> OutboxEntry | None:
+    def _released_entry(self, batch_slice: BatchSlice) -> OutboxEntry | None:
         """Return the released records of a slice as an outbox entry, without those given up, or None.
 
         The latter are published as dead letters in a task.
         """
-        batch, given_up = piece.batch, self._handout.given_up
-        rows = np.flatnonzero(self._handout.add_reread(batch.sequences()))
-        if given_up:
-            over = np.array([number in given_up for number in batch.sequences()[rows].tolist()], np.bool_)
-            if over.any():
-                self._facilities.spawn(self._put_away(batch.select(rows[over])))
-                rows = rows[~over]
+        batch, dead_letters = batch_slice.batch, self._assignments.dead_letters
+        rows = np.flatnonzero(self._assignments.add_reread(batch.sequences()))
+        if dead_letters:
+            is_dead = np.array(
+                [number in dead_letters for number in batch.sequences()[rows].tolist()], np.bool_
+            )
+            if is_dead.any():
+                self._facilities.spawn(self._put_away(batch.select(rows[is_dead])))
+                rows = rows[~is_dead]
         if not len(rows):
             return None
         if len(rows) < batch.count:
@@ -376,9 +394,9 @@ class SharedSubscription:
         return OutboxEntry(
             1,
             batch,
-            rows if piece.rows is None else piece.rows[rows],
-            piece.source,
-            piece.length,
+            rows if batch_slice.rows is None else batch_slice.rows[rows],
+            batch_slice.source,
+            batch_slice.length,
             batch.count,
             batch.nbytes,
             self._facilities.clock.now_ns(),
@@ -390,48 +408,48 @@ class SharedSubscription:
         If that is impossible, they are assigned to consumers again.
         """
         sequences = batch.sequences().tolist()
-        self._handout.assign(_GRAVE, sequences)
-        if await self._bury(batch, self.kept.name):
-            self._handout.acknowledge(_GRAVE, sequences)
+        self._assignments.assign(_GRAVE, sequences)
+        if await self._write_dead_letters(batch, self.record.name):
+            self._assignments.acknowledge(_GRAVE, sequences)
         else:
-            self._handout.retry(_GRAVE, sequences)
+            self._assignments.retry(_GRAVE, sequences)
         self._soon()
 
     # Stored progress.
 
     def record_position(self) -> bool:
         """Update the stored progress; return whether it changed."""
-        self._look()
+        self._update_progress()
         if self._ready:  # the check may have freed capacity
             self._soon()
-        kept, handout = self.kept, self._handout
-        position = handout.position(self._target.position(self._frontier.durable))
+        record, assignments = self.record, self._assignments
+        position = assignments.position(self._target.position(self._frontier.durable))
         sharing = SharedProgress(
-            upto=max(handout.upto, position - 1),
-            done=handout.completed_intervals(),
-            tries=dict(handout.tries),
-            max_deliveries=handout.most_tries,
+            upto=max(assignments.upto, position - 1),
+            done=assignments.completed_intervals(),
+            tries=dict(assignments.tries),
+            max_deliveries=assignments.max_tries,
         )
-        moved = (position, sharing) != (kept.position, kept.sharing)
-        kept.position, kept.sharing = position, sharing
+        moved = (position, sharing) != (record.position, record.sharing)
+        record.position, record.sharing = position, sharing
         return moved
 
     def set_max_deliveries(self, max_deliveries: int) -> None:
         """Set the number of failures at which a record becomes a dead letter; 0: never."""
-        self._handout.most_tries = max_deliveries
+        self._assignments.max_tries = max_deliveries
 
     # Sink of its own backlog.
 
     @property
     def is_writable(self) -> bool:
         """Whether more of the log is wanted: nothing is ready or back, and a consumer accepts records."""
-        handout = self._handout
-        return not (self._ready or len(handout.back) or handout.is_full) and self._next() is not None
+        assignments = self._assignments
+        return not (self._ready or len(assignments.back) or assignments.is_full) and self._next() is not None
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """Add entries to the ready records."""
         for entry in entries:
-            self._handout.add_new(entry.batch.sequences().tolist())
+            self._assignments.add_new(entry.batch.sequences().tolist())
             self._ready.append(entry)
             self.written_bytes += entry.nbytes
         self._soon()
@@ -457,7 +475,7 @@ class SharedSubscription:
 
     @property
     def name(self) -> str:
-        return f"shared subscription {self.kept.name}"
+        return f"shared subscription {self.record.name}"
 
     @property
     def is_closed(self) -> bool:
@@ -469,7 +487,7 @@ class SharedSubscription:
 
     def durable_owner(self, durable: str) -> str:
         """Return the owner of its stored record."""
-        return self.kept.client
+        return self.record.client
 
     def mark_changed(self) -> None:
         """Schedule a pass: its backlog has changed."""

@@ -121,7 +121,7 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Policy
             )
     for name, limits in resolved.items():
         percent, usual = (
-            document.client_policy_of(key).client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
+            document.client_policy_for(key).client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
             for key in (name, INSTANCE)
         )
         if name and (limits, percent) == (resolved[INSTANCE], usual):
@@ -166,7 +166,7 @@ def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find custom rules that never act, act on the first message, or act late."""
     for rule in document.rules:
         where = f"rule {rule.name} ({rule.scope})"
-        age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
+        age = document.client_policy_for(rule.scope.transport).client_message_age_limit_ms
         waited = (rule.hold_ms or 0) + (rule.limit or 0 if rule.signal is Signal.OLDEST_AGE else 0)
         if age is not None and rule.mode is not EnforcementMode.OFF and waited >= age:
             yield _warn(
@@ -298,7 +298,7 @@ def _qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find Qpid entries that never act, or that delete durable subscriptions."""
     for topic in document.qpid:
         where = f"qpid {topic.topic}"
-        age = document.client_policy_of(topic.transport).client_message_age_limit_ms
+        age = document.client_policy_for(topic.transport).client_message_age_limit_ms
         if topic.depth is None and topic.message_age is None and topic.message_count is None:
             yield _warn(
                 where,

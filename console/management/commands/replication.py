@@ -270,7 +270,10 @@ class Command(SafeCommand):
         if act == "init" and options["empty"]:
             plan = reseed.plan_empty(own, instance, group.member, found, _known_records(instance))
         elif act == "init":
-            plan = reseed.plan_init(own, instance, group.member, found, replace=options["replace"])
+            others = asyncio.run(reseed.has_other_entries(connect_log_service(group), found, own, instance))
+            plan = reseed.plan_init(
+                own, instance, group.member, found, replace=options["replace"], other_entries=others
+            )
         else:
             stamp = now.strftime("%Y%m%dT%H%M%SZ")
             plan = reseed.plan_reseed(

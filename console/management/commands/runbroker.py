@@ -20,7 +20,7 @@ from broker_core.clock import SYSTEM
 from broker_core.control import exit_report
 from broker_core.documents.instance import Snapshot
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.private_files import tighten_trees
+from broker_core.private_files import restrict_tree_permissions
 from console.management.safe_command import SafeCommand
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Command(SafeCommand):
 
     def handle(self, *args: Any, instance: str, **options: Any) -> None:
         logs.install_logging()
-        for problem in tighten_trees(
+        for problem in restrict_tree_permissions(
             (
                 settings.SLUICE_JOURNAL_DIRECTORY,
                 settings.SLUICE_ARCHIVE_DIRECTORY,
@@ -147,7 +147,7 @@ async def _run(instance: str) -> None:
         reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
         member=member,
         link=link,
-        ports_apart=settings.SLUICE_PORTS_APART,
+        port_offset=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
         policy_file=file,
         set_back=orders.set_back,

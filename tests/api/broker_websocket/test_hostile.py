@@ -1,4 +1,6 @@
-"""What somebody may cost a WebSocket transport who isn't known, native or STOMP: pages of others, unfinished messages, bodies."""
+"""What somebody may cost a WebSocket transport who isn't known, native or STOMP: pages of others, unfinished
+messages, bodies.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ async def test_more_than_buffers_hold_reaches_a_slow_reader_in_order(door: Door,
     proof: dict[str, Any] = {"user": "maria", "password": "right", "tls": door.authority.certificate}
     async with (
         AsyncClient(door.address(name), f"fast-{name}", **proof) as client,
-        AsyncClient(door.address(name), f"slow-{name}", max_held=10_000, **proof) as slow,
+        AsyncClient(door.address(name), f"slow-{name}", max_unread_bytes=10_000, **proof) as slow,
     ):
         subscription = await slow.subscribe("a")
         bodies = [b"%06d" % number + b"x" * 50_000 for number in range(200)]

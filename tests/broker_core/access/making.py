@@ -36,7 +36,7 @@ def entitlement(
 
 
 def policy(*parts: UserSettings | EntitlementSettings, **transport: Any) -> PolicyDocument:
-    """A policy with one transport, "tcp", that asks for tokens and is restricted unless it is said otherwise."""
+    """Return a policy with one transport, "tcp", with token authentication, restricted by default."""
     settings = TransportSettings(
         "tcp", "tcp", 0, **{"authentication": "token", "restricted": True, **transport}
     )

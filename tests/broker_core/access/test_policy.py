@@ -1,4 +1,4 @@
-"""The access part of a document: read, checked whole, and compared when a revision comes."""
+"""The access part of a policy document: parsed, validated as a whole, and compared with a new revision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker_core.access import EVERYTHING, AccessPolicy, hash_password, hash_token
+from broker_core.access import ALL_RIGHTS, AccessPolicy, hash_password, hash_token
 from broker_core.config import PolicyDocument, TlsSettings, default_policy
 from broker_core.errors import ClientError, OperatorError
 from broker_core.names import BROKER_NAME
@@ -96,10 +96,10 @@ def test_tokens_and_certificates_say_who_it_is() -> None:
     access = AccessPolicy(
         policy(user("maria"), user("gate", certificate="gate.example"), user("g2", certificate="g2"))
     )
-    assert (access.user_of_token("maria"), access.user_of_token("x")) == ("maria", None)
-    assert access.user_of_certificate(["gate.example", "other"]) == "gate"
-    assert access.user_of_certificate(["gate.example", "g2"]) is None
-    assert access.user_of_certificate([]) is None
+    assert (access.find_user_by_token("maria"), access.find_user_by_token("x")) == ("maria", None)
+    assert access.find_user_by_certificate(["gate.example", "other"]) == "gate"
+    assert access.find_user_by_certificate(["gate.example", "g2"]) is None
+    assert access.find_user_by_certificate([]) is None
     assert access.password_hash("maria") is None
     assert access.password_hash("nobody") is None
 
@@ -146,7 +146,7 @@ def test_a_revision_that_changes_what_a_user_may_do_gives_other_rights() -> None
 def test_the_brokers_own_way_in_asks_for_nothing_and_may_do_all_whatever_the_transports_say() -> None:
     made = AccessPolicy(policy(user("maria")))
     assert made.authentication(BROKER_NAME) == "none"
-    assert made.rights(BROKER_NAME, "") is EVERYTHING
+    assert made.rights(BROKER_NAME, "") is ALL_RIGHTS
     assert made.authentication("udp") is None
 
 

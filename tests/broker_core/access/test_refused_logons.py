@@ -3,7 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.access.logon_attempts import MAX_WAITING, NAMES, OTHERS, REMOTES, RefusedLogonLog
+from broker_core.access.logon_attempts import (
+    MAX_NAMES,
+    MAX_PENDING_ENTRIES,
+    MAX_REMOTES,
+    SHARED_ENTRY_REMOTE,
+    RefusedLogonLog,
+)
 
 
 def test_one_address_is_one_entry_a_minute_with_why_and_who() -> None:
@@ -37,10 +43,11 @@ def test_every_refusal_is_counted_once_in_few_entries(tried: list[tuple[int, int
         refusals.add(minute, f"r{remote}", "tcp", "bad_logon", name, name)
     taken = refusals.take(6)
     assert sum(entry.count for entry in taken) == len(tried)
-    assert len({(entry.minute, entry.remote) for entry in taken}) == len(taken) <= 6 * (REMOTES + 1)
-    assert all(len(entry.users) <= NAMES for entry in taken)
+    assert len({(entry.minute, entry.remote) for entry in taken}) == len(taken) <= 6 * (MAX_REMOTES + 1)
+    assert all(len(entry.users) <= MAX_NAMES for entry in taken)
     assert (
-        OTHERS in {entry.remote for entry in taken} or len({remote for _, remote, _ in tried}) <= 6 * REMOTES
+        SHARED_ENTRY_REMOTE in {entry.remote for entry in taken}
+        or len({remote for _, remote, _ in tried}) <= 6 * MAX_REMOTES
     )
 
 
@@ -50,7 +57,10 @@ def test_what_nobody_stores_is_bounded_and_keeps_the_newest_in_order() -> None:
         for remote in range(30):
             refusals.add(minute, f"r{remote}", "tcp", "bad_logon", "", "")
     taken = refusals.take(100)
-    assert (len(taken), refusals.dropped) == (MAX_WAITING, 100 * (REMOTES + 1) - MAX_WAITING)
+    assert (len(taken), refusals.dropped) == (
+        MAX_PENDING_ENTRIES,
+        100 * (MAX_REMOTES + 1) - MAX_PENDING_ENTRIES,
+    )
     refusals.restore(taken[:3])
     refusals.add(100, "new", "tcp", "bad_logon", "", "")
     assert [entry.minute for entry in refusals.take(101)] == [*(one.minute for one in taken[:3]), 100]

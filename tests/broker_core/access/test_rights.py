@@ -1,4 +1,4 @@
-"""What users may do: who is meant, what adds up, what is narrowed, what is refused."""
+"""User rights: which entitlements apply, how they add up, and what is narrowed or refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.access import EVERYTHING, AccessPolicy, Rights
+from broker_core.access import ALL_RIGHTS, AccessPolicy, Rights
 from broker_core.access import rights as rights_module
 from broker_core.access.policy import access_problems
 from broker_core.config import EntitlementSettings
@@ -53,7 +53,7 @@ def may_publish(made: Rights, *topics: str) -> bool:
         ("m*", "", False),
     ],
 )
-def test_whom_an_entitlement_means(who: str, name: str, meant: bool) -> None:
+def test_entitlements_match_users_and_patterns(who: str, name: str, meant: bool) -> None:
     assert may_publish(rights(entitlement(who, publish="a"), name=name), "a") is meant
 
 
@@ -69,7 +69,7 @@ def test_a_transport_that_is_not_restricted_allows_everything() -> None:
     made = AccessPolicy(policy(user("maria"), restricted=False)).rights("tcp", "maria")
     assert may_publish(made, "anything.at.all")
     assert granted(made, ">", "/x = 1") == (">", "/x = 1", False)
-    assert granted(EVERYTHING, ">") == (">", None, False)
+    assert granted(ALL_RIGHTS, ">") == (">", None, False)
 
 
 def test_an_entitlement_may_be_for_some_transports() -> None:
@@ -97,7 +97,7 @@ def test_a_broader_pattern_is_narrowed_and_says_so() -> None:
     assert expression.pattern.matches("orders.eu") and not expression.pattern.matches("x.eu")
 
 
-def test_narrowed_patterns_of_different_rights_are_told_apart() -> None:
+def test_narrowed_patterns_of_different_rights_are_distinct() -> None:
     asked = TopicPattern.parse(">")
     one = rights(entitlement("*", subscribe="a.>")).check_subscribe(asked, None).pattern
     other = rights(entitlement("*", subscribe="b.>")).check_subscribe(asked, None).pattern
@@ -157,7 +157,7 @@ TOPICS = ["a", "b", "a.a", "a.b", "b.b", "b.a.b", "c.b"]
 MESSAGES = [dict(zip("xyz", bits, strict=True)) for bits in product((0, 1), repeat=3)]
 
 
-def passes(chosen: Filter | None, message: dict[str, int]) -> bool:
+def is_allowed(chosen: Filter | None, message: dict[str, int]) -> bool:
     return chosen is None or chosen.matches_object(message)
 
 
@@ -177,8 +177,8 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         for topic in TOPICS
         for number, message in enumerate(MESSAGES)
         if pattern.matches(topic)
-        and passes(chosen, message)
-        and any(one.matches(topic) and passes(own, message) for one, own in compiled)
+        and is_allowed(chosen, message)
+        and any(one.matches(topic) and is_allowed(own, message) for one, own in compiled)
     }
     try:
         found = made.check_subscribe(pattern, chosen)
@@ -189,7 +189,7 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         (topic, number)
         for topic in TOPICS
         for number, message in enumerate(MESSAGES)
-        if found.pattern.matches(topic) and passes(found.filter, message)
+        if found.pattern.matches(topic) and is_allowed(found.filter, message)
     }
     assert got == expected
 
@@ -201,7 +201,8 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
     ("pattern", "covered", "refused"),
     [
         (">", ("a", "a.b.c", "a.*", "a.>", ">", "*.b"), ("$SLUICE.clients", "$SLUICE.>", "$x")),
-        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"), ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
+        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"),
+            ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
         ("$SLUICE.*", ("$SLUICE.clients",), ("$SLUICE.a.b", "a")),
         ("*", ("a",), ("a.b", "$SLUICE", "$SLUICE.a")),
         ("~a[.].*", ("a.b", "a.b.c", "~a[.].*"), ("a", "b.a", "$a.b")),
@@ -218,7 +219,7 @@ def test_what_a_pattern_alone_gives(pattern: str, covered: tuple[str, ...], refu
         assert may_publish(made, topic) is (topic in covered)
 
 
-def test_who_may_have_everything_has_not_the_brokers_own_and_the_other_way_round() -> None:
+def test_a_right_to_all_topics_excludes_system_topics_and_vice_versa() -> None:
     everything, own = (
         rights(entitlement("*", subscribe=">")),
         rights(entitlement("*", subscribe="$SLUICE.>")),
@@ -271,12 +272,12 @@ def test_what_was_learned_of_a_topic_is_remembered_up_to_a_bound(monkeypatch: py
     monkeypatch.setattr(rights_module, "MAX_REMEMBERED_TOPICS", 3)
     made = rights(entitlement("*", publish="a.*"))
     asked: list[str] = []
-    pattern = made._entitled[0].publish[0]  # type: ignore[index]
+    pattern = made._entitlements[0].publish[0]  # type: ignore[index]
     monkeypatch.setattr(pattern, "_test", lambda topic: asked.append(topic) or topic.startswith("a."))
     for topic in ("a.1", "a.2", "a.1", "b", "b", "a.2"):
         assert may_publish(made, topic) is topic.startswith("a.")
     assert asked == ["a.1", "a.2", "b"], "each is looked at once"
-    assert may_publish(made, "a.4") and list(made._publishable) == ["a.4"], "a fourth begins anew"
+    assert may_publish(made, "a.4") and list(made._publish_permissions) == ["a.4"], "a fourth begins anew"
     assert not may_publish(made, "b")
     assert asked == ["a.1", "a.2", "b", "a.4", "b"]
 

@@ -1,4 +1,4 @@
-"""The record batch: golden bytes, what building and reading agree on, and what a reader refuses."""
+"""The record batch: golden bytes, agreement of building and reading, and batches that a reader refuses."""
 
 from __future__ import annotations
 

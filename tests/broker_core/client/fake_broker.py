@@ -1,7 +1,7 @@
-"""A small broker for the client's tests: the real protocol on a real TCP or WebSocket server, kept in memory.
+"""A small broker in memory for the client's tests, with the real protocol over TCP or WebSocket.
 
-It logs on, numbers and keeps what is published, drops repeats, replays and delivers. What the tests turn:
-`hold_acks`, `refuse_next`, `silent`, and `drop()`, which cuts every connection as a crash would.
+It accepts logons, numbers and stores records, drops repeats, replays and delivers. Tests control it by
+`hold_acks`, `refuse_next`, `silent`, and `drop()`, which cuts every connection like a crash.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.support.frames import FedReader
 INSTANCE = "fake-1"
 
 
-class Peer:
-    """One connection at the broker."""
+class BrokerConnection:
+    """A client's connection at the fake broker."""
 
     def __init__(self, broker: FakeBroker, write: Callable[[bytes], None], close: Callable[[], None]) -> None:
         self.broker = broker
@@ -48,7 +48,7 @@ class Peer:
         self.granted: dict[int, int] = {}
         self.waits: dict[int, list[Batch]] = {}
         self.refused = False
-        """Whether it refused a batch of this client that isn't skipped."""
+        """Set after a refused batch of this client, until the client skips it."""
 
     def reply(self, reply: Any) -> None:
         self.write(encode_command(reply))
@@ -58,7 +58,7 @@ class Peer:
         self.send(stream)
 
     def send(self, stream: int) -> None:
-        """What there is credit for."""
+        """Send waiting batches while the stream has credit."""
         waits = self.waits.get(stream, [])
         while waits and self.room[stream] > 0:
             batch = waits.pop(0)
@@ -151,7 +151,7 @@ class Peer:
         if last > broker.publishers.get(self.name, 0):
             broker.publishers[self.name] = last
             broker.sessions[self.name] = batch.session
-            broker.keep(batch)
+            broker.store_batch(batch)
         self.to_ack = last
         if not broker.hold_acks:
             self.acknowledge()
@@ -176,7 +176,7 @@ class FakeBroker:
         self.unsure = False
         """A member of a group that is cut off from it: it tells no `sequence`."""
         self.deaf = False
-        """Whether TCP connections are read no further than their logon."""
+        """If set, TCP connections are not read beyond their logon."""
         self.refuse_next: ClientError | None = None
         self.refuse_logon: ClientError | None = None
         self.commands: list[commands.Command] = []
@@ -185,7 +185,7 @@ class FakeBroker:
         self.publishers: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
         """The session that counted a publisher's newest number."""
-        self.peers: list[Peer] = []
+        self.peers: list[BrokerConnection] = []
         self.changed = asyncio.Event()
         self.next_sequence = 1
         self._server: asyncio.Server | None = None
@@ -194,7 +194,7 @@ class FakeBroker:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(lambda: _TcpPeer(self), "127.0.0.1", 0)
+        self._server = await self._loop.create_server(lambda: _TcpConnection(self), "127.0.0.1", 0)
         self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def start_websocket(self) -> None:
@@ -206,7 +206,7 @@ class FakeBroker:
 
     async def _websocket(self, connection: ServerConnection) -> None:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        peer = Peer(self, queue.put_nowait, lambda: queue.put_nowait(None))
+        peer = BrokerConnection(self, queue.put_nowait, lambda: queue.put_nowait(None))
         self._open.append(connection.transport.abort)
 
         async def write() -> None:
@@ -237,7 +237,7 @@ class FakeBroker:
         self._open.clear()
         self.peers.clear()
 
-    def keep(self, batch: Batch) -> None:
+    def store_batch(self, batch: Batch) -> None:
         stamp_header(
             batch.buf, origin=hash64(self.instance), epoch=1, first_sequence=self.next_sequence, accepted_at=1
         )  # type: ignore[arg-type]
@@ -250,30 +250,30 @@ class FakeBroker:
                     peer.deliver(stream, stamped)
 
     def release(self) -> None:
-        """Acknowledge everything with one ack a publisher."""
+        """Acknowledge all records, with one acknowledgement per publisher."""
         for peer in self.peers:
             peer.acknowledge()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that arrived makes the condition true."""
+        """Wait until the condition is true; it is checked after each frame received."""
         while not condition():
             self.changed.clear()
             await self.changed.wait()
 
     @property
     def bodies(self) -> list[bytes]:
-        """Every body kept, in order."""
+        """Return all stored bodies, in order."""
         return [body for batch in self.log for body in batch.bodies()]
 
 
-class _TcpPeer(asyncio.Protocol):
+class _TcpConnection(asyncio.Protocol):
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self._reader = FedReader(kinds=FROM_CLIENT)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._peer = Peer(self._broker, transport.write, transport.close)
+        self._peer = BrokerConnection(self._broker, transport.write, transport.close)
         self._broker._open.append(transport.abort)
         self._transport = transport
 

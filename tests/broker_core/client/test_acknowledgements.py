@@ -1,4 +1,4 @@
-"""Room for deliveries: bounded, never passed, and never forgotten, however deliveries, reads and connections come."""
+"""Delivery credit of the client: bounded, never exceeded and never lost, whatever the order of events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ STEPS = st.lists(
 )
 
 
-class Broker:
-    """The other side, as docs/protocol.md has it: sends while what it has sent is less than what it was given."""
+class CreditModel:
+    """A model of the broker's side, as docs/protocol.md defines it.
+
+    It sends while the bytes sent are fewer than the credit given.
+    """
 
     def __init__(self) -> None:
         self.sent = self.upto = 0
@@ -33,7 +36,7 @@ class Broker:
 
 @given(most=st.integers(1, 1_000), steps=STEPS)
 def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tuple[str, int]]) -> None:
-    broker = Broker()
+    broker = CreditModel()
     credit = CreditWindow("s", most, broker.give)
     waits: list[int] = []
     broker.sent, broker.upto, answered = 0, credit.initial_credit(), False
@@ -49,8 +52,8 @@ def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tu
         elif step == "answer" and not answered:
             credit.on_subscribed()
             answered = True
-        assert credit.held == sum(waits)
-        assert credit.held < most + 300
+        assert credit.unread_bytes == sum(waits)
+        assert credit.unread_bytes < most + 300
     if not answered:
         credit.on_subscribed()
     for nbytes in waits:
@@ -58,7 +61,7 @@ def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tu
     assert broker.sent < broker.upto, "who has read everything is sent more"
 
 
-def test_more_than_there_was_room_for_is_told() -> None:
+def test_deliveries_beyond_the_credit_are_reported() -> None:
     credit = CreditWindow("s", 10, pytest.fail)
     assert credit.initial_credit() == 10
     credit.on_subscribed()
@@ -88,4 +91,4 @@ def test_nothing_is_said_of_a_subscription_that_is_over() -> None:
     credit.on_delivery(100)
     credit.on_unsubscribed()
     credit.on_consumed(100)
-    assert credit.held == 0
+    assert credit.unread_bytes == 0

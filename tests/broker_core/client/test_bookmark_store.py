@@ -1,4 +1,4 @@
-"""How far a subscriber is done: out of order, across restarts, after a crash."""
+"""Bookmark stores: progress out of order, across restarts, and after a crash."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_store_is_full_at_its_limit_and_has_room_when_something_is_forgotten(
     assert store.most_recent("c") == "one|1|"
 
 
-def test_a_store_that_keeps_much_is_not_written_anew_at_every_move(
+def test_a_store_with_many_entries_is_not_rewritten_at_every_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMPACT_AT", 1_000)
@@ -222,7 +222,7 @@ def test_a_store_that_keeps_much_is_not_written_anew_at_every_move(
     assert len(written) < 8, "each time it is twice as long"
 
 
-def test_the_file_is_written_anew_when_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMPACT_AT", 1_000)
     path = tmp_path / "marks"
     store = FileBookmarkStore(path)
@@ -248,7 +248,9 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, content: by
 def test_a_resume_point_is_taken_when_everything_before_it_is_done_and_never_earlier(
     steps: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Batches of `count` records with gaps of `gap` that don't match; after each, perhaps, the broker's resume point."""
+    """Batches of `count` records with gaps of `gap` that don't match; after each, perhaps, the broker's
+    resume point.
+    """
     progress, following, open_, points = CompletionTracker(), 1, set[int](), [0]
     for count, gap in steps:
         progress.add(batch(following, count))

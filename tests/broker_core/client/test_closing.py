@@ -1,4 +1,4 @@
-"""Closing while the broker is away, and what of the published messages is left then; calls that wait, and their timeouts."""
+"""Closing a client while the broker is unreachable: unsent messages, waiting calls and their timeouts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from broker_core.client import (
     SyncClient,
     SyncGroups,
 )
+from broker_core.client.sync_client import LoopThread
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
-from tests.broker_core.client.fake_broker import FakeBroker, Peer
+from tests.broker_core.client.fake_broker import BrokerConnection, FakeBroker
 from tests.broker_core.client.test_sync_client import broker as broker_thread  # noqa: F401
 
 QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01, logon_timeout=0.5)
@@ -53,7 +54,7 @@ def in_a_thread(work: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def go_away(broker: FakeBroker) -> None:
-    """Have a broker on another thread take no more messages, and no logons."""
+    """Make a broker on another thread refuse messages and logons."""
     gone = threading.Event()
 
     def leave() -> None:
@@ -66,7 +67,7 @@ def go_away(broker: FakeBroker) -> None:
 
 
 def full_client(broker: FakeBroker, store: object, **options: object) -> SyncClient:
-    """A client whose broker has gone and whose store and line are full."""
+    """Return a client whose broker is unreachable and whose store and queue are full."""
     client = SyncClient(
         broker.address, "s", reconnect=QUICK, publish_store=store, batch_bytes=1_000, buffered=True, **options
     ).start()
@@ -131,7 +132,7 @@ def test_threads_that_close_at_the_same_time_are_all_told_what_is_left_and_publi
     assert sorted(map(str, heard)) == ["client_closed"] * 3 + ["unsent_messages"] * 3
 
 
-async def test_tasks_that_close_at_the_same_time_are_all_told_what_is_left(broker: FakeBroker) -> None:
+async def test_tasks_that_close_at_the_same_time_all_get_the_unsent_messages(broker: FakeBroker) -> None:
     client = await AsyncClient(broker.address, "a", reconnect=QUICK).start()
     broker.silent = True
     broker.drop()
@@ -194,6 +195,25 @@ def test_a_loop_that_is_stuck_in_the_applications_callback_does_not_hold_close_u
     go_on.set()
 
 
+@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize("error", [TimeoutError(), TimeoutError("the disk took longer than 5 s")])
+def test_a_timeout_of_the_last_work_is_raised_as_it_is_and_the_thread_ends(
+    timeout: float | None, error: TimeoutError
+) -> None:
+    async def nothing() -> None: ...
+
+    async def fail() -> None:
+        raise error
+
+    before = threading.active_count()
+    loop = LoopThread("s")
+    loop.start(nothing())
+    with pytest.raises(TimeoutError) as raised:
+        loop.stop(fail(), timeout)
+    assert raised.value.args == error.args
+    assert (loop.is_running, threading.active_count()) == (False, before)
+
+
 def test_groups_close_in_time_and_name_the_group(broker_thread: FakeBroker) -> None:  # noqa: F811
     client = SyncGroups({"all": GroupConfig(">", broker_thread.address)}, "s", reconnect=QUICK).start()
     go_away(broker_thread)
@@ -223,7 +243,7 @@ async def test_the_asyncio_client_waits_for_acknowledgements_and_says_what_is_le
     await client.close()
 
 
-async def test_a_refusal_that_nobody_was_told_of_is_raised_by_close(broker: FakeBroker) -> None:
+async def test_an_unreported_refusal_is_raised_by_close(broker: FakeBroker) -> None:
     client = await AsyncClient(broker.address, "me", reconnect=QUICK).start()
     broker.refuse_next = ClientError("not_entitled", "Not here.")
     await client.publish("a", BODY)
@@ -244,11 +264,14 @@ async def test_several_groups_of_the_asyncio_client_close_in_time(broker: FakeBr
 
 
 def test_publish_returns_when_its_store_has_the_message(broker_thread: FakeBroker, tmp_path: Path) -> None:  # noqa: F811
-    """A process that is killed right behind its publish() has the message in its file, whatever its loop was doing."""
+    """A process that is killed right behind its publish() has the message in its file, whatever its loop was
+    doing.
+    """
     program = textwrap.dedent(f"""
         import os, signal
         from broker_core.client import FilePublishStore, SyncClient
-        client = SyncClient({broker_thread.address!r}, "s", publish_store=FilePublishStore({str(tmp_path / "unsent")!r}))
+        store = FilePublishStore({str(tmp_path / "unsent")!r})
+        client = SyncClient({broker_thread.address!r}, "s", publish_store=store)
         client.start()
         for number in range(50):
             client.publish("a", str(number))
@@ -345,13 +368,13 @@ def test_several_threads_publish_and_each_keeps_its_order(broker_thread: FakeBro
 async def test_calls_that_nobody_answers_end_in_time(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Peer.subscribe
+    take = BrokerConnection.subscribe
 
-    def subscribe(peer: Peer, command: commands.Subscribe) -> None:
+    def subscribe(peer: BrokerConnection, command: commands.Subscribe) -> None:
         if command.topic != "unanswered":
             take(peer, command)
 
-    monkeypatch.setattr(Peer, "subscribe", subscribe)
+    monkeypatch.setattr(BrokerConnection, "subscribe", subscribe)
     async with AsyncClient(broker.address, "me", reconnect=QUICK, request_timeout=0.2) as client:
         with pytest.raises(TimeoutError, match="subscribe"):
             await client.subscribe("unanswered")

@@ -1,4 +1,4 @@
-"""`python -m broker_core.client`: what messages look like on a terminal and in a pipe."""
+"""`python -m broker_core.client`: output of messages on a terminal and in a pipe."""
 
 from __future__ import annotations
 

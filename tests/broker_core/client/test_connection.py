@@ -12,7 +12,7 @@ from broker_core.client.links import parse_address, parse_addresses
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, liveness, replies
 from broker_core.protocols.native import COMMAND, encode_frame_header
-from tests.broker_core.client.fake_broker import INSTANCE, FakeBroker, Peer
+from tests.broker_core.client.fake_broker import INSTANCE, BrokerConnection, FakeBroker
 
 QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01)
 
@@ -217,13 +217,13 @@ async def test_a_broker_that_is_silent_from_its_logon_on_is_left(broker: FakeBro
 async def test_a_logon_that_is_answered_late_is_a_logon(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Peer.command
+    take = BrokerConnection.command
 
-    def late(peer: Peer, command: commands.Command) -> None:
+    def late(peer: BrokerConnection, command: commands.Command) -> None:
         delay = 0.3 if isinstance(command, commands.Logon) else 0.0
         asyncio.get_running_loop().call_later(delay, take, peer, command)
 
-    monkeypatch.setattr(Peer, "command", late)
+    monkeypatch.setattr(BrokerConnection, "command", late)
     policy = ReconnectPolicy(connect_timeout=0.2, first_connect_timeout=0.2)
     async with AsyncClient(broker.address, "me", reconnect=policy) as client:
         assert client.connections == len(broker.commands) == 1

@@ -1,4 +1,4 @@
-"""Several addresses: two transports of one broker and one where nobody listens."""
+"""Several addresses of a client: two transports of one broker, and one unreachable address."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def free_port() -> int:
         return port
 
 
-class Transports:
-    """A broker with two transports that can be closed and opened; `addresses` begin with a dead one."""
+class TwoTransportBroker:
+    """A broker with two transports that tests close and open.
+
+    `addresses` begin with an unreachable one.
+    """
 
     def __init__(self, broker: Broker, policy: PolicyDocument) -> None:
         self.broker = broker
@@ -55,21 +58,21 @@ class Transports:
         await self.broker.apply(self.policy)
 
     def transport_of(self, name: str) -> str:
-        """The transport a client came by; "" while it is away."""
+        """Return the transport by which a client is connected, or ""."""
         connection = self.broker.engine.roster.clients.get(name)
         return connection.transport if connection is not None else ""
 
 
 @asynccontextmanager
-async def two_transports(home: Path) -> AsyncIterator[Transports]:
+async def two_transports(home: Path) -> AsyncIterator[TwoTransportBroker]:
     transports = tuple(TransportSettings(name, "tcp", free_port()) for name in ("a", "b"))
     policy = replace(tcp_policy(), transports=transports)
     async with running_broker(home, policy) as broker:
-        yield Transports(broker, policy)
+        yield TwoTransportBroker(broker, policy)
 
 
 async def take(subscription: Subscription, number: int) -> list[int]:
-    """The next so many messages, done."""
+    """Return the next `number` messages, marked as processed."""
     found: list[int] = []
     async with asyncio.timeout(20):
         async for message in subscription:
@@ -206,7 +209,7 @@ async def test_what_is_published_where_the_broker_is_unsure_goes_to_the_next_add
 
 async def test_a_reader_stays_where_the_broker_is_unsure(broker: FakeBroker) -> None:
     broker.unsure = True
-    broker.keep(Batch.parse(build_single_topic_batch("q", "a", [b"1"], 1)))
+    broker.store_batch(Batch.parse(build_single_topic_batch("q", "a", [b"1"], 1)))
     async with asyncio.timeout(30), AsyncClient(broker.address, "r", reconnect=QUICK) as client:
         assert (await anext(aiter(await client.subscribe("a", bookmark=EPOCH)))).body == b"1"
         assert client.connections == 1
@@ -259,7 +262,9 @@ async def test_a_broker_that_is_behind_is_left_at_once_and_met_with_its_delay_af
 async def test_an_answer_that_speaks_of_more_than_was_numbered_lets_no_message_be_left_out(
     broker: FakeBroker,
 ) -> None:
-    """Somebody else has published under the name: what this client wasn't acknowledged isn't that."""
+    """The broker reports sequences of another publisher of this name; they don't acknowledge this client's
+    messages.
+    """
     async with AsyncClient(broker.address, "p", reconnect=QUICK) as client:
         await client.publish("a", b"1")
         await client.flush()
@@ -284,12 +289,12 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
         (2, 2, True),
         (0, 4, True),
     ]
-    turns.note_connection("broker_away", 101, moved=True)
+    turns.record_connection("broker_away", 101, had_progress=True)
     assert (turns.current, turns.is_round_complete, turns.on_failure()) == (1, False, 1)
 
 
 @pytest.mark.parametrize(
-    ("codes", "up_s", "moved", "delays"),
+    ("codes", "up_s", "had_progress", "delays"),
     [
         (["heartbeat_timeout"] * 5, 21, True, [1, 2, 4, 8, 8]),
         (["broker_silent"] * 3, 21, False, [1, 2, 4]),
@@ -301,10 +306,10 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
     ],
 )
 def test_delays_grow_while_connections_end_for_the_same_reason(
-    codes: list[str], up_s: float, moved: bool, delays: list[float]
+    codes: list[str], up_s: float, had_progress: bool, delays: list[float]
 ) -> None:
     turns, found = AddressRotation(1, ReconnectPolicy(first_delay=1, longest_delay=8, jitter=0)), []
     for code in codes:
-        turns.note_connection(code, up_s, moved=moved)
+        turns.record_connection(code, up_s, had_progress=had_progress)
         found.append(turns.on_failure())
     assert found == delays

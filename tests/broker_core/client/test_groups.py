@@ -29,7 +29,7 @@ QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.05, first_connect_tim
 
 
 def only(name: str, *topics: str) -> PolicyDocument:
-    """An instance that takes these topics alone: the recipe of docs/group.md."""
+    """Return settings of an instance that accepts only these topics, as docs/group.md recommends."""
     policy = tcp_policy(name)
     transports = tuple(replace(one, restricted=True) for one in policy.transports)
     entitled = EntitlementSettings(("*",), publish=topics, subscribe=topics)
@@ -47,7 +47,7 @@ async def two_brokers(
         yield one, two
 
 
-def groups_of(one: str, two: str) -> dict[str, GroupConfig]:
+def find_groups(one: str, two: str) -> dict[str, GroupConfig]:
     return {"prices": GroupConfig("prices.>", one), "rest": GroupConfig([">"], [two])}
 
 
@@ -66,13 +66,13 @@ def of_files(one: Broker, two: Broker, at: Path) -> dict[str, GroupConfig]:
 async def test_each_topic_is_stored_by_its_group_and_a_pattern_reads_both(tmp_path: Path) -> None:
     async with (
         two_brokers(tmp_path) as (one, two),
-        AsyncGroups(groups_of(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
+        AsyncGroups(find_groups(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
     ):
         for number in range(100):
             await client.publish(("prices.eu", "orders.eu")[number % 2], number)
         await client.publish_many("prices.us", [100, 101])
         await client.flush()
-        assert client.group_of("prices.us") == "prices"
+        assert client.find_group("prices.us") == "prices"
         everything = await client.subscribe(">", bookmark="0")
         found = [message async for message in everything.messages(until_completed=True)]
         assert everything.completed.is_set() and everything.gaps == []
@@ -95,7 +95,7 @@ async def test_a_bookmark_after_what_was_read_resumes_in_both_groups(tmp_path: P
     read: list[int] = []
     mark: str | None = "0"
     async with two_brokers(tmp_path) as (one, two):
-        groups = groups_of(address_of(one), address_of(two))
+        groups = find_groups(address_of(one), address_of(two))
         async with AsyncGroups(groups, "feed", reconnect=QUICK) as feed:
             for number in range(40):
                 await feed.publish(("prices.eu", "orders.eu")[number % 2], number)
@@ -117,7 +117,7 @@ async def test_a_bookmark_after_what_was_read_resumes_in_both_groups(tmp_path: P
 async def test_a_group_of_which_nothing_was_read_goes_on_where_it_began(tmp_path: Path) -> None:
     async with (
         two_brokers(tmp_path) as (one, two),
-        AsyncGroups(groups_of(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
+        AsyncGroups(find_groups(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
     ):
         await client.publish("prices.old", "old")
         await client.publish("orders.old", "old")
@@ -132,7 +132,7 @@ async def test_a_group_of_which_nothing_was_read_goes_on_where_it_began(tmp_path
         again = await client.subscribe(">", bookmark=mark, id="again")
         assert [one.topic async for one in again.messages(until_completed=True)] == ["orders.new"]
         begun = await client.subscribe("prices.>", bookmark="0", id="begun")
-        wide = await client.subscribe(">", bookmark=begun.parts[0].instance + "|1|", id="wide")
+        wide = await client.subscribe(">", bookmark=begun.subscriptions[0].instance + "|1|", id="wide")
         topics = [one.topic async for one in wide.messages(until_completed=True)]
         assert sorted(topics) == ["orders.new", "orders.old", "prices.new"]
 
@@ -166,7 +166,7 @@ async def test_stores_are_each_groups_own_and_go_on_after_a_restart(tmp_path: Pa
 
 async def test_acknowledgements_go_to_the_group_that_a_message_came_from(tmp_path: Path) -> None:
     async with two_brokers(tmp_path) as (one, two):
-        groups = groups_of(address_of(one), address_of(two))
+        groups = find_groups(address_of(one), address_of(two))
         async with AsyncGroups(groups, "feed", reconnect=QUICK) as feed:
             for number in range(8):
                 await feed.publish(("prices.eu", "orders.eu")[number % 2], number)
@@ -202,7 +202,7 @@ async def test_an_operator_has_topics_of_other_groups_refused_by_name(tmp_path: 
                 await client.subscribe("orders.>")
             assert denied.value.code == "not_entitled" and denied.value.details["group"] == "rest"
             assert client.clients["prices"]._subscriptions.by_id == {}
-            assert (await client.subscribe("prices.>")).parts  # nothing is left of what was refused
+            assert (await client.subscribe("prices.>")).subscriptions  # nothing is left of what was refused
 
 
 async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
@@ -213,16 +213,19 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
 
     async with running_broker(tmp_path / "one") as one, running_broker(tmp_path / "two") as two:
         at, there = address_of(one), address_of(two)
-        assert await code_of(groups_of(at, at)) == "bad_groups"
-        assert await code_of(groups_of(at, there)) == "bad_groups"  # two brokers of one instance's name
-        assert await code_of(groups_of(at, there), publish_store=MemoryPublishStore()) == "bad_groups"
-        assert await code_of(groups_of(at, "tcp://127.0.0.1:1")) == "broker_away"
+        assert await code_of(find_groups(at, at)) == "bad_groups"
+        assert await code_of(find_groups(at, there)) == "bad_groups"  # two brokers of one instance's name
+        assert await code_of(find_groups(at, there), publish_store=MemoryPublishStore()) == "bad_groups"
+        assert await code_of(find_groups(at, "tcp://127.0.0.1:1")) == "broker_away"
         one_store = MemoryPublishStore()
         shared = {
             "a": GroupConfig("a", at, publish_store=one_store),
             "b": GroupConfig("b", there, publish_store=one_store),
         }
         assert await code_of(shared) == "bad_groups"
+        with pytest.raises(OperatorError) as error:
+            AsyncGroups(shared, "desk")
+        assert error.value.fix == "Give each GroupConfig its own publish_store."
         async with AsyncGroups({"all": GroupConfig("prices.>", at)}, "desk") as client:
             with pytest.raises(OperatorError) as error:
                 client.publish("orders.1", 1)
@@ -235,7 +238,7 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
 async def test_what_a_group_has_against_steering_is_raised_with_its_name(tmp_path: Path) -> None:
     async with (
         two_brokers(tmp_path) as (one, two),
-        AsyncGroups(groups_of(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
+        AsyncGroups(find_groups(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
     ):
         live = await client.subscribe(">")
         with pytest.raises(ClientError) as error:
@@ -245,13 +248,13 @@ async def test_what_a_group_has_against_steering_is_raised_with_its_name(tmp_pat
         with pytest.raises(ClientError) as error:
             await replay.set_rate("quickly")
         assert (error.value.code, error.value.details["group"]) == ("bad_rate", "prices")
-        assert [part.rate for part in replay.parts] == ["1000", "1000"]
+        assert [part.rate for part in replay.subscriptions] == ["1000", "1000"]
 
 
 async def test_a_subscription_that_was_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
     async with (
         two_brokers(tmp_path) as (one, two),
-        AsyncGroups(groups_of(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
+        AsyncGroups(find_groups(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
     ):
         for number in range(100):
             await client.publish(("prices.eu", "orders.eu")[number % 2], number)
@@ -279,7 +282,7 @@ async def test_a_subscription_that_was_cancelled_leaves_nothing_behind(tmp_path:
 async def test_a_range_of_bookmarks_isnt_for_several_groups(tmp_path: Path) -> None:
     async with (
         two_brokers(tmp_path) as (one, two),
-        AsyncGroups(groups_of(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
+        AsyncGroups(find_groups(address_of(one), address_of(two)), "desk", reconnect=QUICK) as client,
     ):
         await client.publish("prices.eu", 1)
         await client.flush()
@@ -338,7 +341,7 @@ def two_brokers_elsewhere(home: Path) -> Iterator[tuple[str, str]]:
 
 def test_the_same_without_asyncio(tmp_path: Path) -> None:
     with two_brokers_elsewhere(tmp_path) as (one, two):
-        with SyncGroups(groups_of(one, two), "feed", reconnect=QUICK) as feed:
+        with SyncGroups(find_groups(one, two), "feed", reconnect=QUICK) as feed:
             for number in range(1_000):
                 feed.publish(("prices.eu", "orders.eu")[number % 2], number)
             feed.publish_many("orders.eu", [1_000])
@@ -351,11 +354,11 @@ def test_the_same_without_asyncio(tmp_path: Path) -> None:
             feed.publish("orders.eu", 1_002)
             with pytest.raises(OperatorError) as error:
                 feed.publish("$SLUICE.x", 1)
-            assert error.value.code == "no_group_for_topic" and feed.group_of("a") == "rest"
+            assert error.value.code == "no_group_for_topic" and feed.find_group("a") == "rest"
         read: list[int] = []
         mark: str | None = "0"
         for stop_after in (333, 670):
-            with SyncGroups(groups_of(one, two), "totals", reconnect=QUICK) as client:
+            with SyncGroups(find_groups(one, two), "totals", reconnect=QUICK) as client:
                 subscription = client.subscribe(">", bookmark=mark, ack="client")
                 for message in subscription:
                     read.append(int(message.text))
@@ -365,7 +368,7 @@ def test_the_same_without_asyncio(tmp_path: Path) -> None:
                         mark = subscription.bookmark_after(message)
                         break
         assert sorted(read) == list(range(1_003))
-        with SyncGroups(groups_of(one, two), "late", reconnect=QUICK) as client:
+        with SyncGroups(find_groups(one, two), "late", reconnect=QUICK) as client:
             subscription = client.subscribe(">", bookmark="0")
             found = [
                 int(body) for batch in subscription.batches(until_completed=True) for body in batch.bodies()
@@ -377,6 +380,6 @@ def test_the_same_without_asyncio(tmp_path: Path) -> None:
 def test_a_start_that_fails_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     with pytest.raises(SluiceError) as error:
-        SyncGroups(groups_of("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), "desk", reconnect=QUICK).start()
+        SyncGroups(find_groups("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"), "desk", reconnect=QUICK).start()
     assert error.value.code == "broker_away" and error.value.details["group"] in ("prices", "rest")
     assert threading.active_count() == before

@@ -1,4 +1,4 @@
-"""The publish stores: what is kept, dropped, found again after a crash, and refused."""
+"""Publish stores: records stored, dropped, restored after a crash, and refused."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishStore:
     return MemoryPublishStore() if request.param == "memory" else FilePublishStore(tmp_path / "s")
 
 
-def test_what_is_acknowledged_is_dropped_and_the_rest_kept_in_order(store: PublishStore) -> None:
+def test_acknowledged_messages_are_dropped_and_the_rest_stay_in_order(store: PublishStore) -> None:
     fill(store, 4)
     assert store.nbytes == sum(len(stored.batch) for stored in store.pending())
-    store.discard_upto(5)  # the middle of 5-6: a part is no whole batch
+    store.discard_through(5)  # the middle of 5-6: a part is no whole batch
     assert spans(store) == [(5, 6), (7, 8)]
-    assert (store.oldest(), store.last_sequence) == (5, 8)
+    assert (store.oldest_sequence(), store.last_sequence) == (5, 8)
     assert spans(store, after=6) == [(7, 8)]
-    store.discard_upto(8)
-    assert (store.nbytes, store.oldest(), store.last_sequence) == (0, 0, 8)
+    store.discard_through(8)
+    assert (store.nbytes, store.oldest_sequence(), store.last_sequence) == (0, 0, 8)
 
 
 def test_a_range_is_dropped_from_the_middle(store: PublishStore) -> None:
@@ -58,14 +58,14 @@ def test_what_is_dropped_while_it_is_read_is_left_out(store: PublishStore) -> No
     fill(store, 3)
     reading = store.pending()
     assert next(reading).first == 1
-    store.discard_upto(4)
+    store.discard_through(4)
     assert [stored.first for stored in reading] == [5]
 
 
 def test_a_file_store_knows_everything_in_the_next_process(tmp_path: Path) -> None:
     first = FilePublishStore(tmp_path / "s")
     fill(first, 5)
-    first.discard_upto(4)
+    first.discard_through(4)
     first.discard(7, 8)
     first.close()
     second = FilePublishStore(tmp_path / "s")
@@ -151,7 +151,7 @@ def test_a_full_disk_keeps_no_acknowledgement_and_frees_room_all_the_same(
 
     with monkeypatch.context() as patch:
         patch.setattr(store_file.os, "pwritev", full)
-        store.discard_upto(4)
+        store.discard_through(4)
     assert spans(store) == [(5, 6)]
     store.close()
     # A repeat at worst: the broker knows these numbers and drops them.
@@ -176,7 +176,7 @@ def test_a_store_has_one_user_at_a_time(tmp_path: Path) -> None:
     FilePublishStore(tmp_path / "s").close()
 
 
-def test_the_file_is_written_anew_when_most_of_it_is_acknowledged(
+def test_the_file_is_rewritten_when_most_of_it_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMPACT_AT", 10_000)
@@ -184,7 +184,7 @@ def test_the_file_is_written_anew_when_most_of_it_is_acknowledged(
     store = FilePublishStore(path)
     for first in range(1, 2_001, 2):
         store.add(first, first + 1, batch(first))
-        store.discard_upto(first - 3)
+        store.discard_through(first - 3)
     assert path.stat().st_size < 40_000
     kept = spans(store)
     assert kept
@@ -198,7 +198,7 @@ def test_the_file_is_written_anew_when_most_of_it_is_acknowledged(
 def test_numbers_are_never_used_twice_even_when_nothing_is_kept(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     fill(store, 3)
-    store.discard_upto(6)
+    store.discard_through(6)
     store.compact()
     store.close()
     assert FilePublishStore(tmp_path / "s").last_sequence == 6
@@ -230,17 +230,17 @@ def renumbered(store: PublishStore, shift: int) -> Iterator[StoredBatch]:
 
 def test_everything_kept_is_replaced_while_it_is_read(store: PublishStore) -> None:
     fill(store, 4)
-    store.discard_upto(2)
+    store.discard_through(2)
     size = store.nbytes
     store.replace(renumbered(store, 10))
     assert spans(store) == [(13, 14), (15, 16), (17, 18)]
-    assert (store.oldest(), store.last_sequence, store.nbytes) == (13, 18, size)
+    assert (store.oldest_sequence(), store.last_sequence, store.nbytes) == (13, 18, size)
     store.add(19, 20, batch(19))
-    store.discard_upto(16)
+    store.discard_through(16)
     assert spans(store) == [(17, 18), (19, 20)]
 
 
-def test_what_replaced_the_rest_is_found_again_and_a_disk_that_refuses_leaves_what_was_there(
+def test_a_replacement_is_restored_and_a_failing_disk_leaves_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FilePublishStore(tmp_path / "s")

@@ -1,4 +1,6 @@
-"""Publishing through a connection: gathering, numbering, bounds, acknowledgements, errors and lost connections."""
+"""Publishing through a connection: gathering, numbering, bounds, acknowledgements, errors and lost
+connections.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +192,7 @@ async def test_what_no_journal_keeps_is_acknowledged_as_processed(broker: FakeBr
         assert publisher.unacknowledged_bytes == 0
 
 
-async def test_a_refused_publish_is_told_dropped_and_raised_by_flush(broker: FakeBroker) -> None:
+async def test_a_refused_publish_is_reported_dropped_and_raised_by_flush(broker: FakeBroker) -> None:
     told: list[Rejection] = []
     async with client(broker, on_rejection=told.append) as publisher:
         broker.refuse_next = ClientError("bad_topic", "Not here.", "Elsewhere.")

@@ -1,10 +1,14 @@
-"""`kill -9` at each step that a store takes on its file, before it and halfway through a write: nothing kept is lost."""
+"""`kill -9` at each file operation of a publish store, before it and in the middle of a write.
+
+No stored message is lost.
+"""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +17,13 @@ import pytest
 
 from broker_core.batch import build_single_topic_batch
 from broker_core.client import FileBookmarkStore, FilePublishStore, store_file
+from broker_core.errors import OperatorError
 
 STEPS = ("open", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "close")
 
 
-class Dying:
-    """The `os` module of a process that is killed at its step number `at`."""
+class KilledOs:
+    """The `os` module of a process that is killed at its operation number `at`."""
 
     def __init__(self, at: int, halfway: bool) -> None:
         self._left = at
@@ -50,10 +55,10 @@ _replace = pathlib.Path.replace
 
 
 def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
-    """Do it in a process that is killed at that step; False when it came to its end before."""
+    """Do the work in a process that is killed at operation `step`; return False if it ended before."""
     child = os.fork()
     if child == 0:
-        dying = Dying(step, halfway)
+        dying = KilledOs(step, halfway)
         store_file.os = dying  # type: ignore[attr-defined]
         pathlib.Path.replace = lambda self, target: dying.replace(self, target)  # type: ignore[method-assign]
         try:
@@ -108,7 +113,7 @@ def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(
         store = FilePublishStore(path, sync=True)
         store.add(9, 10, batch(9))
         store.compact()
-        store.discard_upto(6)
+        store.discard_through(6)
         store.add(11, 12, batch(11))
 
     step, kept = 0, [(5, 6), (7, 8)]
@@ -117,7 +122,7 @@ def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(
         store = FilePublishStore(path)
         for first in (1, 3, 5, 7):
             store.add(first, first + 1, batch(first))
-        store.discard_upto(4)
+        store.discard_through(4)
         store.close()
         killed = killed_at(step, halfway, lambda path=path: work(path))  # type: ignore[misc]
         again = FilePublishStore(path)
@@ -133,3 +138,93 @@ def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(
             break
         step += 1
     assert step > 10
+
+
+def filled_store(path: Path, kind: type[FileBookmarkStore] | type[FilePublishStore]) -> None:
+    """Write a store with three updates, of which the middle one is damaged."""
+    store: Any = kind(path)
+    begins = []
+    for number in (1, 3, 5):
+        begins.append(path.stat().st_size)
+        if kind is FileBookmarkStore:
+            store.record("s", "one", number)
+        else:
+            store.add(number, number + 1, batch(number))
+    store.close()
+    raw = bytearray(path.read_bytes())
+    raw[begins[1] + 12] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("failing", ["pread", "torn", "ftruncate", "fsync"])
+@pytest.mark.parametrize("kind", [FileBookmarkStore, FilePublishStore])
+def test_a_store_that_cannot_be_opened_is_unlocked_and_says_which_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[FileBookmarkStore] | type[FilePublishStore],
+    failing: str,
+) -> None:
+    path = tmp_path / "store"
+    if failing == "torn":
+        filled_store(path, kind)
+        path.with_name("store.torn").mkdir()
+    elif failing == "fsync":
+        kind(path).close()
+    else:
+        path.write_bytes(b"SLUICE-")  # a torn first line: read, then cut
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        if failing != "torn":
+            patch.setattr(store_file.os, failing, refuse)
+        with pytest.raises(OperatorError) as caught:
+            kind(path, sync=True)
+        assert (caught.value.code, str(path) in caught.value.sentence) == ("store_failed", True)
+        del caught
+    if failing == "torn":
+        path.with_name("store.torn").rmdir()
+    kind(path).close()  # not locked
+
+
+def test_a_store_whose_directory_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OperatorError) as caught:
+        FilePublishStore(tmp_path / "file" / "store")
+    assert caught.value.code == "store_failed"
+
+
+def test_after_a_rename_the_new_file_is_in_use_and_a_synced_write_waits_for_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is the third thing synced; until it is, a power failure may bring the old file back."""
+    path = tmp_path / "store"
+    store = FilePublishStore(path, sync=True)
+    for first in (1, 3, 5):
+        store.add(first, first + 1, batch(first))
+    store.discard_through(2)
+    fsync, directories = os.fsync, [0]
+
+    def refuse_directories(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            directories[0] += 1
+            raise OSError(5, "Input/output error")
+        fsync(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_file.os, "fsync", refuse_directories)
+        store.compact()
+        assert directories == [1]
+        assert os.path.samestat(os.fstat(store._file._file), path.stat())
+        assert [(stored.first, bytes(stored.batch)) for stored in store.pending()] == [
+            (first, bytes(batch(first))) for first in (3, 5)
+        ]
+        with pytest.raises(OperatorError) as caught:
+            store.add(7, 8, batch(7))
+        assert caught.value.code == "store_failed"
+    store.add(7, 8, batch(7))
+    store.close()
+    again = FilePublishStore(path)
+    assert [stored.first for stored in again.pending()] == [3, 5, 7]
+    again.close()

@@ -1,4 +1,6 @@
-"""Subscribing through a connection: live, replay, MOST_RECENT, gaps, back-pressure, errors and lost connections."""
+"""Subscribing through a connection: live, replay, MOST_RECENT, gaps, back-pressure, errors and lost
+connections.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ async def test_batches_come_as_they_were_published(broker: FakeBroker) -> None:
         assert (batch.count, batch.first_sequence) == (50, 1)
 
 
-async def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker: FakeBroker) -> None:
+async def test_a_reader_that_stops_within_a_batch_resumes_at_the_next_message(broker: FakeBroker) -> None:
     await publish(broker, "1", "2", "3")
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)
@@ -186,7 +188,7 @@ async def test_a_subscription_refused_after_a_reconnect_ends_with_the_error(brok
         assert caught.value.code == "bookmark_gone"
 
 
-async def test_a_gap_is_told_with_its_interval(broker: FakeBroker) -> None:
+async def test_a_gap_is_reported_with_its_interval(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", id="s1")
         broker.peers[0].reply(replies.GapNotice(id="s1", first="i|1|", last="i|9|", why="removed"))
@@ -212,21 +214,21 @@ async def test_what_an_application_does_not_take_stays_at_the_broker_and_comes_w
     broker: FakeBroker,
 ) -> None:
     number, body = 200, "x" * 20_000
-    async with client(broker, max_held=100_000) as subscriber:
+    async with client(broker, max_unread_bytes=100_000) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)
         for _ in range(number):
             await publish(broker, body)
         await broker.until(lambda: len(broker.log) == number)
         first = await anext(aiter(subscription))
-        assert subscription._credit.held < 100_000 + 30_000
+        assert subscription._credit.unread_bytes < 100_000 + 30_000
         assert len(await take(aiter(subscription), number - 1)) == number - 1
-        assert first.body == body.encode() and subscription._credit.held == 0
+        assert first.body == body.encode() and subscription._credit.unread_bytes == 0
 
 
 async def test_a_subscription_that_nobody_reads_holds_up_neither_others_nor_acknowledgements(
     broker: FakeBroker,
 ) -> None:
-    async with client(broker, max_held=100_000) as both:
+    async with client(broker, max_unread_bytes=100_000) as both:
         unread = await both.subscribe("a", bookmark=EPOCH)
         other = await both.subscribe("b", bookmark=EPOCH)
         for _ in range(50):
@@ -236,7 +238,7 @@ async def test_a_subscription_that_nobody_reads_holds_up_neither_others_nor_ackn
         await both.flush()
         assert [message.body for message in await take(aiter(other), 1)] == [b"1"]
         waits = unread.received_messages
-        assert 0 < waits < 50 and unread._credit.held < 100_000 + 30_000
+        assert 0 < waits < 50 and unread._credit.unread_bytes < 100_000 + 30_000
         await unread.close()
         assert len([message async for message in unread]) == waits, "what has come can still be read"
 
@@ -308,7 +310,7 @@ async def test_what_is_read_together_with_word_of_damage_is_not_handed_out(broke
 async def test_a_resume_point_takes_nothing_back_that_was_received_in_order(
     broker: FakeBroker, options: dict[str, str], resumes_after: int
 ) -> None:
-    """The broker says what it knows to have arrived; what is on its way then comes before its word."""
+    """The broker's resume point covers records known to have arrived; records in flight arrive before it."""
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH, **options)  # type: ignore[arg-type]
         await publish(broker, "1", "2", "3")

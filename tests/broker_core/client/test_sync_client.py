@@ -22,7 +22,7 @@ from broker_core.client import (
     SyncGroups,
 )
 from broker_core.client.__main__ import main
-from broker_core.client.sync_client import MAX_LINE
+from broker_core.client.sync_client import MAX_QUEUED
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import address_of, running_broker
@@ -118,7 +118,7 @@ def test_a_replay_and_most_recent(broker: FakeBroker, tmp_path: object) -> None:
         assert [batch.bodies() for batch in again.batches(until_completed=True)] == [[b"2", b"3"]]
 
 
-def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker: FakeBroker) -> None:
+def test_a_reader_that_stops_within_a_batch_resumes_at_the_next_message(broker: FakeBroker) -> None:
     with client(broker) as publisher:
         for bodies in (["1", "2"], ["3"]):
             publisher.publish_many("a", bodies)
@@ -134,7 +134,7 @@ def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker
 
 
 async def test_acknowledgements_of_a_program_without_asyncio(tmp_path: Path) -> None:
-    """Its window is two: what comes after them shows that it said so."""
+    """The window is two, so later deliveries show that acknowledgements were sent."""
     async with running_broker(tmp_path) as broker:
 
         def consume() -> list[bytes]:
@@ -164,8 +164,8 @@ def test_a_broker_that_is_not_there_is_named_and_no_thread_is_left() -> None:
         SyncClient("tcp://127.0.0.1:1", "s").publish("a", b"x")
 
 
-class FailsAt(MemoryPublishStore):
-    """A store whose disk refuses batches with a certain body."""
+class FailingPublishStore(MemoryPublishStore):
+    """A publish store that fails for batches with a certain body."""
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
         if b"refused" in bytes(batch):
@@ -174,7 +174,7 @@ class FailsAt(MemoryPublishStore):
 
 
 def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> None:
-    with client(broker, publish_store=FailsAt(), batch_bytes=1, buffered=True) as publisher:
+    with client(broker, publish_store=FailingPublishStore(), batch_bytes=1, buffered=True) as publisher:
         with pytest.raises(ClientError) as error:
             publisher.publish("a", bytes(17 * 1024 * 1024))
         assert error.value.code == "frame_too_large"
@@ -187,7 +187,7 @@ def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> Non
 
 
 def on_the_loop(publisher: SyncClient, work: Callable[[], object]) -> None:
-    """Keep the client's loop busy meanwhile, so that all of it stands in line when the loop goes on."""
+    """Keep the client's loop busy until the block ends, so that all calls queue up."""
     done, busy = threading.Event(), threading.Event()
     publisher._loop.call_soon(lambda: (busy.set(), done.wait(10)))
     assert busy.wait(10)
@@ -219,7 +219,9 @@ def test_a_flush_whose_time_is_over_leaves_the_line_as_it_is(broker: FakeBroker)
 
 
 def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBroker) -> None:
-    """Also where the line is full, and from several threads: each is told, again and again, and nobody waits for ever."""
+    """Also with a full queue, and from several threads: each call raises every time, and none waits
+    forever.
+    """
     broker.hold_acks = True
     told: list[str] = []
 
@@ -235,7 +237,7 @@ def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBro
     threads = [threading.Thread(target=publish_on, args=(publisher,), daemon=True) for _ in range(3)]
 
     def fill() -> None:
-        for _ in range(MAX_LINE):
+        for _ in range(MAX_QUEUED):
             publisher.publish("a", b"x" * 1_000)
 
     on_the_loop(publisher, fill)
@@ -262,7 +264,7 @@ def test_it_offers_what_the_asyncio_clients_offer() -> None:
         "publish_numbered_batch",
         "wait_closed",
         "disconnect",
-        "keep_in_file",
+        "store_in_file",
         "store_messages",
         "unsent",
     }

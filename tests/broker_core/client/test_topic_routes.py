@@ -17,8 +17,8 @@ THREE = {"prices": ["prices.>"], "eu": ["prices.eu.>", "prices.eu"], "rest": [">
 def test_the_narrower_pattern_decides_whatever_the_order(order: list[str]) -> None:
     routes = TopicRouter({group: THREE[group] for group in order})
     topics = ("prices.us.x", "prices.eu.x", "prices.eu", "prices", "orders.1")
-    assert [routes.group_of(topic) for topic in topics] == ["prices", "eu", "eu", "rest", "rest"]
-    assert [routes.group_of(topic) for topic in topics] == ["prices", "eu", "eu", "rest", "rest"]
+    assert [routes.find_group(topic) for topic in topics] == ["prices", "eu", "eu", "rest", "rest"]
+    assert [routes.find_group(topic) for topic in topics] == ["prices", "eu", "eu", "rest", "rest"]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_narrower_pattern_decides_whatever_the_order(order: list[str]) -> No
     ],
 )
 def test_a_pattern_goes_to_the_groups_that_may_have_its_topics(pattern: str, groups: set[str]) -> None:
-    assert set(TopicRouter(THREE).groups_of(pattern)) == groups
+    assert set(TopicRouter(THREE).find_groups(pattern)) == groups
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 def test_a_topic_that_no_group_has_is_named() -> None:
     routes = TopicRouter({"prices": ["prices.>"]})
     for ask in (
-        lambda: routes.group_of("orders.1"),
-        lambda: routes.group_of("$SLUICE.clients"),
-        lambda: routes.groups_of("orders.>"),
-        lambda: routes.groups_of("$SLUICE.>"),
+        lambda: routes.find_group("orders.1"),
+        lambda: routes.find_group("$SLUICE.clients"),
+        lambda: routes.find_groups("orders.>"),
+        lambda: routes.find_groups("$SLUICE.>"),
     ):
         with pytest.raises(OperatorError) as error:
             ask()
@@ -102,10 +102,10 @@ def test_a_subscription_goes_wherever_a_topic_of_it_is_published(
     }
     if not fitting:
         with pytest.raises(OperatorError):
-            routes.group_of(topic)
+            routes.find_group(topic)
         return
-    group = routes.group_of(topic)
+    group = routes.find_group(topic)
     assert group in fitting
-    assert TopicRouter(dict(reversed(topics.items()))).group_of(topic) == group
+    assert TopicRouter(dict(reversed(topics.items()))).find_group(topic) == group
     if TopicPattern.parse(asked).matches(topic):
-        assert group in routes.groups_of(asked)
+        assert group in routes.find_groups(asked)

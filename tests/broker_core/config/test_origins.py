@@ -1,4 +1,4 @@
-"""Whose pages may connect by WebSocket, and which words say so."""
+"""Origins whose pages may connect by WebSocket, and how settings name them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from tests.support.brokers import tcp_policy
 
 
 @pytest.mark.parametrize(("origin", "origins", "may"), [
-    ("", (), True), ("http://broker:9008", (), True), ("https://broker:9008", (), True), ("https://desk.example", (), False),
-    ("null", (), False), ("https://desk.example", ("https://desk.example",), True), ("http://desk.example", ("https://desk.example",), False),
-    ("https://desk.example.evil", ("https://desk.example",), False), ("https://a", ("*",), True), ("null", ("*",), True),
+    ("", (), True), ("http://broker:9008", (), True), ("https://broker:9008", (), True),
+    ("https://desk.example", (), False),
+    ("null", (), False), ("https://desk.example", ("https://desk.example",), True),
+    ("http://desk.example", ("https://desk.example",), False),
+    ("https://desk.example.evil", ("https://desk.example",), False), ("https://a", ("*",), True),
+    ("null", ("*",), True),
     ("https://broker:9008@evil", (), False), ("https://broker", (), False),
 ])  # fmt: skip
 def test_a_page_may_connect_when_it_is_from_there_or_named(
@@ -27,7 +30,8 @@ def test_without_a_host_nobody_is_from_there() -> None:
 
 
 @pytest.mark.parametrize(("origin", "fits"), [
-    ("https://desk.example", True), ("http://localhost:8000", True), ("*", True), ("desk.example", False), ("https://desk.example/", False),
+    ("https://desk.example", True), ("http://localhost:8000", True), ("*", True), ("desk.example", False),
+    ("https://desk.example/", False),
     ("ftp://desk", False), ("https://", False), ("https://[", False), ("", False), ("*.example", False),
 ])  # fmt: skip
 def test_an_origin_is_written_as_browsers_send_it(origin: str, fits: bool) -> None:

@@ -1,4 +1,4 @@
-"""One table of each system's settings, and the engine's places that draw from it."""
+"""The table of preset settings, and the modules that derive bounds, defaults and texts from it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_a_new_instance_has_the_default_capacity_and_a_pool_has_its_limits() -> 
 
 
 @pytest.mark.parametrize(("row", "text"), [
-    (XAP["throughput"], "5000"), (XAP["enabled"], "false"), (XAP["mode"], "enforce"), (QPID["depth"], "no limit"),
+    (XAP["throughput"], "5000"), (XAP["enabled"], "false"), (XAP["mode"], "enforce"),
+    (QPID["depth"], "no limit"),
     (ACTIVEMQ["max_slow_count"], "-1 (any number)"),
 ])  # fmt: skip
 def test_a_default_is_said_as_operators_read_it(row: PresetField, text: str) -> None:

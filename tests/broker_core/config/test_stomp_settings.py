@@ -1,4 +1,4 @@
-"""What STOMP transports alone have."""
+"""Settings that only STOMP transports have."""
 
 from __future__ import annotations
 

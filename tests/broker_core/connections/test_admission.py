@@ -1,4 +1,7 @@
-"""What somebody may cost who hasn't logged on, and what one address may have: alone, and in a running broker."""
+"""Limits of connections before logon, and of connections per address.
+
+Both in unit tests and in a running broker.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +38,16 @@ async def test_a_large_frame_before_the_logon_is_refused_by_its_header(tmp_path:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.open(broker)
         raw.write(encode_frame_header(kind, 0, BEFORE_LOGON + 1))
-        error = await raw.until("error")
+        error = await raw.read_until("error")
         assert (error["code"], error["details"]["limit"]) == ("frame_too_large", BEFORE_LOGON)
-        assert (await raw.until("closing"))["code"] == "frame_too_large"
+        assert (await raw.read_until("closing"))["code"] == "frame_too_large"
 
 
 async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "p")
         await raw.publish("a", [b"x" * 4_000_000], first=1)
-        assert (await raw.until("persisted"))["sequence"] == 1
+        assert (await raw.read_until("persisted"))["sequence"] == 1
         assert broker.engine.anteroom.held == 0 < broker.engine.anteroom.input
         raw.close()
         await until(lambda: broker.engine.anteroom.input == 0)
@@ -60,7 +63,7 @@ async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_
             raw = await RawClient.open(broker)
             raw.write(HALF_A_FRAME)
             held.append(raw)
-        refused = [asyncio.create_task(raw.until("closing")) for raw in held]
+        refused = [asyncio.create_task(raw.read_until("closing")) for raw in held]
         await until(lambda: sum(task.done() for task in refused) >= 15)
         # Where bytes were left unread, the kernel may say so before the last word is read.
         done = [task for task in refused if task.done() and task.exception() is None]
@@ -99,7 +102,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
         before = hall.held
         many.write(logon + 200 * tiny)
         try:
-            assert await many.ends_with(b"input_full")
+            assert await many.reads_before_end(b"input_full")
             assert hall.held == before, "of who was turned away nothing stays, whether or not it reads"
         finally:
             may_end.set()
@@ -115,7 +118,7 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
     async with running_broker(tmp_path) as broker:
         silent = [await RawClient.open(broker) for _ in range(5)]
         for told in silent[:2]:
-            assert (await told.until("closing"))["code"] == "too_many_connections"
+            assert (await told.read_until("closing"))["code"] == "too_many_connections"
         async with AsyncClient(address_of(broker), "good") as good:
             await good.publish_many("a", [b"1"])
             await good.flush()
@@ -125,12 +128,12 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
         await until(lambda: not broker.engine.anteroom.guests)
 
 
-def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_GUESTS", 2)
     monkeypatch.setattr(admission, "MAX_LEAVING", 1)
     hall, ended = PendingConnections(), []
 
-    class Guest:
+    class FakePendingConnection:
         def __init__(self, remote: str) -> None:
             self.remote = remote
             hall.add_pending(self)
@@ -143,9 +146,13 @@ def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: p
             ended.append(("dropped", self.remote))
             hall.remove_closing(self)
 
-    lone, first, second = Guest("a:1"), Guest("b:1"), Guest("b:2")
+    lone, first, second = (
+        FakePendingConnection("a:1"),
+        FakePendingConnection("b:1"),
+        FakePendingConnection("b:2"),
+    )
     assert ended == [("told", "b:1")], "of the address that has most"
-    Guest("b:3")
+    FakePendingConnection("b:3")
     assert ended[1:] == [("told", "b:2"), ("dropped", "b:1")]
     hall.mark_authenticated(lone)
     hall.remove_closing(first)
@@ -192,7 +199,7 @@ async def test_an_address_has_its_share_of_the_connections(
     async with running_broker(tmp_path) as broker:
         first, second = [await RawClient.connect(broker, name) for name in ("a", "b")]
         third = await RawClient.open(broker)
-        assert (await third.until("closing"))["code"] == "too_many_connections"
+        assert (await third.read_until("closing"))["code"] == "too_many_connections"
         first.close()
         await until(lambda: "a" not in broker.engine.roster.clients)
         await RawClient.connect(broker, "c")
@@ -225,17 +232,20 @@ def test_no_more_addresses_are_remembered_than_are_counted(monkeypatch: pytest.M
 async def test_a_name_of_dots_alone_is_no_name(tmp_path: Path, name: str) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.open(broker)
-        raw.command({"c": "logon", "name": name})
-        assert (await raw.until("error"))["code"] == "bad_client_name"
+        raw.send_command({"c": "logon", "name": name})
+        assert (await raw.read_until("error"))["code"] == "bad_client_name"
 
 
 async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path) -> None:
-    """Of a process that may open 200 files: 400 come and don't log on, before the log has opened its first segment."""
+    """The process may open 200 files.
+
+    400 clients connect without logon before the log has opened its first segment.
+    """
     process, port = await asyncio.to_thread(start_broker, tmp_path, open_files=200)
     try:
         async with asyncio.timeout(60), AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
             crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
-            await until(lambda: sum(map(_ended, crowd)) >= 200)
+            await until(lambda: sum(map(_is_closed, crowd)) >= 200)
             await client.publish("a", b"1")
             await client.flush()
             async with AsyncClient(f"tcp://127.0.0.1:{port}", "q") as other:
@@ -249,8 +259,8 @@ async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path)
         await asyncio.to_thread(process.join)
 
 
-def _ended(connection: socket.socket) -> bool:
-    """Whether the broker has closed it; what it said before is let go."""
+def _is_closed(connection: socket.socket) -> bool:
+    """Return whether the broker has closed the connection; received bytes are dropped."""
     connection.setblocking(False)
     try:
         while connection.recv(65_536):
@@ -262,16 +272,16 @@ def _ended(connection: socket.socket) -> bool:
     return True
 
 
-def part_of_a_frame(share: int, total: int = 15_000_000) -> bytes:
+def incomplete_frame(share: int, total: int = 15_000_000) -> bytes:
     return encode_frame_header(PUBLISH, 0, total) + b"x" * share
 
 
 async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publisher_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that hold unfinished frames are given up, the oldest first.
+    """Clients that hold unfinished frames are closed, oldest first.
 
-    Whoever finishes its frames is not.
+    Clients that finish their frames are not.
     """
     monkeypatch.setattr(admission, "UNFINISHED_BYTES", 8_000_000)
     async with running_broker(tmp_path) as broker:
@@ -279,22 +289,22 @@ async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publi
         stalled = [await RawClient.connect(broker, f"stalled-{number}") for number in range(20)]
         healthy = await RawClient.connect(broker, "healthy")
         for number, raw in enumerate(stalled):
-            raw.write(part_of_a_frame(900_000))
-            await until(lambda name=raw.name: name not in roster.clients or holds(roster, name))  # type: ignore[misc]
+            raw.write(incomplete_frame(900_000))
+            await until(lambda name=raw.name: name not in roster.clients or is_in_roster(roster, name))  # type: ignore[misc]
             assert hall.pool.nbytes <= 8_000_000
             await healthy.publish("a", [b"x" * 1_000_000], first=number + 1)
-            assert (await healthy.until("persisted"))["sequence"] == number + 1
+            assert (await healthy.read_until("persisted"))["sequence"] == number + 1
         assert "healthy" in roster.clients
         left = {name for name in roster.clients if name.startswith("stalled")}
         assert 0 < len(left) < 8
         assert "stalled-0" not in left and "stalled-19" in left
-        assert (await stalled[0].until("closing"))["code"] == "input_full"
+        assert (await stalled[0].read_until("closing"))["code"] == "input_full"
         for raw in (*stalled, healthy):
             raw.close()
         await until(lambda: hall.pool.nbytes == 0 == hall.input)
 
 
-def holds(roster: Any, name: str) -> bool:
+def is_in_roster(roster: Any, name: str) -> bool:
     return bool(roster.clients[name].sink._unfinished.nbytes >= 900_000)
 
 

@@ -1,4 +1,4 @@
-"""Each command as docs/protocol.md has it: said to a running broker by hand, and what is answered."""
+"""Each command as docs/protocol.md defines it, sent to a running broker, and its replies."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ async def raw(broker: Broker) -> AsyncIterator[RawClient]:
     client.close()
 
 
-async def said(raw: RawClient, *words: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is answered to commands, and nothing else: up to a flush behind them."""
+async def read_replies(raw: RawClient, *words: dict[str, Any]) -> list[dict[str, Any]]:
+    """Send commands and return their replies, up to the reply to a flush after them."""
     for command in words:
-        raw.command(command)
-    return await answered(raw)
+        raw.send_command(command)
+    return await read_reply(raw)
 
 
-async def answered(raw: RawClient) -> list[dict[str, Any]]:
-    raw.command({"c": "flush", "id": "end"})
+async def read_reply(raw: RawClient) -> list[dict[str, Any]]:
+    raw.send_command({"c": "flush", "id": "end"})
     heard: list[dict[str, Any]] = []
     while (frame := await raw.next_frame()) is not None:
         if frame.kind == COMMAND:
@@ -106,7 +106,7 @@ FIRST = {
     "renew": LEASED,
     "credit": {**SUBSCRIBED, "credit": 0},
 }
-"""What an example needs before it."""
+"""Commands that must precede an example."""
 WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "logon": [],
     "publish": [
@@ -159,9 +159,9 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
 @pytest.mark.parametrize("name", commands.NAMES)
 async def test_a_command_is_answered_as_documented(raw: RawClient, name: str) -> None:
     if name in FIRST:
-        await said(raw, FIRST[name])
+        await read_replies(raw, FIRST[name])
     words, wanted = EXAMPLES[name]
-    heard = await said(raw, *words)
+    heard = await read_replies(raw, *words)
     assert len(heard) == len(wanted), heard
     for reply, fields in zip(heard, wanted, strict=True):
         assert fields.items() <= reply.items()
@@ -174,31 +174,31 @@ async def test_a_command_is_answered_as_documented(raw: RawClient, name: str) ->
 async def test_what_cannot_be_done_is_an_error_that_names_its_command_and_loses_nothing(
     raw: RawClient, name: str, fields: dict[str, Any], code: str
 ) -> None:
-    raw.command({"c": name, **fields})
-    reply = await raw.until("error")
+    raw.send_command({"c": name, **fields})
+    reply = await raw.read_until("error")
     assert (reply["code"], reply["of"]) == (code, name)
     assert reply["message"] and reply["fix"]
     assert reply.get("id") == (fields.get("id") or ("t" if code == "unknown_subscription" else None))
-    assert await said(raw, {"c": "heartbeat"}) == [{"c": "heartbeat"}]
+    assert await read_replies(raw, {"c": "heartbeat"}) == [{"c": "heartbeat"}]
 
 
 @pytest.mark.parametrize("name", [name for name in commands.NAMES if name != "logon"])
 async def test_before_a_logon_every_other_command_ends_the_connection(broker: Broker, name: str) -> None:
     words, _ = EXAMPLES[name]
     raw = await RawClient.open(broker)
-    raw.command(words[0])
-    assert [(await raw.until(what))["code"] for what in ("error", "closing")] == ["not_logged_on"] * 2
+    raw.send_command(words[0])
+    assert [(await raw.read_until(what))["code"] for what in ("error", "closing")] == ["not_logged_on"] * 2
     assert await raw.next_frame() is None
 
 
 async def test_a_repeat_is_not_called_persisted_before_what_it_repeats(raw: RawClient) -> None:
-    """Both come in one write, so that the second meets the first on its way to the disk."""
+    """Both batches arrive in one write, so that the second meets the first on its way to the disk."""
     publish = {"c": "publish", "topic": "a", "data": 1, "sequence": 1, "ack": ["processed", "persisted"]}
-    heard = await said(raw, {**publish, "id": "first"}, {**publish, "id": "repeat"})
+    heard = await read_replies(raw, {**publish, "id": "first"}, {**publish, "id": "repeat"})
     told = [(reply["ack"], reply.get("id")) for reply in heard]
     assert told.index(("persisted", "first")) < told.index(("persisted", "repeat"))
     assert told.index(("processed", "repeat")) < told.index(("persisted", "first"))
-    later = await said(raw, {**publish, "id": "later"})
+    later = await read_replies(raw, {**publish, "id": "later"})
     assert [(reply["ack"], reply.get("id")) for reply in later] == [
         ("persisted", None),
         ("processed", "later"),
@@ -216,15 +216,15 @@ async def test_what_no_journal_keeps_is_processed_and_never_persisted(raw: RawCl
         "id": "x",
     }
     processed = {**DONE, "of": "publish", "id": "x"}
-    assert await said(raw, publish) == [processed, {**DONE, "first": 1, "sequence": 1}]
-    assert await said(raw, publish) == [processed], "a repeat"
+    assert await read_replies(raw, publish) == [processed, {**DONE, "first": 1, "sequence": 1}]
+    assert await read_replies(raw, publish) == [processed], "a repeat"
 
 
 async def test_a_command_for_many_is_done_for_all_or_for_none(raw: RawClient) -> None:
-    await said(raw, SUBSCRIBED)
-    refused = await said(raw, {"c": "pause", "ids": ["s", "nobody"]})
+    await read_replies(raw, SUBSCRIBED)
+    refused = await read_replies(raw, {"c": "pause", "ids": ["s", "nobody"]})
     assert [(reply["c"], reply.get("id")) for reply in refused] == [("error", "nobody")]
-    raw.command({"c": "publish", "topic": "a", "data": 1})
+    raw.send_command({"c": "publish", "topic": "a", "data": 1})
     assert await raw.deliveries(1) == [b"1"], "it wasn't paused"
 
 
@@ -234,22 +234,22 @@ async def test_a_command_for_many_is_done_for_all_or_for_none(raw: RawClient) ->
 async def test_a_durable_subscription_starts_at_a_moment_and_one_to_come_is_now(
     raw: RawClient, bookmark: str, bodies: list[bytes]
 ) -> None:
-    await said(raw, *({"c": "publish", "topic": "a", "data": number} for number in (1, 2)))
-    raw.command({"c": "subscribe", "id": "d", "topic": "a", "durable": "kept", "bookmark": bookmark})
-    await raw.until("processed")
-    raw.command({"c": "publish", "topic": "a", "data": 3})
+    await read_replies(raw, *({"c": "publish", "topic": "a", "data": number} for number in (1, 2)))
+    raw.send_command({"c": "subscribe", "id": "d", "topic": "a", "durable": "kept", "bookmark": bookmark})
+    await raw.read_until("processed")
+    raw.send_command({"c": "publish", "topic": "a", "data": 3})
     assert await raw.deliveries(len(bodies)) == bodies
 
 
 async def test_the_broker_speaks_as_often_as_it_was_asked_to(broker: Broker, raw: RawClient) -> None:
-    """It looks once a second: so it speaks a second early rather than late."""
+    """The broker checks once a second, so it sends a heartbeat up to a second early rather than late."""
     other = await RawClient.open(broker)
-    other.command({"c": "logon", "name": "other", "heartbeat_ms": 1_500})
-    await other.until("processed")
+    other.send_command({"c": "logon", "name": "other", "heartbeat_ms": 1_500})
+    await other.read_until("processed")
     connection = broker.engine.roster.clients["other"]
     connection.spoke_at = broker.engine.clock.monotonic_ms() - 600
     broker.engine.tick()
-    assert (await other.until("heartbeat")) == {"c": "heartbeat"}
+    assert (await other.read_until("heartbeat")) == {"c": "heartbeat"}
 
 
 def test_there_is_an_example_and_a_mistake_for_every_command() -> None:

@@ -1,4 +1,7 @@
-"""Credit: what an application doesn't take of one subscription is kept back for that one alone. Against a running broker."""
+"""Credit of subscriptions: unread messages of one subscription hold back that subscription alone.
+
+Against a running broker.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,31 @@ from tests.support.raw import RawClient
 BODY = b"x" * 20_000
 
 
-def numbered(number: int) -> list[bytes]:
+def numbered_bodies(number: int) -> list[bytes]:
     return [b"%06d" % at + BODY for at in range(number)]
 
 
 async def test_nothing_is_sent_beyond_the_credit_but_for_the_delivery_that_passes_it(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "scratch.t", "credit": 25_000})
-        raw.command({"c": "subscribe", "id": "all", "topic": "scratch.u"})
-        await raw.until("processed")
-        await raw.until("processed")
-        for body in numbered(5):
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "scratch.t", "credit": 25_000})
+        raw.send_command({"c": "subscribe", "id": "all", "topic": "scratch.u"})
+        await raw.read_until("processed")
+        await raw.read_until("processed")
+        for body in numbered_bodies(5):
             await writer.publish("scratch.t", body)
             await writer.flush()
         await writer.publish("scratch.u", b"end")
-        assert await raw.deliveries(3) == [*numbered(2), b"end"], "two pass the credit, and the others wait"
+        assert await raw.deliveries(3) == [*numbered_bodies(2), b"end"], (
+            "two pass the credit, and the others wait"
+        )
         backlog = broker.engine.roster.clients["reader"].backlog
         assert backlog.messages == 3 and backlog.lanes[1].spent_since
-        raw.command({"c": "credit", "id": "s", "upto": 45_000})
-        assert await raw.deliveries(1) == numbered(3)[2:]
-        raw.command({"c": "credit", "id": "s", "upto": 1})  # less than before takes nothing back
-        raw.command({"c": "credit", "id": "s", "upto": 1_000_000})
-        assert await raw.deliveries(2) == numbered(5)[3:]
+        raw.send_command({"c": "credit", "id": "s", "upto": 45_000})
+        assert await raw.deliveries(1) == numbered_bodies(3)[2:]
+        raw.send_command({"c": "credit", "id": "s", "upto": 1})  # less than before takes nothing back
+        raw.send_command({"c": "credit", "id": "s", "upto": 1_000_000})
+        assert await raw.deliveries(2) == numbered_bodies(5)[3:]
         raw.close()
 
 
@@ -48,11 +53,11 @@ async def test_a_slow_handler_holds_up_neither_acknowledgements_nor_its_neighbou
     number = 60
     async with (
         running_broker(tmp_path) as broker,
-        AsyncClient(address_of(broker), "both", max_held=100_000) as both,
+        AsyncClient(address_of(broker), "both", max_unread_bytes=100_000) as both,
     ):
         slow = await both.subscribe(topic, bookmark=bookmark)
         quick = await both.subscribe("b", bookmark=NOW)
-        for at, body in enumerate(numbered(number)):
+        for at, body in enumerate(numbered_bodies(number)):
             await both.publish(topic, body)
             await both.publish("b", b"%d" % at)
             await both.flush()
@@ -63,7 +68,7 @@ async def test_a_slow_handler_holds_up_neither_acknowledgements_nor_its_neighbou
             got.append(message.body)
             if len(got) == number:
                 break
-        assert got == numbered(number)
+        assert got == numbered_bodies(number)
 
 
 async def test_what_a_slow_handler_leaves_is_read_from_the_log_later_and_takes_no_memory(
@@ -71,7 +76,7 @@ async def test_what_a_slow_handler_leaves_is_read_from_the_log_later_and_takes_n
 ) -> None:
     async with (
         running_broker(tmp_path) as broker,
-        AsyncClient(address_of(broker), "both", max_held=50_000) as both,
+        AsyncClient(address_of(broker), "both", max_unread_bytes=50_000) as both,
     ):
         slow = await both.subscribe("a", bookmark=NOW)
         backlog = broker.engine.roster.clients["both"].backlog
@@ -105,7 +110,7 @@ async def _with_threads(tmp_path: Path) -> None:
 
 def _threads(address: str) -> None:
     number = 60
-    with SyncClient(address, "both", max_held=100_000) as client:
+    with SyncClient(address, "both", max_unread_bytes=100_000) as client:
         slow, quick = client.subscribe("a", bookmark=EPOCH), client.subscribe("b", bookmark=EPOCH)
         may_go, got = threading.Event(), list[bytes]()
 
@@ -118,7 +123,7 @@ def _threads(address: str) -> None:
 
         handler = threading.Thread(target=handle)
         handler.start()
-        for body in numbered(number):
+        for body in numbered_bodies(number):
             client.publish("a", body)
             client.publish("b", body[:6])
             client.flush(60)
@@ -127,7 +132,7 @@ def _threads(address: str) -> None:
             heard.append(message.body)
             if len(heard) == number:
                 break
-        assert heard == [body[:6] for body in numbered(number)] and not got
+        assert heard == [body[:6] for body in numbered_bodies(number)] and not got
         may_go.set()
         handler.join(60)
-        assert got == numbered(number)
+        assert got == numbered_bodies(number)

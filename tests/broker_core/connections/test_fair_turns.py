@@ -1,4 +1,4 @@
-"""One client's thousands of commands beside another's few, over real sockets."""
+"""Fairness between one client's thousands of commands and another's few, over real sockets."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ FLUSH = encode_command({"c": "flush", "id": "all"})
 
 
 def one_by_one(number: int) -> bytes:
-    """A publish of its own."""
+    """Return a publish as a frame of its own."""
     return encode_command({"c": "publish", "topic": "many", "data": number})
 
 
 def one_record_batch(number: int) -> bytes:
-    """The same as a batch of one."""
+    """Return a publish as a batch of one record."""
     built = batch.build_single_topic_batch("busy", "many", [b"%d" % number], 0)
     return encode_frame_header(PUBLISH, 0, len(built)) + built
 
 
-async def states_seen(other: RawClient, state: Callable[[], int], end: int) -> set[int]:
-    """How far the broker had come with the busy client at each answer that another client got."""
+async def busy_client_progress(other: RawClient, state: Callable[[], int], end: int) -> set[int]:
+    """Return the progress of the busy client at each reply to another client.
+
+    The values at the start and at the end are left out.
+    """
     seen = set[int]()
     async with asyncio.timeout(60):
         while state() < end:
-            other.command({"c": "heartbeat"})
-            await other.until("heartbeat")
+            other.send_command({"c": "heartbeat"})
+            await other.read_until("heartbeat")
             seen.add(state())
     other.close()
     return seen - {0, end}
@@ -51,8 +54,8 @@ async def test_single_publishes_of_one_client_leave_turns_to_others(
     async with running_broker(tmp_path) as broker:
         busy, other = await RawClient.connect(broker, "busy"), await RawClient.connect(broker, "other")
         busy.write(b"".join(map(publish, range(PUBLISHES))) + FLUSH)
-        seen = await states_seen(other, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
-        assert (await busy.until("completed"))["id"] == "all"
+        seen = await busy_client_progress(other, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
+        assert (await busy.read_until("completed"))["id"] == "all"
         assert len(seen) > 50, "one read of 256 KiB held the loop"
         busy.close()
 
@@ -65,10 +68,10 @@ async def test_a_thousand_subscribes_of_one_client_leave_turns_to_others(tmp_pat
             for n in range(SUBSCRIBES)
         )
         busy.write(b"".join(map(encode_command, commands)) + FLUSH)
-        seen = await states_seen(
+        seen = await busy_client_progress(
             other, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES
         )
-        assert (await busy.until("completed"))["id"] == "all"
+        assert (await busy.read_until("completed"))["id"] == "all"
         # All of it is some thirty turns of 2 ms, an answer four of them; on a slower machine there are more.
         assert len(seen) > 2, "it held the loop"
         busy.close()
@@ -86,8 +89,8 @@ async def test_what_a_client_sent_before_it_left_is_published_whole_and_in_order
         context = tls_context(authority.certificate) if tls else None
         port = broker.statistics.transports[0]["port"]
         busy = RawClient(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
-        busy.command({"c": "logon", "name": "busy"})
-        await busy.until("processed")  # what a peer leaves unread makes its kernel reset the connection
+        busy.send_command({"c": "logon", "name": "busy"})
+        await busy.read_until("processed")  # what a peer leaves unread makes its kernel reset the connection
         busy.write(b"".join(map(one_by_one, range(PUBLISHES))))
         busy.close()
         address = address_of(broker).replace("tcp:", "tcps:") if tls else address_of(broker)
@@ -108,5 +111,5 @@ async def test_a_frame_that_cannot_be_read_ends_the_connection_behind_what_came_
     async with running_broker(tmp_path) as broker:
         busy = await RawClient.connect(broker, "busy")
         busy.write(b"".join(map(one_by_one, range(3_000))) + b"\xff" * 16)
-        assert (await busy.until("closing"))["code"] in ("bad_frame", "frame_too_large")
+        assert (await busy.read_until("closing"))["code"] in ("bad_frame", "frame_too_large")
         assert broker.engine.dispatch.messages_in == 3_000

@@ -1,4 +1,4 @@
-"""Who may log on, and what they may do, through a real broker."""
+"""Logons and permissions through a real broker."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.02)
 ONCE = ReconnectPolicy(enabled=False)
 
 
-async def refused(address: str, name: str = "c", **proof: Any) -> str:
-    """The code with which a logon is refused."""
+async def refusal_code(address: str, name: str = "c", **proof: Any) -> str:
+    """Return the error code with which the broker refuses a logon."""
     with pytest.raises((ClientError, OperatorError)) as caught:
         await AsyncClient(address, name, reconnect=ONCE, **proof).start()
     return caught.value.code
@@ -60,7 +60,7 @@ async def test_a_password_lets_in_who_knows_it_and_nobody_else(tmp_path: Path) -
             {"token": "right"},
             {"user": "maria", "password": ""},
         ):
-            assert await refused(address, **proof) == "bad_logon"
+            assert await refusal_code(address, **proof) == "bad_logon"
 
 
 async def test_what_is_sent_right_after_the_logon_waits_for_the_password_and_keeps_its_order(
@@ -126,15 +126,15 @@ async def test_the_loop_goes_on_while_passwords_are_checked(
         assert len(threads) <= logons.CHECKERS and threading.get_ident() not in threads
 
 
-async def test_too_many_passwords_at_once_are_told_to_come_back(
+async def test_too_many_concurrent_password_checks_are_refused_with_a_retry_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logons, "MAX_WAITING", 0)
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        assert await refused(address_of(broker), user="maria", password="right") == "too_many_logons"
+        assert await refusal_code(address_of(broker), user="maria", password="right") == "too_many_logons"
 
 
-async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_again_doesnt_wait(
+async def test_a_client_in_a_password_check_is_not_evicted_and_a_known_password_needs_no_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import threading
@@ -152,7 +152,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         known = {"user": "maria", "password": "right"}
         waiting = [AsyncClient(address, f"c{n}", reconnect=ONCE, **known) for n in range(2)]
         starting = [asyncio.create_task(client.start()) for client in waiting]
-        wrong = asyncio.create_task(refused(address, "w", user="maria", password="wrong"))
+        wrong = asyncio.create_task(refusal_code(address, "w", user="maria", password="wrong"))
         await until(
             lambda: (
                 len(checked) == logons.CHECKERS
@@ -162,7 +162,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         )
         silent = [await RawClient.open(broker) for _ in range(6)]
         for raw in silent[:3]:
-            assert (await raw.until("closing"))["code"] == "too_many_connections"
+            assert (await raw.read_until("closing"))["code"] == "too_many_connections"
         assert doorway.guests == 3
         may_end.set()
         await asyncio.gather(*starting)
@@ -177,7 +177,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         await until(lambda: doorway.guests == 0)
 
 
-def test_a_changed_password_is_checked_anew() -> None:
+def test_a_changed_password_is_checked_again() -> None:
     known = VerifiedPasswordCache()
     known.add("maria", "right", HASHED)
     assert known.is_verified("maria", "right", HASHED)
@@ -199,9 +199,9 @@ async def test_guesses_get_slower_and_then_have_to_wait_whatever_they_say(
     monkeypatch.setattr(FailedLogonTracker, "record_failure", record_failure)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         for _ in range(10):
-            assert await refused(address_of(broker), user="maria", password="wrong") == "bad_logon"
+            assert await refusal_code(address_of(broker), user="maria", password="wrong") == "bad_logon"
         assert delays[:5] == [100, 200, 400, 800, 1_600]
-        assert await refused(address_of(broker), user="maria", password="right") == "too_many_attempts"
+        assert await refusal_code(address_of(broker), user="maria", password="right") == "too_many_attempts"
 
 
 async def test_tokens(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ async def test_tokens(tmp_path: Path) -> None:
             assert broker.engine.roster.clients["c"].user == "maria"
         async with AsyncClient(address, "v", user="vera", token="vera"):
             assert broker.engine.roster.clients["v"].user == "vera"
-        assert await refused(address, user="vera", token="maria") == "bad_logon"
-        assert await refused(address, token="nobody") == "bad_logon"
-        assert await refused(address) == "bad_logon"
+        assert await refusal_code(address, user="vera", token="maria") == "bad_logon"
+        assert await refusal_code(address, token="nobody") == "bad_logon"
+        assert await refusal_code(address) == "bad_logon"
 
 
 async def test_a_right_token_is_taken_although_others_at_its_address_guess(
@@ -229,8 +229,8 @@ async def test_a_right_token_is_taken_although_others_at_its_address_guess(
     async with running_broker(tmp_path, policy(user("maria"), restricted=False)) as broker:
         address = address_of(broker)
         for _ in range(10):
-            assert await refused(address, token="guessed") == "bad_logon"
-        assert await refused(address, token="guessed") == "too_many_attempts"
+            assert await refusal_code(address, token="guessed") == "bad_logon"
+        assert await refusal_code(address, token="guessed") == "too_many_attempts"
         async with AsyncClient(address, "c", token="maria", reconnect=ONCE):
             assert broker.engine.roster.clients["c"].user == "maria"
 
@@ -240,12 +240,12 @@ async def test_another_users_client_is_not_replaced(tmp_path: Path) -> None:
     async with running_broker(tmp_path, made) as broker:
         address = address_of(broker)
         async with AsyncClient(address, "screen", token="maria", reconnect=ONCE) as first:
-            assert await refused(address, "screen", token="vera") == "name_taken"
+            assert await refusal_code(address, "screen", token="vera") == "name_taken"
             await first.publish("a", 1)
             await first.flush()
             async with AsyncClient(address, "screen", token="maria"):
                 await until(lambda: not first.connected)
-        assert await refused(address, "screen", token="kept") == "bad_client_name"
+        assert await refusal_code(address, "screen", token="kept") == "bad_client_name"
         async with AsyncClient(address, "kept-1", token="kept"):
             pass
 
@@ -256,9 +256,11 @@ async def test_a_name_stays_its_users_with_its_numbers_and_durables_when_that_is
         async with AsyncClient(address_of(broker), "feed", token="maria", reconnect=ONCE) as client:
             await client.publish_many("a", [b"1", b"2"])
             await client.flush()
-        assert await refused(address_of(broker), "feed", token="vera") == "name_taken"
+        assert await refusal_code(address_of(broker), "feed", token="vera") == "name_taken"
     async with running_broker(tmp_path, made) as broker:
-        assert await refused(address_of(broker), "feed", token="vera") == "name_taken", "also after a restart"
+        assert await refusal_code(address_of(broker), "feed", token="vera") == "name_taken", (
+            "also after a restart"
+        )
         async with AsyncClient(address_of(broker), "feed", token="maria", reconnect=ONCE) as client:
             await client.publish_many("a", [b"3"])
             await client.flush()
@@ -269,7 +271,7 @@ async def test_a_name_stays_its_users_with_its_numbers_and_durables_when_that_is
             assert broker.engine.owners.names_of("feed") == "vera", "there is no maria any more"
 
 
-async def test_what_a_user_may_not_publish_is_refused_and_the_rest_goes_through(tmp_path: Path) -> None:
+async def test_forbidden_publishes_are_refused_and_others_are_stored(tmp_path: Path) -> None:
     made = policy(user("maria"), entitlement("maria", publish="orders.*", subscribe=">"))
     async with running_broker(tmp_path, made) as broker:
         rejections: list[Rejection] = []

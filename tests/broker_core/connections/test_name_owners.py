@@ -1,4 +1,4 @@
-"""Whose a client name is: kept in a file, bounded, and refused when that is damaged."""
+"""Owners of client names: stored in a file, bounded, and refused when the file is damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "i.owners"
 
 
-def kept(path: Path) -> ClientNameOwners:
+def stored_owners(path: Path) -> ClientNameOwners:
     made = ClientNameOwners(path)
     made.claim("feed", "maria")
     made.write(made.encode())
@@ -26,12 +26,12 @@ def kept(path: Path) -> ClientNameOwners:
 
 
 def test_golden_bytes(path: Path) -> None:
-    kept(path)
+    stored_owners(path)
     assert path.read_bytes().hex() == GOLDEN
 
 
 def test_it_is_there_after_a_restart_and_unchanged_until_somebody_comes(path: Path) -> None:
-    made = kept(path)
+    made = stored_owners(path)
     assert not made.changed
     made.claim("feed", "maria")
     assert not made.changed
@@ -43,7 +43,7 @@ def test_it_is_there_after_a_restart_and_unchanged_until_somebody_comes(path: Pa
 
 @pytest.mark.parametrize("offset", range(0, 32, 3))
 def test_a_flipped_bit_is_refused_by_name(path: Path, offset: int) -> None:
-    kept(path)
+    stored_owners(path)
     raw = bytearray(path.read_bytes())
     raw[offset] ^= 1
     path.write_bytes(raw)

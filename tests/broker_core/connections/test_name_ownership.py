@@ -1,5 +1,7 @@
-"""A name and its numbers belong to the user who has proven to be one: on two transports of one broker, and
-on the members of a group."""
+"""Client names and publisher sequences belong to the user who proved to own them.
+
+On two transports of one broker, and on the members of a group.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from broker_core.connections.name_notices import MAX_NOTICES, NameNotices
 from broker_core.connections.name_owners import ClientNameOwners
 from broker_core.connections.roster import ConnectionTable
 from tests.broker_core.access.making import entitlement, policy, user
-from tests.broker_core.connections.test_logons import ONCE, refused
+from tests.broker_core.connections.test_logons import ONCE, refusal_code
 from tests.support.brokers import running_broker
 from tests.support.manual_clock import ManualClock
 
@@ -44,7 +46,7 @@ def bodies(broker: Broker, name: str) -> list[bytes]:
 
 
 async def raise_number(broker: Broker, number: int) -> None:
-    """What somebody does on the open transport to a name that nobody has claimed."""
+    """Publish under a name that no user owns, on the open transport, to raise its sequence."""
     store = MemoryPublishStore()
     store.last_sequence = number - 1
     async with AsyncClient(address(broker, "open"), "orders", publish_store=store) as anybody:
@@ -61,9 +63,9 @@ async def test_numbers_of_nobody_in_particular_do_not_bind_the_names_owner(tmp_p
             await owner.flush()
         assert bodies(broker, "orders") == [b"raised", b"owner 0", b"owner 1", b"owner 2"]
         assert broker.engine.dispatch.publisher_sequence("orders") == 3, "the owner's own count"
-        assert await refused(address(broker, "open"), "orders") == "name_taken"
+        assert await refusal_code(address(broker, "open"), "orders") == "name_taken"
     async with running_broker(tmp_path, BOTH) as broker:
-        assert await refused(address(broker, "open"), "orders") == "name_taken", "after a restart too"
+        assert await refusal_code(address(broker, "open"), "orders") == "name_taken", "after a restart too"
         assert broker.engine.dispatch.publisher_sequence("orders") == 3
         async with AsyncClient(address(broker, "tcp"), "orders", token="maria", reconnect=ONCE) as owner:
             await owner.publish("t", b"owner 3")
@@ -74,7 +76,7 @@ async def test_numbers_of_nobody_in_particular_do_not_bind_the_names_owner(tmp_p
 async def test_a_number_is_stored_though_somebody_unproven_had_the_same_session_and_number(
     tmp_path: Path,
 ) -> None:
-    """Who reads what an owner published knows its session; that is no proof."""
+    """A subscriber to an owner's records knows the owner's session; the session is no proof of ownership."""
     async with running_broker(tmp_path, BOTH) as broker:
         for transport, token, body in (("open", None, b"guessed"), ("tcp", "maria", b"owner")):
             async with AsyncClient(
@@ -89,10 +91,10 @@ async def test_a_number_is_stored_though_somebody_unproven_had_the_same_session_
 
 
 @dataclass
-class Connected:
-    """A client as the notices see it."""
+class FakeConnection:
+    """A connection as ownership notices see it."""
 
-    clients: dict[str, Connected]
+    clients: dict[str, FakeConnection]
     name: str
     user: str = ""
     logged_on_at: int = 0
@@ -109,11 +111,11 @@ class Connected:
             del self.clients[self.name]
 
 
-class Side:
-    """A member: its clients, its owners, its notices."""
+class NoticeMember:
+    """A member with its clients, its owners and its notices."""
 
     def __init__(self, directory: Path, run: str, now_ns: int) -> None:
-        self.clients: dict[str, Connected] = {}
+        self.clients: dict[str, FakeConnection] = {}
         self.owners = ClientNameOwners(directory / f"{run}.owners")
         roster = SimpleNamespace(clients=self.clients, on_logged_on=None)
         logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.names_of)
@@ -121,15 +123,15 @@ class Side:
             cast(ConnectionTable, roster), cast(LogonAuthenticator, logons), ManualClock(now_ns).now_ns, run
         )
 
-    def log_on(self, name: str, user: str = "") -> Connected:
-        made = self.clients[name] = Connected(self.clients, name, user)
+    def log_on(self, name: str, user: str = "") -> FakeConnection:
+        made = self.clients[name] = FakeConnection(self.clients, name, user)
         if user:
             self.owners.claim(name, user)
         self.notices.on_logged_on(cast(Any, made), name)
         return made
 
 
-def exchange(*sides: Side, lost: Callable[[bytes], bool] = lambda _: False) -> int:
+def exchange(*sides: NoticeMember, lost: Callable[[bytes], bool] = lambda _: False) -> int:
     """Carry messages until there are none; how many there were."""
     number = 0
     while messages := [found for side in sides if (found := side.notices.next_message()) is not None]:
@@ -143,7 +145,7 @@ def exchange(*sides: Side, lost: Callable[[bytes], bool] = lambda _: False) -> i
 
 
 def test_the_newest_logon_stays_whatever_the_members_clocks_say(tmp_path: Path) -> None:
-    a, b = Side(tmp_path, "a", 10**18), Side(tmp_path, "b", 10**9)
+    a, b = NoticeMember(tmp_path, "a", 10**18), NoticeMember(tmp_path, "b", 10**9)
     first = a.log_on("screen")
     exchange(a, b)
     second = b.log_on("screen")  # its clock is thirty years behind
@@ -152,11 +154,11 @@ def test_the_newest_logon_stays_whatever_the_members_clocks_say(tmp_path: Path) 
 
 
 def test_two_that_log_on_at_once_leave_one_also_when_one_notice_is_lost(tmp_path: Path) -> None:
-    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    a, b = NoticeMember(tmp_path, "a", 5), NoticeMember(tmp_path, "b", 5)
     one, other = a.log_on("screen"), b.log_on("screen")
     exchange(a, b)
     assert sorted([one.closed, other.closed]) == [[], ["client_replaced"]]
-    c, d = Side(tmp_path, "c", 5), Side(tmp_path, "d", 5)
+    c, d = NoticeMember(tmp_path, "c", 5), NoticeMember(tmp_path, "d", 5)
     one, other = c.log_on("screen"), d.log_on("screen")
     exchange(c, d, lost=lambda message: True)
     assert (one.closed, other.closed) == ([], [])
@@ -166,7 +168,7 @@ def test_two_that_log_on_at_once_leave_one_also_when_one_notice_is_lost(tmp_path
 
 
 def test_a_name_that_another_member_knows_as_a_users_is_not_anybodys(tmp_path: Path) -> None:
-    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    a, b = NoticeMember(tmp_path, "a", 5), NoticeMember(tmp_path, "b", 5)
     owner = a.log_on("orders", "maria")
     exchange(a, b, lost=lambda message: True)
     for other in ("", "vera"):
@@ -181,21 +183,21 @@ def test_a_name_that_another_member_knows_as_a_users_is_not_anybodys(tmp_path: P
 
 
 def test_links_and_clients_without_a_name_are_nobodys_business(tmp_path: Path) -> None:
-    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    a, b = NoticeMember(tmp_path, "a", 5), NoticeMember(tmp_path, "b", 5)
     for name in ("link.ny", "site.ny"):
         one, other = a.log_on(name), b.log_on(name)
         assert exchange(a, b) == 0 and one.closed == other.closed == []
 
 
 def test_twenty_thousand_logons_are_twenty_messages(tmp_path: Path) -> None:
-    a, b = Side(tmp_path, "a", 5), Side(tmp_path, "b", 5)
+    a, b = NoticeMember(tmp_path, "a", 5), NoticeMember(tmp_path, "b", 5)
     for number in range(20_000):
         a.log_on(f"client-{number}")
     assert exchange(a, b) == 20_000 // MAX_NOTICES
 
 
 def test_what_is_no_notice_is_passed_over(tmp_path: Path) -> None:
-    a = Side(tmp_path, "a", 5)
+    a = NoticeMember(tmp_path, "a", 5)
     one = a.log_on("screen")
     for content in (b"[", b"[]", b'["b"]', b'["b",[["screen"]]]', msgspec.json.encode(["b", 3])):
         a.notices.receive(content)

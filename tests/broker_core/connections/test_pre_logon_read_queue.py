@@ -1,4 +1,4 @@
-"""The door: of those whom nobody knows a few are heard in each turn of the loop, on both loops that a broker runs on."""
+"""Reads of clients before logon: only a few per event-loop iteration, on asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def crowd() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
             one.close()
 
 
-async def turns_until(heard: list[int], number: int) -> list[int]:
-    """How many were heard in each turn of the loop until all were."""
+async def reads_per_iteration(heard: list[int], number: int) -> list[int]:
+    """Return how many clients were read in each iteration, until `number` were."""
     parts, before = [], 0
     async with asyncio.timeout(20):
         while before < number:
@@ -49,7 +49,7 @@ def test_of_those_who_speak_at_once_a_few_are_heard_in_a_turn_and_each_once(
         for number, (peer, own) in enumerate(crowd):
             peer.send(b"x")
             door.add_reader(own.fileno(), lambda number=number: heard.append(number))
-        parts = await turns_until(heard, len(crowd))
+        parts = await reads_per_iteration(heard, len(crowd))
         assert max(parts) <= HEARD_A_TURN and sorted(heard) == list(range(len(crowd)))
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -66,21 +66,21 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 
         def costly() -> None:
             heard.append(0)
-            clock.passes(TURN_NS / 1e9)
+            clock.advance(TURN_NS / 1e9)
 
         for peer, own in crowd[:6]:
             peer.send(b"x")
             door.add_reader(own.fileno(), costly)
-        assert await turns_until(heard, 6) == [1] * 6
+        assert await reads_per_iteration(heard, 6) == [1] * 6
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
 
 
-async def test_who_is_heard_again_waits_behind_the_others(
+async def test_a_client_read_before_queues_behind_the_others(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
-    """One that never stops speaking keeps nobody out."""
+    """A client that sends without end does not block the others."""
     door, heard = PreLogonReadQueue(ManualClock()), list[int]()
 
     def again(number: int, own: socket.socket) -> None:
@@ -90,11 +90,11 @@ async def test_who_is_heard_again_waits_behind_the_others(
     for number, (peer, own) in enumerate(crowd):
         peer.send(b"x")
         door.add_reader(own.fileno(), lambda number=number, own=own: again(number, own))
-    await turns_until(heard, 2 * len(crowd))
+    await reads_per_iteration(heard, 2 * len(crowd))
     assert sorted(heard[: 2 * len(crowd)]) == sorted(2 * list(range(len(crowd))))
 
 
-async def test_who_was_forgotten_is_not_heard_and_a_descriptor_may_be_anothers_by_then(
+async def test_a_removed_socket_is_not_read_and_its_descriptor_may_be_reused(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
     door, heard = PreLogonReadQueue(ManualClock()), list[str]()

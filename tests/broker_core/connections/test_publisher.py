@@ -1,4 +1,4 @@
-"""What a client that publishes is answered while its batches are on their way to the disk, over real sockets."""
+"""Replies to a publisher while its batches are being written to disk, over real sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flush(id: str) -> bytes:
 
 @contextmanager
 def stalled_disk(broker: Broker) -> Iterator[None]:
-    """Nothing that the log writes is synced until the block ends."""
+    """Block all syncs of the journal until the block ends."""
     disk, journal = threading.Event(), broker.engine.journal
     sync = journal.sync
 
@@ -55,10 +55,10 @@ async def test_a_flush_waits_for_what_was_published_before_it_alone(tmp_path: Pa
         client, many = await RawClient.connect(broker, "busy"), 20 * MAX_UNCOMMITTED
         client.write(flush("none") + publish(0) + flush("first") + b"".join(map(publish, range(1, many))))
         for id in ("none", "first"):
-            assert (await client.until("completed"))["id"] == id
+            assert (await client.read_until("completed"))["id"] == id
         assert broker.engine.dispatch.messages_in < many, "it waited for all that came behind it"
         client.write(flush("all"))
-        assert (await client.until("completed"))["id"] == "all"
+        assert (await client.read_until("completed"))["id"] == "all"
         assert broker.engine.dispatch.messages_in == many
         client.close()
 
@@ -71,17 +71,17 @@ async def test_a_client_whose_flushes_wait_for_the_disk_is_not_read_from(tmp_pat
             other = await RawClient.connect(broker, "other")
             await until(lambda: broker.engine.dispatch.messages_in == 1)
             for _ in range(50):  # turns in which it would be read from
-                other.command({"c": "heartbeat"})
-                await other.until("heartbeat")
+                other.send_command({"c": "heartbeat"})
+                await other.read_until("heartbeat")
             assert broker.engine.dispatch.messages_in == 1
         for number in range(many):
-            assert (await client.until("completed"))["id"] == str(number)
+            assert (await client.read_until("completed"))["id"] == str(number)
         await until(lambda: broker.engine.dispatch.messages_in == 2)
         client.close()
         other.close()
 
 
-async def test_who_was_held_for_its_own_is_read_from_again_when_less_than_half_of_it_is_left(
+async def test_a_paused_publisher_is_read_again_below_half_of_its_pending_batches(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path) as broker:
@@ -101,16 +101,16 @@ async def test_records_before_the_logon_are_refused_by_name_and_none_is_stored(t
     async with running_broker(tmp_path) as broker:
         client = await RawClient.open(broker)
         await client.publish("t", [b"1"], first=1)
-        assert (await client.until("error"))["code"] == "not_logged_on"
+        assert (await client.read_until("error"))["code"] == "not_logged_on"
         assert broker.engine.journal.next_sequence == 1
         client.close()
 
 
-async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(tmp_path: Path) -> None:
+async def test_a_publisher_paused_by_a_stalled_disk_does_not_count_as_silent(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.open(broker)
-        client.command({"c": "logon", "name": "busy", "heartbeat_ms": 100})
-        await client.until("processed")
+        client.send_command({"c": "logon", "name": "busy", "heartbeat_ms": 100})
+        await client.read_until("processed")
         busy = broker.engine.roster.clients["busy"]
         with stalled_disk(broker):
             client.write(b"".join(map(publish, range(2 * MAX_UNCOMMITTED))))
@@ -119,10 +119,10 @@ async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(t
             broker.engine.tick()
             assert not busy.is_reading and not busy.is_closed
         client.write(flush("all"))
-        assert (await client.until("completed"))["id"] == "all"
+        assert (await client.read_until("completed"))["id"] == "all"
         busy.liveness.heard_at -= 60_000
         broker.engine.tick()
-        assert (await client.until("closing"))["code"] == "heartbeat_timeout"
+        assert (await client.read_until("closing"))["code"] == "heartbeat_timeout"
 
 
 async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their_first_word(
@@ -133,7 +133,7 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
         topics = [f"prices.{number}" for number in range(2 * MAX_TOPICS)] + ["prices.0", "plain"]
         batch = build_batch("busy", topics, [b"x"] * len(topics))
         client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + publish(1) + flush("all"))
-        assert (await client.until("completed"))["id"] == "all"
+        assert (await client.read_until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing
         assert found.messages == len(topics) + 1 == broker.engine.dispatch.messages_in
         assert found.topics["prices.0"] == 2 and found.topics["prices.>"] == MAX_TOPICS
@@ -141,57 +141,59 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
         client.close()
 
 
-async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) -> None:
+async def test_topics_beyond_the_limit_are_counted_together(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
         topics = [f"{number}.x" for number in range(3 * MAX_TOPICS)]
         batch = build_batch("busy", topics, [b"x"] * len(topics))
         client.write(encode_frame_header(PUBLISH, 0, len(batch)) + batch + flush("all"))
-        await client.until("completed")
+        await client.read_until("completed")
         found = broker.engine.roster.clients["busy"].publishing.topics
         assert len(found) == 2 * MAX_TOPICS + 1
         assert found[">"] == MAX_TOPICS and found[f"{2 * MAX_TOPICS - 1}.>"] == 1
         client.close()
 
 
-async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: Path) -> None:
-    """In a batch as in a command; what comes behind it is taken, and each message counts once against the rate."""
+async def test_refused_records_are_reported_by_sequence_and_not_counted(tmp_path: Path) -> None:
+    """In a batch as in a command: later records are accepted, and each message counts once against the
+    rate.
+    """
     quotas = (QuotaSettings(client_topics=1, client_publish_rate=100),)
     async with running_broker(tmp_path, replace(tcp_policy(), quotas=quotas)) as broker:
         client = await RawClient.connect(broker, "busy")
         await client.publish("t", [b"1", b"2"], first=1)
         await client.publish("other", [b"3", b"4"], first=3)
-        told = await client.until("error")
+        told = await client.read_until("error")
         assert told["code"] == "over_quota"
         assert (told["of"], told["first"], told["sequence"]) == ("publish", 3, 4)
-        client.command({"c": "publish", "topic": "other", "data": 1, "id": "x"})
-        told = await client.until("error")
+        client.send_command({"c": "publish", "topic": "other", "data": 1, "id": "x"})
+        told = await client.read_until("error")
         assert (told["code"], told["of"], told["id"]) == ("over_quota", "publish", "x")
         client.write(b"".join(map(publish, range(70))) + flush("all"))
-        assert (await client.until("completed"))["id"] == "all"
+        assert (await client.read_until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing
         assert found.topics == {"t": 72} and broker.engine.dispatch.messages_in == 72
         assert found._paced is None, "72 of the 100 that are there at once"
         client.close()
 
 
-async def test_who_may_not_publish_there_is_refused_in_a_batch_and_in_a_command(tmp_path: Path) -> None:
+async def test_a_forbidden_topic_is_refused_in_a_batch_and_in_a_command(tmp_path: Path) -> None:
     plain = tcp_policy()
     access = AccessSettings(entitlements=(EntitlementSettings(("*",), publish=("mine.>",)),))
     transports = (replace(plain.transports[0], restricted=True),)
     async with running_broker(tmp_path, replace(plain, access=access, transports=transports)) as broker:
         client = await RawClient.connect(broker, "busy")
-        client.command({"c": "publish", "topic": "theirs.a", "data": 1, "id": "x"})
-        assert (await client.until("error"))["code"] == "not_entitled"
+        client.send_command({"c": "publish", "topic": "theirs.a", "data": 1, "id": "x"})
+        assert (await client.read_until("error"))["code"] == "not_entitled"
         await client.publish("theirs.a", [b"1"], first=1)
-        assert (await client.until("error"))["code"] == "not_entitled"
-        client.command({"c": "skip", "sequence": 1})
+        assert (await client.read_until("error"))["code"] == "not_entitled"
+        client.send_command({"c": "skip", "sequence": 1})
         await client.publish("mine.a", [b"2"], first=2)
-        await client.until("persisted")
+        await client.read_until("persisted")
         assert broker.engine.journal.next_sequence == 2, "that one record alone is stored"
 
 
-async def test_who_is_paced_is_told_so_once_in_a_while_and_not_for_each_message(tmp_path: Path) -> None:
+async def test_a_throttled_publisher_is_notified_now_and_then_not_per_message(tmp_path: Path) -> None:
     quotas = (QuotaSettings(client_publish_rate=100),)
     async with running_broker(tmp_path, replace(tcp_policy(), quotas=quotas)) as broker:
         client = await RawClient.connect(broker, "busy")
@@ -200,15 +202,17 @@ async def test_who_is_paced_is_told_so_once_in_a_while_and_not_for_each_message(
         client.write(flush("all"))
         heard = []
         while not heard or heard[-1].get("ack") != "completed":
-            heard.append(await client.command_frame())
+            heard.append(await client.next_command())
         assert [frame["code"] for frame in heard if frame["c"] == "notice"] == ["publish_paced"]
 
 
 async def test_what_no_journal_keeps_is_processed_whatever_was_asked_for(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
-        client.command({"c": "publish", "topic": "scratch.a", "data": 1, "id": "x", "ack": ["persisted"]})
-        answer = await client.command_frame()
+        client.send_command(
+            {"c": "publish", "topic": "scratch.a", "data": 1, "id": "x", "ack": ["persisted"]}
+        )
+        answer = await client.next_command()
         assert (answer["ack"], answer["id"]) == ("processed", "x")
 
 
@@ -229,7 +233,7 @@ async def test_a_broker_that_is_given_patterns_that_cannot_be_read_says_so_and_a
             await broker.apply(wrong)
         client = await RawClient.connect(broker, "busy")
         await client.publish("theirs.a", [b"1"], first=1)
-        assert (await client.until("error"))["code"] == "not_entitled"
+        assert (await client.read_until("error"))["code"] == "not_entitled"
         await client.publish("mine.a", [b"2"])
         await until(lambda: broker.engine.journal.next_sequence == 2)
     with pytest.raises(OperatorError) as caught:
@@ -244,7 +248,7 @@ async def test_records_with_headers_are_stored_as_one_batch_and_counted(tmp_path
         publishing = broker.engine.roster.clients["busy"].publishing
         answer = Ack(ack="persisted", of="publish", id="x")
         publishing.publish_records(["a", "b", "a"], [b"1", b"2", b"3"], [b"", b"", b""], [answer])
-        assert (await client.until("persisted"))["id"] == "x"
+        assert (await client.read_until("persisted"))["id"] == "x"
         (batch,) = broker.engine.journal.read(1, 1_000_000, 3)
         assert [bytes(body) for body in batch.bodies()] == [b"1", b"2", b"3"]
         assert publishing.topics == {"a": 2, "b": 1}
@@ -256,7 +260,7 @@ async def test_a_topic_that_no_record_of_a_batch_has_counts_nothing(tmp_path: Pa
         whole = Batch.parse(build_batch("busy", ["a", "b", "c"], [b"1", b"2", b"3"]))
         part = bytes(whole.select(np.array([0, 1]), explicit=False).buf)
         client.write(encode_frame_header(PUBLISH, 0, len(part)) + part + flush("all"))
-        assert (await client.until("completed"))["id"] == "all"
+        assert (await client.read_until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing.topics
         assert {topic: number for topic, number in found.items() if number} == {"a": 1, "b": 1}
 
@@ -268,25 +272,25 @@ async def test_answers_to_repeats_wait_for_what_was_published_before_and_count_a
         client = await RawClient.connect(broker, "busy")
         publishing = broker.engine.roster.clients["busy"].publishing
         asked = {"c": "publish", "topic": "t", "data": 1, "sequence": 1, "ack": ["processed", "persisted"]}
-        client.command({**asked, "id": "first"})
-        await client.until("persisted")
-        client.command({**asked, "id": "again"})
-        heard = [await client.until(ack) for ack in ("processed", "persisted")]
+        client.send_command({**asked, "id": "first"})
+        await client.read_until("persisted")
+        client.send_command({**asked, "id": "again"})
+        heard = [await client.read_until(ack) for ack in ("processed", "persisted")]
         while heard[-1].get("id") != "again":
-            heard.append(await client.until("persisted"))
+            heard.append(await client.read_until("persisted"))
         assert publishing.pending_batches == 0
         with stalled_disk(broker):
             client.write(encode_command({**asked, "sequence": 2, "id": "new"}))
             await until(lambda: publishing.pending_batches == 1)
-            client.command({**asked, "id": "third"})
-            assert (await client.until("processed"))["id"] == "new"
-            assert (await client.until("processed"))["id"] == "third"
+            client.send_command({**asked, "id": "third"})
+            assert (await client.read_until("processed"))["id"] == "new"
+            assert (await client.read_until("processed"))["id"] == "third"
             assert publishing.pending_batches == 1 and len(publishing._waiting) == 1
-        while (await client.until("persisted")).get("id") != "third":
+        while (await client.read_until("persisted")).get("id") != "third":
             pass
 
 
-async def test_who_is_paced_is_told_for_how_long_in_milliseconds(
+async def test_a_throttled_publisher_gets_the_delay_in_milliseconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_broker(tmp_path) as broker:
@@ -294,4 +298,4 @@ async def test_who_is_paced_is_told_for_how_long_in_milliseconds(
         publishing = broker.engine.roster.clients["busy"].publishing
         monkeypatch.setattr(publishing._services.quotas, "charge_publish", lambda *_: 2.0)
         client.write(publish(1))
-        assert (await client.until("notice"))["details"]["wait_ms"] == 2_000
+        assert (await client.read_until("notice"))["details"]["wait_ms"] == 2_000

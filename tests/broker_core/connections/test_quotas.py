@@ -1,4 +1,4 @@
-"""Quotas against a running broker: what one user or client may take, what is said when it is too much, and that others go on."""
+"""Quotas of users and clients against a running broker: limits, their errors, and unaffected clients."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.raw import RawClient
 ONCE = ReconnectPolicy(enabled=False)
 
 
-def limited(*entries: dict[str, Any]) -> PolicyDocument:
+def limited_broker(*entries: dict[str, Any]) -> PolicyDocument:
     return PolicyDocument.from_dict({**tcp_policy().to_dict(), "quotas": list(entries)})
 
 
-async def refused(raw: RawClient, command: dict[str, Any]) -> dict[str, Any]:
-    raw.command(command)
-    error = await raw.until("error")
+async def refusal_of(raw: RawClient, command: dict[str, Any]) -> dict[str, Any]:
+    raw.send_command(command)
+    error = await raw.read_until("error")
     assert error["code"] == "over_quota" and error["of"] == command["c"] and error["fix"], error
     details: dict[str, Any] = error["details"]
     return details
@@ -36,25 +36,25 @@ async def refused(raw: RawClient, command: dict[str, Any]) -> dict[str, Any]:
 
 async def test_the_next_subscription_is_refused_with_figure_and_limit_until_one_ends(tmp_path: Path) -> None:
     async with running_broker(
-        tmp_path, limited({"client_subscriptions": 2, "user_subscriptions": 3})
+        tmp_path, limited_broker({"client_subscriptions": 2, "user_subscriptions": 3})
     ) as broker:
         raw, other = await RawClient.connect(broker, "a"), await RawClient.connect(broker, "b")
         for number in range(2):
-            raw.command({"c": "subscribe", "id": str(number), "topic": "t"})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": str(number), "topic": "t"})
+            await raw.read_until("processed")
         third = {"c": "subscribe", "id": "2", "topic": "t"}
-        assert await refused(raw, third) == {
+        assert await refusal_of(raw, third) == {
             "quota": "client_subscriptions", "used": 2, "limit": 2, "unit": "subscriptions",
         }  # fmt: skip
-        other.command({"c": "subscribe", "id": "x", "topic": "t"})
-        await other.until("processed")
-        assert (await refused(other, {"c": "subscribe", "id": "y", "topic": "t"}))[
+        other.send_command({"c": "subscribe", "id": "x", "topic": "t"})
+        await other.read_until("processed")
+        assert (await refusal_of(other, {"c": "subscribe", "id": "y", "topic": "t"}))[
             "quota"
         ] == "user_subscriptions"
-        raw.command({"c": "unsubscribe", "id": "0"})
-        await raw.until("processed")
-        other.command({"c": "subscribe", "id": "y", "topic": "t"})
-        await other.until("processed")
+        raw.send_command({"c": "unsubscribe", "id": "0"})
+        await raw.read_until("processed")
+        other.send_command({"c": "subscribe", "id": "y", "topic": "t"})
+        await other.read_until("processed")
         raw.close()
         other.close()
 
@@ -87,58 +87,58 @@ async def test_a_user_has_its_connections_and_another_its_own(tmp_path: Path) ->
 
 
 async def test_durables_and_replays_are_the_owners_and_those_that_are_there_go_on(tmp_path: Path) -> None:
-    made = limited({"user_durables": 2, "client_replays": 1})
+    made = limited_broker({"user_durables": 2, "client_replays": 1})
     async with running_broker(tmp_path, made) as broker:
         raw, other = await RawClient.connect(broker, "a"), await RawClient.connect(broker, "b")
-        raw.command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one"})
-        await raw.until("processed")
-        other.command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
-        await other.until("processed")
+        raw.send_command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one"})
+        await raw.read_until("processed")
+        other.send_command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
+        await other.read_until("processed")
         third = {"c": "subscribe", "id": "3", "topic": "t", "durable": "three"}
-        assert await refused(other, third) == {
+        assert await refusal_of(other, third) == {
             "quota": "user_durables", "used": 2, "limit": 2, "unit": "subscriptions",
         }  # fmt: skip
-        other.command({"c": "unsubscribe", "id": "2"})
-        await other.until("processed")
-        other.command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
-        await other.until("processed")
-        raw.command({"c": "subscribe", "id": "r", "topic": "t", "bookmark": EPOCH, "managed": "r1"})
-        await raw.until("processed")
+        other.send_command({"c": "unsubscribe", "id": "2"})
+        await other.read_until("processed")
+        other.send_command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
+        await other.read_until("processed")
+        raw.send_command({"c": "subscribe", "id": "r", "topic": "t", "bookmark": EPOCH, "managed": "r1"})
+        await raw.read_until("processed")
         fourth = {"c": "subscribe", "id": "r2", "topic": "t", "bookmark": EPOCH, "managed": "r2"}
-        assert (await refused(raw, fourth))["quota"] == "client_replays"
+        assert (await refusal_of(raw, fourth))["quota"] == "client_replays"
         raw.close()
         other.close()
 
 
 async def test_shared_subscriptions_are_nobodys_and_count_as_one_users(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limited({"client_durables": 1, "user_durables": 2})) as broker:
+    async with running_broker(tmp_path, limited_broker({"client_durables": 1, "user_durables": 2})) as broker:
         raw = await RawClient.connect(broker, "a")
         for name in ("q.1", "q.2"):
-            raw.command({"c": "subscribe", "id": name, "topic": name, "durable": name, "shared": True})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": name, "topic": name, "durable": name, "shared": True})
+            await raw.read_until("processed")
         third = {"c": "subscribe", "id": "3", "topic": "q.3", "durable": "q.3", "shared": True}
-        assert (await refused(raw, third))["quota"] == "user_durables"
+        assert (await refusal_of(raw, third))["quota"] == "user_durables"
         raw.close()
 
 
 async def test_what_holds_too_much_of_the_log_gets_no_company(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limited({"client_pinned_bytes": 100_000})) as broker:
+    async with running_broker(tmp_path, limited_broker({"client_pinned_bytes": 100_000})) as broker:
         raw = await RawClient.connect(broker, "a")
-        raw.command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one", "ack": "client"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one", "ack": "client"})
+        await raw.read_until("processed")
         await raw.publish("t", [b"x" * 200_000], first=1)
-        await raw.until("persisted")
-        details = await refused(raw, {"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
+        await raw.read_until("persisted")
+        details = await refusal_of(raw, {"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
         assert details["quota"] == "client_pinned_bytes" and details["used"] > 200_000
         paused = {"c": "subscribe", "id": "3", "topic": "t", "bookmark": EPOCH, "paused": True}
-        assert (await refused(raw, paused))["quota"] == "client_pinned_bytes"
-        raw.command({"c": "subscribe", "id": "4", "topic": "t", "bookmark": EPOCH})
-        await raw.until("processed")
+        assert (await refusal_of(raw, paused))["quota"] == "client_pinned_bytes"
+        raw.send_command({"c": "subscribe", "id": "4", "topic": "t", "bookmark": EPOCH})
+        await raw.read_until("processed")
         raw.close()
 
 
 async def test_topics_beyond_the_quota_are_refused_and_the_others_go_on(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limited({"client_topics": 2})) as broker:
+    async with running_broker(tmp_path, limited_broker({"client_topics": 2})) as broker:
         async with AsyncClient(address_of(broker), "p") as client:
             for topic in ("a", "b", "a"):
                 await client.publish(topic, "1")
@@ -152,8 +152,8 @@ async def test_topics_beyond_the_quota_are_refused_and_the_others_go_on(tmp_path
         assert broker.engine.frontier.durable >= 4
 
 
-async def test_who_publishes_too_fast_is_read_from_more_slowly_and_loses_nothing(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limited({"client_publish_rate": 500})) as broker:
+async def test_a_publisher_over_its_rate_is_read_more_slowly_and_loses_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, limited_broker({"client_publish_rate": 500})) as broker:
         clock = broker.engine.clock
         async with (
             AsyncClient(address_of(broker), "p") as client,
@@ -164,7 +164,8 @@ async def test_who_publishes_too_fast_is_read_from_more_slowly_and_loses_nothing
             for at in range(8):
                 await client.publish_many("a", [b"%d" % number for number in range(100 * at, 100 * at + 100)])
                 await client.flush()
-            # The first 500 are there at once, 300 more are to be waited for: at least as long as their rate says.
+            # The first 500 are there at once, 300 more are to be waited for: at least as long as their rate
+            # says.
             assert clock.monotonic_ns() - began >= 0.3e9
             got = [message.body async for message in _first(subscription, 800)]
             assert got == [b"%d" % number for number in range(800)]
@@ -189,14 +190,16 @@ def test_a_bucket_lets_a_second_through_and_then_waits_for_what_was_too_much(
 
 
 async def test_a_revision_is_in_force_at_once_and_effective_settings_say_so(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, limited()) as broker:
+    async with running_broker(tmp_path, limited_broker()) as broker:
         raw = await RawClient.connect(broker, "a")
         assert await effective(broker, "client_subscriptions") == (1_000, "default")
-        await ask(broker, "apply", policy={**limited({"client_subscriptions": 1}).to_dict(), "revision": 2})
+        await ask(
+            broker, "apply", policy={**limited_broker({"client_subscriptions": 1}).to_dict(), "revision": 2}
+        )
         assert await effective(broker, "client_subscriptions") == (1, "quotas")
-        raw.command({"c": "subscribe", "id": "1", "topic": "t"})
-        await raw.until("processed")
-        assert (await refused(raw, {"c": "subscribe", "id": "2", "topic": "t"}))["limit"] == 1
+        raw.send_command({"c": "subscribe", "id": "1", "topic": "t"})
+        await raw.read_until("processed")
+        assert (await refusal_of(raw, {"c": "subscribe", "id": "2", "topic": "t"}))["limit"] == 1
         raw.close()
 
 

@@ -1,4 +1,4 @@
-"""The key that resume tokens are signed with: made once, kept, and nobody else's to read."""
+"""The key that signs resume tokens: created once, stored, and readable only by its owner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_it_is_made_the_first_time_and_is_the_same_from_then_on(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("left", [b"", b"x" * (KEY_BYTES - 1)])
-def test_one_that_was_cut_is_made_anew(tmp_path: Path, left: bytes) -> None:
+def test_a_truncated_key_is_created_again(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "i.resume.key"
     path.write_bytes(left)
     key = load_or_create_key(path)

@@ -1,4 +1,6 @@
-"""Leases and snapshots: a cancelled subscriber takes the current state and goes on without a gap (seed 001)."""
+"""Leases and snapshots: after a cancellation, a subscriber takes the current state and continues without a
+gap (seed 001).
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from tests.support.raw import RawClient
 async def test_a_lease_that_is_not_renewed_ends_that_subscription_alone(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "leased", "topic": "t", "lease_ms": 1_000})
-        raw.command({"c": "subscribe", "id": "other", "topic": "t"})
-        cancelled = await raw.until("cancelled")
+        raw.send_command({"c": "subscribe", "id": "leased", "topic": "t", "lease_ms": 1_000})
+        raw.send_command({"c": "subscribe", "id": "other", "topic": "t"})
+        cancelled = await raw.read_until("cancelled")
         assert (cancelled["id"], cancelled["code"]) == ("leased", "lease_expired")
         assert list(broker.engine.roster.clients["reader"].subscriptions) == ["other"]
-        raw.command({"c": "renew", "id": "leased"})
-        assert (await raw.until("error"))["code"] == "unknown_subscription"
+        raw.send_command({"c": "renew", "id": "leased"})
+        assert (await raw.read_until("error"))["code"] == "unknown_subscription"
         raw.close()
 
 

@@ -13,24 +13,24 @@ from tests.support.brokers import address_of, running_broker, until
 from tests.support.raw import RawClient
 
 
-def numbered(start: int, count: int) -> list[bytes]:
+def numbered_bodies(start: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
 async def test_no_more_than_the_window_is_sent_before_an_acknowledgement(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 3})
-        await raw.until("processed")
-        await writer.publish_many("t", numbered(1, 10))
-        assert await raw.deliveries(3) == numbered(1, 3)
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 3})
+        await raw.read_until("processed")
+        await writer.publish_many("t", numbered_bodies(1, 10))
+        assert await raw.deliveries(3) == numbered_bodies(1, 3)
         backlog = broker.engine.roster.clients["reader"].backlog
         await until(lambda: backlog.messages == 7)
         assert backlog.lanes[1].window.unacked_messages == 3 and backlog.lanes[1].full_since
-        raw.command({"c": "ack", "id": "s", "upto": 2})
-        assert await raw.deliveries(2) == numbered(4, 2)
-        raw.command({"c": "ack", "id": "s", "bookmark": "test-1|4|"})
-        assert await raw.deliveries(2) == numbered(6, 2)
+        raw.send_command({"c": "ack", "id": "s", "upto": 2})
+        assert await raw.deliveries(2) == numbered_bodies(4, 2)
+        raw.send_command({"c": "ack", "id": "s", "bookmark": "test-1|4|"})
+        assert await raw.deliveries(2) == numbered_bodies(6, 2)
         assert backlog.lanes[1].window.unacked_messages == 3
         raw.close()
 
@@ -38,13 +38,13 @@ async def test_no_more_than_the_window_is_sent_before_an_acknowledgement(tmp_pat
 async def test_single_acknowledgements_make_room_one_by_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "s", "topic": "scratch.t", "ack": "client-individual", "prefetch": 2}
         )
-        await raw.until("processed")
-        await writer.publish_many("scratch.t", numbered(1, 5))
-        assert await raw.deliveries(2) == numbered(1, 2)
-        raw.command({"c": "ack", "id": "s", "numbers": [[2, 2]]})
+        await raw.read_until("processed")
+        await writer.publish_many("scratch.t", numbered_bodies(1, 5))
+        assert await raw.deliveries(2) == numbered_bodies(1, 2)
+        raw.send_command({"c": "ack", "id": "s", "numbers": [[2, 2]]})
         assert await raw.deliveries(1) == [b"3"]
         raw.close()
 
@@ -66,12 +66,12 @@ async def test_a_wrong_acknowledgement_costs_only_itself(
 ) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client"})
-        raw.command({"c": "subscribe", "id": "plain", "topic": "t"})
-        raw.command(command)
-        assert (await raw.until("error"))["code"] == code
-        raw.command({"c": "heartbeat"})
-        await raw.until("heartbeat")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client"})
+        raw.send_command({"c": "subscribe", "id": "plain", "topic": "t"})
+        raw.send_command(command)
+        assert (await raw.read_until("error"))["code"] == code
+        raw.send_command({"c": "heartbeat"})
+        await raw.read_until("heartbeat")
         raw.close()
 
 
@@ -80,9 +80,9 @@ async def test_a_full_window_does_not_hold_up_the_client_s_other_subscriptions(t
         async with AsyncClient(address_of(broker), "reader") as reader:
             slow = await reader.subscribe("t", ack="client", prefetch=1, id="slow")
             plain = await reader.subscribe("t", id="plain")
-            await writer.publish_many("t", numbered(1, 100))
+            await writer.publish_many("t", numbered_bodies(1, 100))
             got = [message.body async for message in _first(plain, 100)]
-            assert got == numbered(1, 100)
+            assert got == numbered_bodies(1, 100)
             assert [message.body async for message in _first(slow, 1)] == [b"1"]
 
 
@@ -90,15 +90,15 @@ async def test_the_library_acknowledges_by_itself_with_auto(tmp_path: Path) -> N
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", ack="auto", prefetch=4)
-            await writer.publish_many("t", numbered(1, 50))
-            assert [m.body async for m in _first(subscription, 50)] == numbered(1, 50)
+            await writer.publish_many("t", numbered_bodies(1, 50))
+            assert [m.body async for m in _first(subscription, 50)] == numbered_bodies(1, 50)
 
 
 async def test_an_application_acknowledges_messages_in_any_order(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", ack="client-individual", prefetch=3)
-            await writer.publish_many("t", numbered(1, 6))
+            await writer.publish_many("t", numbered_bodies(1, 6))
             three = [message async for message in _first(subscription, 3)]
             assert [message.number for message in three] == [1, 2, 3]
             subscription.ack(three[2])
@@ -117,15 +117,15 @@ async def test_acknowledging_without_acks_is_refused(tmp_path: Path) -> None:
 
 async def test_a_replay_waits_for_acknowledgements_too(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("t", numbered(1, 500))
+        await writer.publish_many("t", numbered_bodies(1, 500))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", bookmark="0", ack="auto", prefetch=7)
             got = [m.body async for m in subscription.messages(until_completed=True)]
-            assert got == numbered(1, 500)
+            assert got == numbered_bodies(1, 500)
 
 
-async def test_what_an_offlined_client_with_a_window_is_owed_comes_in_order(tmp_path: Path) -> None:
+async def test_an_offlined_client_with_a_window_gets_its_backlog_in_order(tmp_path: Path) -> None:
     from tests.support.brokers import tcp_policy
 
     policy = tcp_policy(message_memory_limit=200_000)

@@ -57,7 +57,8 @@ async def test_a_range_of_time_bounds_what_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        ({"topic": "~("}, "bad_pattern"), ({"filter": "/n >"}, "bad_filter"), ({"bookmark": "elsewhere|3|"}, "bad_bookmark"),
+        ({"topic": "~("}, "bad_pattern"), ({"filter": "/n >"}, "bad_filter"),
+        ({"bookmark": "elsewhere|3|"}, "bad_bookmark"),
         ({"limit": -1}, "bad_request"), ({"bookmark": "0|1|"}, "bad_bookmark"),
     ],
 )  # fmt: skip
@@ -71,8 +72,8 @@ async def test_what_can_t_be_browsed_is_refused_by_name(
 
 async def test_what_came_over_stomp_shows_its_headers_and_its_destination(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
-        await client.asked("SEND", b"{}", destination="/topic/a/b", color="red", size=2)
-        await client.asked("SEND", b"{}", destination="/topic/a.b", color="blue")
+        await client.send_with_receipt("SEND", b"{}", destination="/topic/a/b", color="red", size=2)
+        await client.send_with_receipt("SEND", b"{}", destination="/topic/a.b", color="blue")
         found = (await ask(broker, "browse", topic="a.b"))["messages"]
         assert [(one["destination"], one["headers"]) for one in found] == [
             ("/topic/a/b", {"color": "red", "size": "2"}),

@@ -1,4 +1,4 @@
-"""Health in a word, and when a client has caught up: by what was seen in the last seconds, on a clock set by hand."""
+"""Health of clients, and estimates of when they have caught up, from recent samples on a manual clock."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ SECOND = 1_000_000_000
         (HealthInputs(9, None, cause=SlowCause.READING_SLOWLY), Health.UNKNOWN),
         (HealthInputs(8, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
         (HealthInputs(12, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
-        (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
-        (HealthInputs(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
+        (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
+            Health.FALLING_BEHIND),
+        (HealthInputs(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
+            Health.KEEPS_UP),
         (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.SLOW_ACKS), Health.FALLING_BEHIND),
         (HealthInputs(9, 9, cause=SlowCause.BURST), Health.FALLING_BEHIND),
         (HealthInputs(12, 9, cause=SlowCause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
@@ -66,7 +68,7 @@ def test_a_client_is_as_well_as_its_worst_subscription() -> None:
     assert worst_health([]) is Health.KEEPS_UP
 
 
-def caught_up_after(
+def estimated_catch_up(
     lags_seen: Sequence[int], delivery: DeliveryState = DeliveryState.LIVE
 ) -> CatchUpEstimate:
     lags = LagHistory()
@@ -76,14 +78,14 @@ def caught_up_after(
 
 
 def test_what_shrinks_tells_when_it_is_gone() -> None:
-    assert caught_up_after([1_000, 900, 800, 700]) == (7.0, "")
+    assert estimated_catch_up([1_000, 900, 800, 700]) == (7.0, "")
 
 
 def test_what_came_before_it_began_to_shrink_says_nothing_of_its_pace() -> None:
     growing = [1_000, 5_000, 9_000, 13_000]
-    assert caught_up_after([*growing, 12_500], DeliveryState.DRAINING) == (None, TOO_FEW)
-    assert caught_up_after([*growing, 12_500, 12_000, 11_500], DeliveryState.DRAINING) == (23.0, "")
-    assert caught_up_after(growing, DeliveryState.OFFLINED).in_s is None
+    assert estimated_catch_up([*growing, 12_500], DeliveryState.DRAINING) == (None, TOO_FEW)
+    assert estimated_catch_up([*growing, 12_500, 12_000, 11_500], DeliveryState.DRAINING) == (23.0, "")
+    assert estimated_catch_up(growing, DeliveryState.OFFLINED).in_s is None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_what_came_before_it_began_to_shrink_says_nothing_of_its_pace() -> None:
     ],
 )
 def test_where_there_is_no_honest_time_it_is_said_why(lags_seen: list[int], why: str) -> None:
-    found = caught_up_after(lags_seen)
+    found = estimated_catch_up(lags_seen)
     assert found.in_s is None and why in found.why_none
 
 

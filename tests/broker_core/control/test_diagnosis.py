@@ -1,4 +1,4 @@
-"""What a client's entry says about why it is behind, what comes next, and what it did not get."""
+"""Diagnosis in a client's entry: why it is behind, what is forecast, and what was discarded."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def test_a_client_that_keeps_up_needs_no_explanation(tmp_path: Path) -> No
 async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
         lane = broker.engine.roster.clients["slow"].backlog.lanes[1]
@@ -52,7 +52,7 @@ async def test_a_busy_loop_and_a_busy_disk_are_said_to_be_ours(tmp_path: Path) -
         raw = await RawClient.connect(broker, "slow")
         held, reader, clock = threading.Event(), broker.engine.reader, broker.engine.clock
         reading = reader.run(held.wait)  # the disk is at somebody else's
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", "ack": "client", "prefetch": 2}
         )
         await until(lambda: reader.pending == 2)
@@ -82,8 +82,8 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
 ) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
         slow, explaining, now = (
@@ -121,8 +121,8 @@ async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: P
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 9)
         await until(
             lambda: (

@@ -14,12 +14,18 @@ from tests.support.raw import RawClient
 def policy() -> PolicyDocument:
     plain = tcp_policy(message_memory_limit=1_000_000)
     document = plain.to_dict() | {
-        "rules": [{
-            "name": "late", "scope": {"client": "desk-*"}, "signal": "oldest_age", "limit": 5_000, "mode": "shadow",
-            "ladder": [{"action": "notify"}],
-        }],
+        "rules": [
+            {
+                "name": "late",
+                "scope": {"client": "desk-*"},
+                "signal": "oldest_age",
+                "limit": 5_000,
+                "mode": "shadow",
+                "ladder": [{"action": "notify"}],
+            }
+        ],
         "qpid": [{"topic": "orders.>", "depth": 4_096}],
-    }  # fmt: skip
+    }
     document["transports"][0]["client_policy"] = {"client_max_capacity": 20}
     return replace(PolicyDocument.from_dict(document), revision=1)
 
@@ -27,10 +33,10 @@ def policy() -> PolicyDocument:
 async def test_each_value_has_its_unit_and_where_it_is_set(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy()) as broker:
         desk = await RawClient.connect(broker, "desk-1")
-        desk.command({"c": "subscribe", "id": "s", "topic": "orders.new"})
-        desk.command({"c": "subscribe", "id": "other", "topic": "trades"})
-        await desk.until("processed")
-        await desk.until("processed")
+        desk.send_command({"c": "subscribe", "id": "s", "topic": "orders.new"})
+        desk.send_command({"c": "subscribe", "id": "other", "topic": "trades"})
+        await desk.read_until("processed")
+        await desk.read_until("processed")
         found = [EffectiveSetting(**one) for one in await ask(broker, "effective", name="desk-1")]
         desk.close()
     said = {(one.subscription, one.setting): (one.value, one.unit, one.origin) for one in found}

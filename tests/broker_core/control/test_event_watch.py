@@ -23,8 +23,8 @@ async def test_clients_come_subscribe_and_go(tmp_path: Path) -> None:
         watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
         watch.set_interest({"connect", "logon", "subscribe", "unsubscribe", "disconnect"}, [])
         client = await RawClient.connect(broker, "board")
-        client.command({"c": "subscribe", "id": "s", "topic": "flights.>", "filter": "/delay > 10"})
-        client.command({"c": "unsubscribe", "id": "s"})
+        client.send_command({"c": "subscribe", "id": "s", "topic": "flights.>", "filter": "/delay > 10"})
+        client.send_command({"c": "unsubscribe", "id": "s"})
         await until(lambda: of_kind(watch, heard, "unsubscribe"))
         client.close()
         await until(lambda: of_kind(watch, heard, "disconnect"))
@@ -44,12 +44,16 @@ async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}', b'{"delay": 25}'], 1)
         await client.publish("trains.AA", [b'{"delay": 99}'], 4)
-        await client.until("persisted")
+        await client.read_until("persisted")
         await until(lambda: len(of_kind(watch, heard, "publish")) == 2)
         assert [one.variables["AMPS_DATA"] for one in heard] == ['{"delay": 15}', '{"delay": 25}']
         assert heard[0].variables | {"AMPS_DATA": ""} == {
-            "AMPS_TOPIC": "flights.AA", "AMPS_DATA": "", "AMPS_DATA_LENGTH": "13", "AMPS_BOOKMARK": "test-1|2|", "AMPS_CLIENT_NAME": "feed"
-        }  # fmt: skip
+            "AMPS_TOPIC": "flights.AA",
+            "AMPS_DATA": "",
+            "AMPS_DATA_LENGTH": "13",
+            "AMPS_BOOKMARK": "test-1|2|",
+            "AMPS_CLIENT_NAME": "feed",
+        }
         facts = dict(heard[0].facts)
         assert before_ms <= int(facts.pop("accepted_at_ms")) <= broker.engine.clock.now_ns() // 1_000_000
         assert facts == {"topic": "flights.>", "filter": "/delay > 10", "publisher": "feed", "user": ""}
@@ -76,10 +80,10 @@ async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
         watch.set_interest([], [MessageWatch("deliver", "flights.>", "")])
         readers = [await RawClient.connect(broker, name) for name in ("one", "two")]
         for reader, wanted in zip(readers, ("", "/delay > 10"), strict=True):
-            reader.command(
+            reader.send_command(
                 {"c": "subscribe", "id": "s", "topic": "flights.AA", **({"filter": wanted} if wanted else {})}
             )
-            await reader.until("processed")
+            await reader.read_until("processed")
         feed = await RawClient.connect(broker, "feed")
         await feed.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}'], 1)
         await readers[0].deliveries(2)
@@ -104,7 +108,7 @@ async def test_a_full_queue_counts_what_it_drops(tmp_path: Path) -> None:
         watch.set_interest([], [MessageWatch("publish", "flights.>", "")])
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b"{}"] * 5, 1)
-        await client.until("persisted")
+        await client.read_until("persisted")
         await until(lambda: watch.dropped)
         assert (len(watch.drain()), watch.dropped, watch.free_slots) == (2, 3, 2)
         client.close()
@@ -115,8 +119,8 @@ async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None
         watch = EventWatch(broker.engine)
         watch.set_interest([], [MessageWatch("publish", "flights.>", "")])
         reader = await RawClient.connect(broker, "board")
-        reader.command({"c": "subscribe", "id": "s", "topic": "flights.>"})
-        await reader.until("processed")
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "flights.>"})
+        await reader.read_until("processed")
         body = base64.b64encode(b"8=FIX\x01").decode()
         assert await ask(broker, "publish_bytes", topic="flights.AA", body=body) == {
             "topic": "flights.AA",

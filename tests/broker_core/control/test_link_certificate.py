@@ -1,4 +1,4 @@
-"""The control link's certificate: told of before it ends, and renewed while the broker runs."""
+"""The control link's certificate: reported before it expires, and renewed while the broker runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.certificates import Authority
 DAY_S = 86_400
 
 
-def test_the_log_is_told_once_a_day_from_two_weeks_before_the_end_on(tmp_path: Path) -> None:
+def test_an_expiring_certificate_is_logged_daily_from_two_weeks_before(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).sign("b", days=(-1, 30))
     at = [time.time()]
     with capture_logs() as logs:
@@ -56,7 +56,7 @@ def test_a_certificate_that_cannot_be_read_is_refused_at_the_start(tmp_path: Pat
         LinkCertificate(TlsSettings(str(tmp_path / "no"), str(tmp_path / "none")))
 
 
-def test_a_file_that_tls_takes_and_whose_end_cannot_be_told_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+def test_a_certificate_without_a_readable_expiry_leaves_the_old_one_in_use(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     old, new = Authority(tmp_path).sign("b"), Authority(tmp_path / "new").sign("b")
     link = LinkCertificate(TlsSettings(str(old[0]), str(old[1])))

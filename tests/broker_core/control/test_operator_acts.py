@@ -1,4 +1,4 @@
-"""What an operator does to a connected client, against a running broker."""
+"""Operators' actions on connected clients, against a running broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_core.engine.test_enforcement import numbered, slow_client
+from tests.broker_core.engine.test_enforcement import numbered_bodies, slow_client
 from tests.support.brokers import ask, until
 from tests.support.rules import rule
 
@@ -22,15 +22,15 @@ async def test_what_is_paused_waits_and_comes_in_order_after_resuming(tmp_path: 
         assert entry["subscriptions"][0]["paused"] and entry["why_slow"]["cause"] == "paused"
         assert backlog.account.delivered.messages == 0 and there.balanced()
         await ask(there.broker, "resume", name="slow", subscription="s")
-        assert await there.slow.deliveries(20) == numbered(1, 20)
+        assert await there.slow.deliveries(20) == numbered_bodies(1, 20)
         assert there.balanced()
 
 
 async def test_a_pause_by_policy_without_an_end_is_ended_by_an_operator(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=0)) as there:
         await there.publish(1, 20)
-        await there.slow.until("notice")
-        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        await there.slow.read_until("notice")
+        there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
         lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
         await asyncio.sleep(0.2)
         assert lane.paused and lane.messages == 18
@@ -44,8 +44,8 @@ async def test_an_offlined_client_gets_everything_in_order_and_is_live_again(tmp
         assert (await ask(there.broker, "offline", name="slow"))["state"] == "offlined"
         await there.publish(31, 10)
         for upto in range(10, 41, 10):
-            assert await there.slow.deliveries(10) == numbered(upto - 9, 10)
-            there.slow.command({"c": "ack", "id": "s", "upto": upto})
+            assert await there.slow.deliveries(10) == numbered_bodies(upto - 9, 10)
+            there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
         await until(lambda: there.broker.engine.roster.clients["slow"].backlog.state.value == "live")
         assert there.balanced()
 
@@ -58,7 +58,7 @@ async def test_an_offlined_client_gets_everything_in_order_and_is_live_again(tmp
         ("offline", {"name": "nobody"}, "unknown_client"),
     ],
 )
-async def test_whoever_is_not_there_is_named(
+async def test_an_unknown_client_is_named_in_the_error(
     tmp_path: Path, do: str, fields: dict[str, str], code: str
 ) -> None:
     async with slow_client(tmp_path) as there:

@@ -1,9 +1,10 @@
-"""The stored policy: what was written is read, or the file is refused by name and kept aside."""
+"""The stored policy file: a valid one is read, a damaged one is reported by name and set aside."""
 
 from __future__ import annotations
 
 import errno
 import stat
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -117,6 +118,39 @@ async def test_a_broker_that_was_killed_counts_its_whole_allowance_as_used(tmp_p
         broker.engine.guard.brake.made = 2  # type: ignore[union-attr]
     stopped = file.load()
     assert stopped is not None and stopped.continue_stage(stage) == stage._replace(made=2)
+
+
+async def test_a_stage_whose_allowance_cannot_be_stored_is_refused_until_there_is_room(
+    tmp_path: Path,
+) -> None:
+    policy = tcp_policy()
+    stage = StagedRevision(replace(policy, revision=9), client="desk-*", allowed=3)
+    full = Failpoints(*(Failpoint("pwritev", number, errno.ENOSPC, name=".policy.json") for number in (2, 3)))
+    file = PolicyFile(file_in(tmp_path).path, policy.instance.name, full)
+    async with running_broker(tmp_path, policy, policy_file=file) as broker:
+        with pytest.raises(OperatorError) as refused:
+            await broker.apply(policy, stage)
+        assert refused.value.code == "policy_not_stored"
+        assert broker.engine.guard.stage is None and broker.statistics.refused is not None
+        while broker.engine.guard.stage is None:
+            with suppress(OperatorError):
+                await broker.apply(policy, stage)
+        stored = file.load()
+        assert stored is not None and stored.allowance_use is not None
+        assert stored.allowance_use.decisions == 3
+
+
+async def test_a_broker_with_a_stage_starts_without_it_when_its_allowance_cannot_be_stored(
+    tmp_path: Path,
+) -> None:
+    policy = tcp_policy()
+    stage = StagedRevision(replace(policy, revision=9), client="desk-*", allowed=3)
+    full = Failpoints(
+        *(Failpoint("pwritev", number, errno.ENOSPC, name=".policy.json") for number in (1, 2, 3))
+    )
+    file = PolicyFile(file_in(tmp_path).path, policy.instance.name, full)
+    async with running_broker(tmp_path, policy, policy_file=file, stage=stage) as broker:
+        assert broker.engine.guard.stage is None and broker.lacks_stored_policy
 
 
 async def test_an_allowance_that_may_be_used_stays_so_while_the_next_broker_starts(tmp_path: Path) -> None:

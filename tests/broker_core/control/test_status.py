@@ -1,4 +1,6 @@
-"""The entries of clients: made a slice at a time, kept while a client rests, and a page of ten thousand in time."""
+"""Client entries of the status: built in slices, reused while a client is idle, paged for ten thousand
+clients.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause_subscription
 from tests.support.brokers import running_broker, until
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 
 AGES = {
-    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow", "subscriptions",
+    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow",
+    "subscriptions",
 }  # fmt: skip
 
 
@@ -28,15 +31,15 @@ def by_name(clients: list[ClientEntry]) -> dict[str, ClientEntry]:
     return {one.name: one for one in clients}
 
 
-def still(broker: Broker) -> None:
-    """The broker's own ticks are over: what is called here alone makes seconds."""
+def stop_ticks(broker: Broker) -> None:
+    """Stop the broker's own ticks, so that only the test's calls make a second pass."""
     assert broker._ticking is not None
     broker._ticking.cancel()
 
 
-async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(tmp_path: Path) -> None:
+async def test_an_idle_client_keeps_its_entry_until_its_next_refresh(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 1, 0)
         await broker.statistics.sample_second()
         made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
@@ -46,7 +49,7 @@ async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(t
 
 async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 3, 1)
         rested, behind = (
             broker.engine.roster.clients["client-00001"],
@@ -72,7 +75,7 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
 
 async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 3 * SLICE, 0)
         making = asyncio.create_task(broker.statistics.sample_second())
         await asyncio.sleep(0)
@@ -97,7 +100,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 5 * SLICE, 0)
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
@@ -107,10 +110,10 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
     assert turns - before >= 4
 
 
-async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(tmp_path: Path) -> None:
+async def test_each_pass_checks_some_of_a_clients_many_subscriptions(tmp_path: Path) -> None:
     number = 5 * SUBSCRIPTIONS_A_TURN
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 1, 0)
         client = broker.engine.roster.clients["client-00000"]
         client.receive(f'{{"c":"subscribe","id":"m{n}","topic":"many.{n}"}}' for n in range(number))
@@ -135,27 +138,28 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
         assert entry.subscriptions == after.subscriptions
 
 
-async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_them_anew(
+async def test_a_page_of_ten_thousand_clients_costs_less_than_building_all_entries(
     tmp_path: Path,
 ) -> None:
-    async with running_broker(tmp_path, on_tick=_nothing) as broker:
+    async with running_broker(tmp_path, on_tick=_ignore_snapshot) as broker:
         crowd(broker, 10_000, 50)
         await until(lambda: len(broker.statistics._recent) == 10_000)
         spent = []
         for turn in range(5):
-            with counted() as number:
+            with counting_calls() as number:
                 found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
             spent.append(number())
             assert (found["total"], len(found["clients"])) == (10_000, 100)
-    # The least: a second's work may fall into the others. Each client is looked at a few times, not described anew.
+    # The least: a second's work may fall into the others. Each client is looked at a few times, not described
+    # anew.
     assert min(spent) < 10 * 10_000
 
 
-async def _nothing(snapshot: Snapshot) -> None:
-    """Somebody who takes snapshots."""
+async def _ignore_snapshot(snapshot: Snapshot) -> None:
+    """Ignore a snapshot."""
 
 
-async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_bounded(
+async def test_after_a_slice_the_loop_is_free_for_longer_and_all_pauses_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent, slept = 0.0, list[float]()

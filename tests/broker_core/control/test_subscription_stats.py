@@ -1,4 +1,4 @@
-"""The figures of clients and subscriptions agree, whatever holds a client up: through a running broker and raw sockets."""
+"""Figures of clients and of their subscriptions agree, through a running broker and raw sockets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from tests.support.stalled import StalledSubscriber
 
 BODY = b"x" * 1_000
 SILENT = 60
-"""Seconds: longer than a lump of the small receive buffers here takes at the floor's rate."""
+"""Seconds: longer than one window step of the small receive buffers takes at the floor's rate."""
 
 
 async def entry_of(broker: Broker, name: str) -> ClientEntry:
-    """A client over the control socket."""
+    """Return a client's entry from the control socket."""
     return msgspec.convert(await ask(broker, "client", name=name), ClientEntry)
 
 
 def agree(entry: ClientEntry) -> ClientEntry:
-    """What a client lags by is the greatest of its subscriptions', and every account adds up in messages."""
+    """Check that a client's lag is its subscriptions' maximum and that all accounts add up; return the
+    entry.
+    """
     subscriptions = entry.subscriptions
     for key in ("lag_messages", "lag_bytes", "lag_ms", "seconds_behind"):
         assert getattr(entry, key) == max(getattr(one, key) for one in subscriptions), key
@@ -49,13 +51,13 @@ def agree(entry: ClientEntry) -> ClientEntry:
 
 
 async def blocked_for(broker: Broker, name: str, seconds: float) -> None:
-    """A client's peer has acknowledged nothing of what is on its way for so long."""
+    """Wait until the client's peer has acknowledged no sent byte for `seconds`."""
     backlog, clock = broker.engine.roster.clients[name].backlog, broker.engine.clock
     await until(lambda: backlog.silent_since and clock.now_ns() - backlog.silent_since > seconds * 1e9)
 
 
 def silent_before(broker: Broker, name: str, seconds: int) -> None:
-    """Say that it had been so for longer by so much, rather than wait."""
+    """Move the time of the last acknowledgement back, rather than wait."""
     broker.engine.roster.clients[name].backlog.silent_since -= seconds * 10**9
 
 
@@ -68,8 +70,8 @@ async def publish(writer: AsyncClient, topic: str, number: int) -> None:
 async def test_a_client_that_keeps_up_has_all_it_was_sent(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t"})
+        await raw.read_until("processed")
         await publish(writer, "t", 200)
         await raw.deliveries(200)
         entry = agree(await entry_of(broker, "reader"))
@@ -79,7 +81,7 @@ async def test_a_client_that_keeps_up_has_all_it_was_sent(tmp_path: Path) -> Non
         raw.close()
 
 
-async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscription(tmp_path: Path) -> None:
+async def test_a_client_that_stops_reading_stalls_with_its_backlog_by_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 12_000)
@@ -166,8 +168,8 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
 async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await raw.read_until("processed")
         assert agree(await entry_of(broker, "paused")).lag_messages == 0
         await publish(writer, "t", 300)
         await asyncio.sleep(0.1)
@@ -178,7 +180,7 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
             300,
         )
         assert 0.1 <= entry.seconds_behind < 60
-        raw.command({"c": "resume", "ids": ["s"]})
+        raw.send_command({"c": "resume", "ids": ["s"]})
         await raw.deliveries(300)
         await until(lambda: not broker.engine.roster.clients["paused"].subscriptions["s"].cursor.is_behind)
         assert agree(await entry_of(broker, "paused")).delivery == DeliveryState.LIVE
@@ -186,20 +188,22 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
 
 
 async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_logs(tmp_path: Path) -> None:
-    """Paused, and read again while others' records come: what is told is what its client then gets."""
+    """The subscription is paused and read again while other records arrive; the reported lag equals the later
+    deliveries.
+    """
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "filter": "/n > 9", "bookmark": "0|1|"})
-        await raw.until("completed")
-        raw.command({"c": "pause", "ids": ["s"]})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "filter": "/n > 9", "bookmark": "0|1|"})
+        await raw.read_until("completed")
+        raw.send_command({"c": "pause", "ids": ["s"]})
+        await raw.read_until("processed")
         for number in range(30):
             await writer.publish("t", {"n": number})
         await publish(writer, "other", 500)
         entry = agree(await entry_of(broker, "paused"))
         assert (entry.lag_messages, entry.waiting_messages, entry.matched_messages) == (20, 20, 20)
         assert not entry.lag_at_most and entry.caught_up_why_none == "it is paused"
-        raw.command({"c": "resume", "ids": ["s"]})
+        raw.send_command({"c": "resume", "ids": ["s"]})
         assert len(await raw.deliveries(20)) == 20
         client = broker.engine.roster.clients["paused"]
         await until(lambda: client.subscriptions["s"].cursor.is_live and not client.account.owed.messages)
@@ -212,8 +216,8 @@ async def test_a_pause_by_an_operator_is_one_too_and_another_subscription_goes_o
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
         for id, topic in (("s", "t"), ("other", "u")):
-            raw.command({"c": "subscribe", "id": id, "topic": topic})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": id, "topic": topic})
+            await raw.read_until("processed")
         await ask(broker, "pause", name="paused", subscription="s")
         await publish(writer, "t", 100)
         await publish(writer, "u", 200)
@@ -237,8 +241,8 @@ async def test_the_lag_of_two_is_the_greater_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
         for id, topic in (("s", "t"), ("other", "u")):
-            raw.command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 10})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 10})
+            await raw.read_until("processed")
         await publish(writer, "t", 100)
         await publish(writer, "u", 300)
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 380)
@@ -248,7 +252,7 @@ async def test_the_lag_of_two_is_the_greater_one(tmp_path: Path) -> None:
         raw.close()
 
 
-async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Path) -> None:
+async def test_every_subscription_of_an_offlined_client_is_offlined(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 8_000)
@@ -264,12 +268,12 @@ async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Pa
         assert agree(await entry_of(broker, "slow")).lag_messages == 0
 
 
-async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
+async def test_discards_are_reported_by_cause(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
         async with AsyncClient(address_of(broker), "writer") as writer:
             raw = await RawClient.connect(broker, "slow")
-            raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            await raw.read_until("processed")
             await writer.publish_many("t", [BODY] * 9)
             await until(lambda: broker.engine.roster.clients["slow"].account.lost_volume.messages)
             entry = agree(await entry_of(broker, "slow"))
@@ -280,8 +284,8 @@ async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
 async def test_lists_and_snapshots_say_the_same_as_one_client(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await raw.read_until("processed")
         await publish(writer, "t", 100)
         page: dict[str, Any] = await ask(broker, "clients_page", delivery="paused", health="paused")
         assert (page["total"], page["clients"][0]["lag_messages"]) == (1, 100)
@@ -296,11 +300,11 @@ async def test_lists_and_snapshots_say_the_same_as_one_client(tmp_path: Path) ->
 async def test_an_account_adds_up_in_bytes_of_bodies_too(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 10})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 10})
+        await raw.read_until("processed")
         await publish(writer, "t", 300)
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 290)
-        raw.command({"c": "ack", "id": "s", "upto": 4})
+        raw.send_command({"c": "ack", "id": "s", "upto": 4})
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 286)
         entry = agree(await entry_of(broker, "slow"))
         for one in (entry, *entry.subscriptions):
@@ -325,14 +329,14 @@ async def test_what_ended_subscriptions_lost_stays_in_their_client_s_account_by_
     async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
         async with AsyncClient(address_of(broker), "writer") as writer:
             raw = await RawClient.connect(broker, "slow")
-            raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-            raw.command({"c": "subscribe", "id": "other", "topic": "u"})
-            await raw.until("processed")
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            raw.send_command({"c": "subscribe", "id": "other", "topic": "u"})
+            await raw.read_until("processed")
+            await raw.read_until("processed")
             await writer.publish_many("t", [BODY] * 9)
             await until(lambda: broker.engine.roster.clients["slow"].account.lost_volume.messages == 6)
-            raw.command({"c": "unsubscribe", "id": "s"})
-            await raw.until("processed")
+            raw.send_command({"c": "unsubscribe", "id": "s"})
+            await raw.read_until("processed")
             entry = await entry_of(broker, "slow")
             assert entry.gone == {"discarded": 6, "unsubscribed": 3}
             assert entry.matched_messages == 9 == entry.lost_messages and not entry.in_flight_messages

@@ -1,4 +1,4 @@
-"""What the log is told of peers that the control link refuses."""
+"""Log lines about peers that the control link refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_core.control import tls_listener
 from broker_core.control.tls_listener import SAID_INTERVAL_S, RefusedPeerLog
 
 
-def test_each_reason_is_told_at_once_and_what_repeats_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reason_is_logged_immediately_and_repeats_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(tls_listener, "monotonic", lambda: now[0])
     refusals = RefusedPeerLog()

@@ -1,4 +1,4 @@
-"""The account against a model that knows what became of every single message."""
+"""Delivery accounts against a model that tracks every single message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker_core.delivery.account import (
 )
 
 COUNT = 5
-"""Records of a batch. A record of the log has as many bytes as its sequence says, so no two sums are equal by chance."""
+"""Records per batch. A record has as many bytes as its sequence, so that no two sums are equal by chance."""
 OTHER_BYTES = 7
 MEMORY, LOG, FLIGHT, ACKED = "memory", "log", "flight", "acked"
 Record = tuple[bool, int]
@@ -41,8 +41,8 @@ def unjournaled() -> Batch:
     return Batch.parse(build_single_topic_batch("p", "t", [b"x" * OTHER_BYTES] * COUNT), verify=False)
 
 
-class Model:
-    """One subscription, message by message."""
+class AccountModel:
+    """A model of one subscription that tracks each message."""
 
     def __init__(self) -> None:
         self.account = DeliveryAccount()
@@ -103,8 +103,8 @@ class Model:
             self.account.match(batch)
         self.records |= dict.fromkeys(made, LOG if kept and way == 1 else MEMORY)
 
-    def whole(self, state: str, kept: bool, place: int) -> list[Record]:
-        """Records of one batch in that state, if a whole batch is."""
+    def whole_batches(self, state: str, kept: bool, place: int) -> list[Record]:
+        """Return the records of one batch in this state, if a whole batch is in it."""
         batches: dict[int, list[Record]] = {}
         for one in sorted(self.records):
             if one[0] is kept and self.records[one] == state:
@@ -113,12 +113,12 @@ class Model:
         return found[place % len(found)] if found else []
 
     def moved(self, way: int, kept: bool, place: int, cause: DiscardCause) -> None:
-        if way == 0 and (some := self.whole(MEMORY, True, place)):
+        if way == 0 and (some := self.whole_batches(MEMORY, True, place)):
             self.account.return_to_log(journaled(some[0][1]))
             self.records |= dict.fromkeys(some, LOG)
-        elif way == 1 and (some := self.whole(LOG, True, place)):
+        elif way == 1 and (some := self.whole_batches(LOG, True, place)):
             self.reread(some)
-        elif way == 2 and (some := self.whole(MEMORY, kept, place)):
+        elif way == 2 and (some := self.whole_batches(MEMORY, kept, place)):
             self.account.hand_over(journaled(some[0][1]) if kept else unjournaled())
             self.records |= dict.fromkeys(some, FLIGHT)
             self.handed |= set(some)
@@ -166,7 +166,7 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
 ) -> None:
     models = []
     for steps in (one, other):
-        models.append(model := Model())
+        models.append(model := AccountModel())
         for name, *arguments in steps:
             getattr(model, str(name))(*arguments)
             model.check()
@@ -194,12 +194,17 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
             *[
                 sum(getattr(side, name) for side in sides)
                 for name in (
-                    "matched", "matched_bytes", "handed", "handed_bytes", "acknowledged", "acknowledged_bytes",
+                    "matched",
+                    "matched_bytes",
+                    "handed",
+                    "handed_bytes",
+                    "acknowledged",
+                    "acknowledged_bytes",
                 )
             ],
             sum_volumes(side.lost_waiting for side in sides),
             sum_volumes(side.lost_in_flight for side in sides),
-        )  # fmt: skip
+        )
         assert both.side(kept) == expected
 
 

@@ -1,7 +1,8 @@
-"""matched = acknowledged + in flight + waiting + gone, whatever happens to a client: read, acknowledged, offlined, drained,
-paused, discarded, conflated, unsubscribed, closed.
+"""Property tests of a client's backlog: matched = acknowledged + in flight + waiting + gone, whatever
+happens.
 
-A real Backlog with its outbox, lanes and spool; the socket, the journal and the time are the test's.
+A client is read, acknowledged, offlined, drained, paused, discarded, conflated, unsubscribed and closed. The
+Backlog is real, with its outbox, queues and spool; socket, journal and time belong to the test.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ FRAMING = 8
 class ManualTime:
     """The scene's own."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: BacklogModel) -> None:
         self._scene = scene
 
     def now_ns(self) -> int:
@@ -61,8 +62,11 @@ class ManualTime:
         return self._scene.now / 1e9
 
 
-class Socket:
-    """Takes `room` bytes and then nothing until more is given. The peer has what the test says that it `took`."""
+class SimulatedSocket:
+    """A socket that accepts `room` bytes, then none until more room is given.
+
+    The peer has received the bytes that the test adds to `took`.
+    """
 
     window_step_bytes = 0
     receive_window = UNKNOWN
@@ -88,8 +92,8 @@ class Socket:
             self.got[entry.stream] += [int(body) for body in entry.batch.bodies()]
 
 
-class Subscriber:
-    """A subscription, as far as its deliveries go."""
+class FakeSubscriber:
+    """A subscription, reduced to its deliveries."""
 
     def __init__(self, stream: int) -> None:
         self.stream, self.id, self.topic = stream, f"s{stream}", "t"
@@ -102,8 +106,8 @@ class Subscriber:
         return waiting
 
 
-class Pin:
-    """What the journal must keep."""
+class FakePin:
+    """A pin that the journal must respect."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -115,17 +119,19 @@ class Pin:
         self.sequence = 1 << 62
 
 
-class Scene:
-    """One client with three subscriptions: with a window, plain, and of a topic that no journal keeps."""
+class BacklogModel:
+    """One client with three subscriptions: with an ack window, plain, and of a topic that is not
+    journaled.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.socket, self.now, self.offered, self.reads = Socket(), 1, 0, 0
+        self.socket, self.now, self.offered, self.reads = SimulatedSocket(), 1, 0, 0
         self.log: dict[int, Batch] = {}
         self._log_end = 4_096
-        self.subscribers = {stream: Subscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
+        self.subscribers = {stream: FakeSubscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
         self._tasks: list[asyncio.Task[None]] = []
         self.clock: Any = ManualTime(self)
-        self.ledger, self._pin = LossLedger(), Pin(1 << 62)
+        self.ledger, self._pin = LossLedger(), FakePin(1 << 62)
         log: Any = self
         facilities = InstanceResources(
             "i",
@@ -147,7 +153,7 @@ class Scene:
 
     @property
     def streams(self) -> set[int]:
-        """Those that are still there."""
+        """Streams of the current subscriptions."""
         return set(self.backlog.recipients)
 
     # The client.
@@ -167,8 +173,8 @@ class Scene:
 
     worked_s = 0.0
 
-    def pin(self, sequence: int, _owner: str) -> Pin:
-        self._pin = Pin(sequence)
+    def pin(self, sequence: int, _owner: str) -> FakePin:
+        self._pin = FakePin(sequence)
         return self._pin
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -250,7 +256,7 @@ class Scene:
         assert backlog.nbytes >= held >= 0 and bool(backlog.nbytes - held) == bool(backlog.messages)
 
     def check_running(self, backlog: Backlog) -> None:
-        """The figures that are kept, or found in order, against those of everything looked at."""
+        """Check incrementally maintained figures against figures computed from all entries."""
         assert backlog.outstanding == sum_volumes(map(backlog.outstanding_of, backlog.recipients.values()))
         lanes = list(backlog.lanes.values())
         assert backlog.lanes.messages == sum(one.messages for one in lanes)
@@ -264,7 +270,7 @@ class Scene:
         assert backlog.lanes.unacked_at == min(unacked, default=0)
 
     def check_causes(self, account: DeliveryAccount) -> None:
-        """What the log keeps is never called lost with the connection, nor what it doesn't keep kept."""
+        """Check that journaled records are never counted as lost at disconnect, nor others as kept."""
         journaled, scratch = account.journaled, account.unjournaled
         kept = account.gone.get(DiscardCause.KEPT, MessageVolume())
         assert kept.messages <= journaled.lost_waiting.messages + journaled.lost_in_flight.messages
@@ -272,7 +278,9 @@ class Scene:
         assert lost.messages <= scratch.lost_waiting.messages + scratch.lost_in_flight.messages
 
     def queued(self) -> dict[int, int]:
-        """Messages that really lie somewhere, by subscription: in the outbox, a lane, the spool, or on their way back."""
+        """Messages that really lie somewhere, by subscription: in the outbox, a lane, the spool, or on their
+        way back.
+        """
         backlog, found = self.backlog, dict.fromkeys(self.streams, 0)
         for entry in backlog.outbox:
             found[entry.stream] += entry.count
@@ -284,7 +292,7 @@ class Scene:
                     found[stream] += tally.messages
         return found
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
             self.check()
@@ -309,7 +317,7 @@ steps = st.lists(
 )
 
 
-async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
+async def play(scene: BacklogModel, plan: list[tuple[str, int, int]]) -> None:
     backlog = scene.backlog
     for what, one, two in plan:
         scene.now += 1
@@ -341,11 +349,11 @@ async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
         elif what == "close" and len(plan) % 3 == 0:
             backlog.close()
         scene.check()
-    await scene.settle()
+    await scene.run_until_idle()
 
 
-async def drained(scene: Scene) -> None:
-    """The client reads and acknowledges everything: nothing may stay behind."""
+async def drained(scene: BacklogModel) -> None:
+    """Let the client read and acknowledge everything; check that no entry is left."""
     backlog = scene.backlog
     for lane in backlog.lanes.values():
         lane.paused = False
@@ -368,7 +376,7 @@ LANES_APART = [
     ("conflate", 2, 0),
     ("offline", 0, 0),
 ]
-"""The lane that comes first doesn't hold the oldest record."""
+"""A plan in which the first queue does not hold the oldest record."""
 
 
 CONFLATED_WHILE_MORE_CAME = [("publish", 2, 2), ("conflate", 2, 0), ("publish", 2, 1)]
@@ -381,7 +389,7 @@ COPIES_IN_THE_SPOOL = [
     ("read", 217, 0),
     ("offline", 0, 0),
 ]
-"""What isn't journaled keeps its age on the disk and back."""
+"""A plan in which unjournaled entries keep their age through the spool."""
 
 
 @settings(max_examples=150, deadline=None)
@@ -392,11 +400,11 @@ COPIES_IN_THE_SPOOL = [
 def test_every_message_is_sent_given_up_or_waiting(
     plan: list[tuple[str, int, int]], stalled_after_s: float
 ) -> None:
-    """With no patience a drain gives back what isn't taken at once."""
+    """With no patience, a drain returns entries to the spool that are not accepted immediately."""
 
     async def run() -> None:
         with TemporaryDirectory() as directory:
-            scene = Scene(Path(directory))
+            scene = BacklogModel(Path(directory))
             await play(scene, plan)
             if scene.backlog.state is not ClientState.CLOSED:
                 await drained(scene)
@@ -409,12 +417,14 @@ def test_every_message_is_sent_given_up_or_waiting(
         asyncio.run(run())
 
 
-def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_window() -> None:
-    """Its socket takes everything; what its window lets nothing through of isn't read from the disk again and again."""
+def test_an_offlined_client_without_acknowledgements_waits_on_disk_with_a_full_window() -> None:
+    """The socket accepts everything; entries behind the full window are not read from disk again and
+    again.
+    """
 
     async def run() -> None:
         with TemporaryDirectory() as directory:
-            scene = Scene(Path(directory))
+            scene = BacklogModel(Path(directory))
             backlog, lane = scene.backlog, scene.backlog.lanes[WINDOWED]
             scene.socket.room = 1 << 20
             scene.publish(WINDOWED, 4)
@@ -425,7 +435,7 @@ def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_wind
             for _ in range(20):
                 scene.now += 1_000_000_000
                 scene.publish(WINDOWED, 1)
-                await scene.settle()
+                await scene.run_until_idle()
                 lane.update_window_full(scene.now, backlog.is_spooled(WINDOWED))
                 assert (lane.full_since, lane.times_full) == (full_since, 1)
                 reads += scene.reads
@@ -442,17 +452,17 @@ def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_wind
 def test_what_is_behind_a_full_window_comes_when_its_subscription_ends() -> None:
     async def run() -> None:
         with TemporaryDirectory() as directory:
-            scene = Scene(Path(directory))
+            scene = BacklogModel(Path(directory))
             scene.socket.room = 1 << 20
             scene.publish(WINDOWED, 4)
             scene.publish(WINDOWED, 1)
             scene.offline()
-            await scene.settle()
+            await scene.run_until_idle()
             scene.publish(PLAIN, 2)
-            await scene.settle()
+            await scene.run_until_idle()
             assert not scene.socket.got[PLAIN], "the spool is brought back in order"
             scene.unsubscribe(WINDOWED)
-            await scene.settle()
+            await scene.run_until_idle()
             assert scene.socket.got[PLAIN] == [6, 7] and scene.backlog.state is ClientState.LIVE
             scene.backlog.close()
 

@@ -1,4 +1,4 @@
-"""Conflation, and its law: the last record per key and interval, with the bookmark of the first."""
+"""Conflation, with a property test: the last record per key and interval, with the bookmark of the first."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_key_is_read_as_its_topic_is_written() -> None:
     assert rows_of(held.release()) == [(1, "fix", bodies[1]), (3, "fix", bodies[2])]
 
 
-def test_keys_are_told_apart_by_type_topic_and_every_path() -> None:
+def test_keys_differ_by_type_topic_and_every_path() -> None:
     held = Conflator(parse_conflation("1s", "/a,/b/c"), None)
     bodies = [
         b'{"a":1,"b":{"c":2}}',
@@ -96,7 +96,7 @@ def test_keys_are_told_apart_by_type_topic_and_every_path() -> None:
     ]
 
 
-def test_of_each_topic_the_last_record_comes_when_the_topic_is_the_key() -> None:
+def test_with_the_topic_as_key_the_last_record_of_each_topic_is_delivered() -> None:
     held = by_id(key="topic")
     held.add(batch_at(0, [("p", b"1"), ("q", b"2"), ("p", b"3")], 1), None)
     assert rows_of(held.release()) == [(1, "p", b"3"), (2, "q", b"2")]

@@ -1,4 +1,4 @@
-"""How long records were on their way: percentiles that are never too small, of the last ten seconds."""
+"""Delivery latency of the last ten seconds: percentiles that are never too small."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from broker_core.client import AsyncClient
 from broker_core.delivery.latency import SPAN_S, LatencyPercentiles, LatencyTracker
+from tests.support.broker_simulation import START, outbox_entry
 from tests.support.brokers import address_of, ask, running_broker, until
-from tests.support.slow_clients import START, entry
 
 US = 1_000
 
 
-def handed(delays: LatencyTracker, microseconds: int, messages: int = 1) -> None:
-    one = entry(1, at=START)
+def recorded_delays(delays: LatencyTracker, microseconds: int, messages: int = 1) -> None:
+    one = outbox_entry(1, at=START)
     one.batch.header = one.batch.header._replace(accepted_at=START)
     delays.record_handover(one, messages, START + US * microseconds)
 
 
-def upto(sorted_delays: list[int], part: float) -> int:
-    """The delay within which so large a part of them is."""
+def percentile(sorted_delays: list[int], part: float) -> int:
+    """Return the delay within which the fraction `part` of the delays lies."""
     return next(one for rank, one in enumerate(sorted_delays, 1) if rank >= part * len(sorted_delays))
 
 
@@ -30,21 +30,21 @@ def upto(sorted_delays: list[int], part: float) -> int:
 def test_a_percentile_is_never_too_small_and_too_great_by_a_quarter_at_most(every: list[int]) -> None:
     delays = LatencyTracker()
     for one in every:
-        handed(delays, one)
+        recorded_delays(delays, one)
     found = delays.sample_second()
     assert found is not None and found.messages == len(every)
     for said, part in ((found.p50_ms, 0.5), (found.p99_ms, 0.99)):
-        true = upto(sorted(every), part)
+        true = percentile(sorted(every), part)
         assert true < 1_000 * said <= 1.25 * true + 1
 
 
 def test_what_was_handed_over_counts_for_ten_seconds_by_its_messages() -> None:
     delays = LatencyTracker()
     assert delays.sample_second() is None
-    handed(delays, 900, messages=99)
-    handed(delays, 70_000)
+    recorded_delays(delays, 900, messages=99)
+    recorded_delays(delays, 70_000)
     assert delays.sample_second() == LatencyPercentiles(1.024, 1.024, 100)
-    handed(delays, 70_000)
+    recorded_delays(delays, 70_000)
     assert delays.sample_second() == LatencyPercentiles(1.024, 81.92, 101)
     for _ in range(SPAN_S - 2):
         assert delays.sample_second() == LatencyPercentiles(1.024, 81.92, 101)
@@ -54,7 +54,7 @@ def test_what_was_handed_over_counts_for_ten_seconds_by_its_messages() -> None:
 
 def test_a_clock_that_was_set_back_counts_as_no_time() -> None:
     delays = LatencyTracker()
-    handed(delays, -5_000_000)
+    recorded_delays(delays, -5_000_000)
     assert delays.sample_second() == LatencyPercentiles(0.001, 0.001, 1)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.loss_ledger import DiscardTally, LossLedger, tally_entries
-from tests.support.slow_clients import SECOND, entry
+from tests.support.broker_simulation import SECOND, outbox_entry
 
 
 def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -> None:
@@ -19,7 +19,7 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
             "t.>",
             DiscardCause.DISCARDED,
             "limit",
-            tally_entries([entry(10, sequence=first, count=2)]),
+            tally_entries([outbox_entry(10, sequence=first, count=2)]),
         )
     (loss,) = ledger.close_intervals()
     assert msgspec.to_builtins(loss.entry("i")) == {
@@ -40,7 +40,7 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
 
 def test_subscriptions_topics_causes_and_rules_are_kept_apart() -> None:
     ledger = LossLedger()
-    one = tally_entries([entry(10)])
+    one = tally_entries([outbox_entry(10)])
     ledger.record_loss(1, "c", "s", "t", DiscardCause.DISCARDED, "limit", one)
     ledger.record_loss(1, "c", "other", "t", DiscardCause.DISCARDED, "limit", one)
     ledger.record_loss(1, "c", "s", "t", DiscardCause.CONFLATED, "limit", one)
@@ -51,7 +51,7 @@ def test_subscriptions_topics_causes_and_rules_are_kept_apart() -> None:
 
 
 def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
-    tally = tally_entries([entry(10, journaled=False, count=3), entry(10, sequence=5)])
+    tally = tally_entries([outbox_entry(10, journaled=False, count=3), outbox_entry(10, sequence=5)])
     assert tally == DiscardTally(messages=4, nbytes=4, first=5, last=5, unjournaled=3, unjournaled_bytes=3)
     other = DiscardTally()
     other.merge(tally)
@@ -59,11 +59,11 @@ def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
     assert other == tally
 
 
-def test_what_the_log_has_and_what_it_has_not_can_be_told_apart() -> None:
-    tally = tally_entries([entry(10, journaled=False, count=3), entry(20, sequence=5, count=2)])
+def test_journaled_and_unjournaled_losses_are_distinct() -> None:
+    tally = tally_entries([outbox_entry(10, journaled=False, count=3), outbox_entry(20, sequence=5, count=2)])
     gone, kept = tally.split_journaled()
-    assert gone == tally_entries([entry(10, journaled=False, count=3)]) and kept == tally_entries(
-        [entry(20, sequence=5, count=2)]
+    assert gone == tally_entries([outbox_entry(10, journaled=False, count=3)]) and kept == tally_entries(
+        [outbox_entry(20, sequence=5, count=2)]
     )
     assert DiscardTally().split_journaled() == (DiscardTally(), DiscardTally())
 

@@ -1,6 +1,6 @@
-"""One client's time on disk, step by step: what is on its way back, what the log must keep for it, and what goes to the disk again.
+"""A client's spool step by step: reads from the log, pins on it, and what returns to the spool.
 
-The laws over all ways through it are in test_backlog_law.py; the client, its socket and its log are those of that.
+The property tests over all paths, and the client, socket and log used here, are in test_backlog_law.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from broker_core.delivery.spool.entry_format import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
 from broker_core.journal.segment import BatchPosition
-from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, Scene
+from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, BacklogModel
 
 
-class SlowDisk(Scene):
-    """Reads of the log stand still while `shut`; counts what its owner hears."""
+class SlowDisk(BacklogModel):
+    """A log whose reads wait while `shut` is set; it counts the events of its owner."""
 
     def __init__(self, directory: Path) -> None:
         self.shut = asyncio.Event()
@@ -60,7 +60,7 @@ class SlowDisk(Scene):
             self.now += 1
             self.publish(stream, count)
 
-    async def turns(self, number: int = 30) -> None:
+    async def run_iterations(self, number: int = 30) -> None:
         for _ in range(number):
             await asyncio.sleep(0)
             self.check()
@@ -78,12 +78,12 @@ async def client(path: Path) -> AsyncIterator[SlowDisk]:
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The socket is handed one entry, and the next when it takes more."""
+    """Let the socket accept one entry at a time."""
     monkeypatch.setattr(backlog_module, "PULL_BYTES", 1)
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda seconds: monkeypatch.setattr(offline_module, "STALLED_AFTER_S", seconds)
 
 
@@ -99,7 +99,7 @@ async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
         scene.now += 50
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert (offline.chunk_messages, offline.chunk_oldest_at, offline.chunk_first) == (5, began, 1)
         assert offline.spool.empty and offline.memory_bytes > 0 and scene.backlog.oldest_at == began
         assert [offline.has_pending(stream) for stream in (WINDOWED, PLAIN, SCRATCH)] == [False, True, True]
@@ -110,7 +110,7 @@ async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
         assert (offline.first_of(PLAIN), offline.first_of(WINDOWED)) == (1, 0)
         assert scene.backlog.state is ClientState.DRAINING
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.socket.got == {WINDOWED: [], PLAIN: [1, 2, 3], SCRATCH: [4, 5]}
         assert scene.backlog.state is ClientState.LIVE and scene.backlog.offline is None
 
@@ -123,12 +123,12 @@ async def test_what_only_copies_need_keeps_nothing_in_the_log(tmp_path: Path) ->
         scene.shut.clear()
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert (scene.offlined.chunk_messages, scene.offlined.chunk_first) == (2, 0)
         scene.publish(PLAIN, 1)
         assert scene._pin.sequence == 3, "and what comes then from there on"
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
 
 
 async def test_a_stream_holds_something_as_long_as_something_of_it_waits(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ async def test_a_stream_holds_something_as_long_as_something_of_it_waits(tmp_pat
         scene.socket.room = 1 << 20
         scene.shut.clear()
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         offline = scene.offlined
         assert offline.spool.tallies[PLAIN].messages == 0, "pulled and left out"
         assert not offline.has_pending(PLAIN) and offline.has_pending(WINDOWED)
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.socket.got[WINDOWED] == [2]
 
 
@@ -164,7 +164,7 @@ async def test_the_log_is_let_go_of_as_it_is_sent_and_not_before(
         pinned = [1]
         scene.socket.room = 1
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.backlog.outbox.messages, "the socket takes a part of what was brought back"
         assert scene._pin.sequence == 1, "what isn't sent may have to be read again"
         for _ in range(200):
@@ -172,7 +172,7 @@ async def test_the_log_is_let_go_of_as_it_is_sent_and_not_before(
                 break
             scene.socket.room = 3_000
             scene.backlog.on_writable()
-            await scene.turns(5)
+            await scene.run_iterations(5)
             if scene.backlog.offline is not None:
                 pinned.append(scene._pin.sequence)
         assert len(scene.socket.got[PLAIN]) == 2_400
@@ -193,7 +193,7 @@ async def test_chunks_grow_for_who_takes_them_and_not_for_who_does_not(
             for _ in range(60):
                 scene.socket.room = room
                 scene.backlog.on_writable()
-                await scene.turns(2)
+                await scene.run_iterations(2)
                 if scene.backlog.offline is not None:
                     sizes.append(drain.size.nbytes)
             if room == 1:
@@ -212,7 +212,7 @@ async def test_what_comes_meanwhile_counts_towards_the_turns_of_the_drain(tmp_pa
 
 
 async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before_the_rest(
-    tmp_path: Path, patience: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, long_timeouts: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back: list[int] = []
     real = Spool.requeue
@@ -230,10 +230,10 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
         scene.offline()
         everything = scene.backlog.account.owed.messages
         for room in (1, 700, 1, 2_000):
-            patience(60.0)
+            long_timeouts(60.0)
             scene.socket.room = room
             scene.backlog.on_writable()
-            await scene.turns()
+            await scene.run_iterations()
             unsent = scene.backlog.outbox.messages
             assert unsent > 0 and scene.backlog.state is ClientState.DRAINING
             journaled = [e.batch.first_sequence for e in scene.backlog.outbox if e.source is not None]
@@ -249,12 +249,12 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
                 everything
                 == scene.backlog.account.owed.messages + scene.backlog.account.acknowledged.messages
             )
-            await scene.turns()
+            await scene.run_iterations()
         assert len(put_back) == 4
         for _ in range(60):
             scene.socket.room = 1 << 14
             scene.backlog.on_writable()
-            await scene.turns(5)
+            await scene.run_iterations(5)
         assert scene.socket.got[PLAIN] == list(range(1, 1_801))
         assert scene.socket.got[SCRATCH] == list(range(1_801, 3_601))
 
@@ -266,7 +266,7 @@ async def test_a_chunk_that_is_still_being_read_goes_back_too(tmp_path: Path) ->
         scene.shut.clear()
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.offlined.chunk_messages == 15
         first = scene._pin.sequence
         scene.socket.room = 0
@@ -306,17 +306,17 @@ async def test_closing_ends_the_drain_in_the_middle_of_a_read(tmp_path: Path) ->
         scene.shut.clear()
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         task, offline = scene.offlined._task, scene.offlined
         scene.backlog.close()
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
         assert task is not None and task.cancelled() and offline._task is None
         assert not any(scene.socket.got.values()), "nobody is sent anything after its end"
         assert scene.facilities.share.replays == 0
 
 
-async def test_who_waits_for_records_that_cannot_be_read_any_more_is_told(
+async def test_a_client_waiting_for_unreadable_records_gets_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = JournalError("journal_damaged", "It can't be read.")
@@ -348,12 +348,12 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
         scene.worked_s = 0.25  # each read's
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.backlog.state is ClientState.LIVE
         assert took == [0.25] * len(took) and took
 
 
-async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
+async def test_a_fast_client_has_its_next_chunk_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_share_module, "TAKEN_BEFORE", 1)
@@ -364,14 +364,14 @@ async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
         while drain.size.nbytes <= FIRST_CHUNK:
             scene.socket.room = 1 << 20
             scene.backlog.on_writable()
-            await scene.turns(1)
+            await scene.run_iterations(1)
         scene.socket.room = 0
-        await scene.turns(10)
+        await scene.run_iterations(10)
         assert not scene.offlined.spool.empty and not scene.offlined.is_draining
         assert drain.chunk is not None
 
 
-async def test_of_what_refers_to_the_log_from_an_unknown_record_on_no_first_is_told() -> None:
+async def test_references_from_an_unknown_record_on_report_no_first_record() -> None:
     entry = SpoolEntry(PLAIN, "", BatchPosition(1, 4_096), 100, None, None, 3, 100, 1)
     tallies: dict[int, DiscardTally] = {}
     offline_module._tell(tallies, [entry], {})
@@ -391,18 +391,18 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
             scene.publish(stream, count)
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.lanes.messages == 4
         scene.offlined.on_stalled()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.offlined._held and not scene.offlined.is_draining, "its window is full"
         scene.acknowledge(4)
-        await scene.turns()
+        await scene.run_iterations()
         # Its window is full again, and what is behind that and needs none is sent.
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4, 5, 6, 7, 8] and scene.socket.got[PLAIN] == [9]
 
 
-async def test_who_takes_nothing_rests_while_it_is_live_and_not_when_it_is_offlined(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_idles_while_live_and_not_when_offlined(tmp_path: Path) -> None:
     async with client(tmp_path) as scene:
         scene.publish(PLAIN, 3)
         assert scene.backlog.unwritable_since and not scene.backlog.is_coalescing(), "only for a moment"

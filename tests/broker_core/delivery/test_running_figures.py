@@ -1,4 +1,4 @@
-"""What rules read of a client costs the same however many subscriptions it has."""
+"""Figures that rules read of a client cost the same for any number of subscriptions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.delivery.window import AckMode, AckWindow
-from tests.broker_core.delivery.test_backlog_law import Scene, Subscriber
-from tests.support.calls import calls
+from tests.broker_core.delivery.test_backlog_law import BacklogModel, FakeSubscriber
+from tests.support.call_counts import count_calls
 
 
 def figures(backlog: Backlog) -> tuple[int, ...]:
@@ -29,17 +29,17 @@ def figures(backlog: Backlog) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("windowed", [True, False])
 async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_path: Path) -> None:
-    """Each has a message in flight, and one that waits."""
+    """Each subscription has one message in flight and one waiting."""
     costs = []
     for number in (1, 1_000):
-        scene = Scene(tmp_path)
+        scene = BacklogModel(tmp_path)
         backlog, scene.socket.room = scene.backlog, 1 << 20
         batch = Batch.parse(build_single_topic_batch("p", "t", [b"1"]))
         for stream in range(10, 10 + number):
             scene.socket.got[stream] = []
             if windowed:
                 backlog.lanes[stream] = SubscriptionQueue(stream, AckWindow(AckMode.CLIENT, 1))
-            backlog.add_subscription(Subscriber(stream))
+            backlog.add_subscription(FakeSubscriber(stream))
         for moment in (5, 6):
             for stream in range(10, 10 + number):
                 backlog.offer(OutboxEntry(stream, batch, None, None, 0, 1, batch.nbytes, moment))
@@ -47,6 +47,6 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
             scene.socket.room = 0 if not windowed else scene.socket.room
         backlog.update_progress()
         assert figures(backlog) == (batch.nbytes * number, number, 2 * number, 2 * number, 6, 5, 1)
-        costs.append(calls(lambda: figures(backlog)))  # noqa: B023
+        costs.append(count_calls(lambda: figures(backlog)))  # noqa: B023
         backlog.close()
     assert costs[0] == costs[1]

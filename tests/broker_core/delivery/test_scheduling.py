@@ -1,4 +1,4 @@
-"""Turns of replays: as fast as they can without live traffic, a fixed share of the loop beside it."""
+"""Scheduling of replays: full speed without live traffic, a fixed share of the loop beside it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from broker_core.journal.journal import Journal
 from broker_core.protocols import commands
 
 
-class Clock:
-    """Time that passes when somebody sleeps."""
+class SleepClock:
+    """A clock that advances only when code sleeps."""
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -41,8 +41,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleepClock:
+    return SleepClock(monkeypatch)
 
 
 def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
@@ -51,7 +51,7 @@ def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK, taken: int = 1 <<
     return chunk
 
 
-async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: Clock) -> None:
+async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: SleepClock) -> None:
     turns = ReplayFairShare(clock)
     for _ in range(100):
         await turns.wait_turn()
@@ -60,7 +60,7 @@ async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(
     assert grown_to(turns) == LARGEST_CHUNK
 
 
-async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop(clock: Clock) -> None:
+async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop(clock: SleepClock) -> None:
     turns, worked = ReplayFairShare(clock), 0.0
     turns.replays = 8
 
@@ -79,9 +79,9 @@ async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop
 
 
 async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: SleepClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live delivery takes the loop for 80 ms at a time: a replay that sleeps for 4 ms wakes after 84."""
+    """Live delivery blocks the loop for 80 ms at a time: a replay that sleeps for 4 ms wakes after 84."""
 
     async def late(seconds: float) -> None:
         clock.now += seconds + 0.08
@@ -102,7 +102,9 @@ async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
     assert had * 0.001 / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.1)
 
 
-async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(clock: Clock) -> None:
+async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(
+    clock: SleepClock,
+) -> None:
     turns = ReplayFairShare(clock)
     turns.on_live_traffic()
     assert turns.busy
@@ -110,7 +112,7 @@ async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_
     assert not turns.busy
 
 
-def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock: Clock) -> None:
+def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock: SleepClock) -> None:
     turns = ReplayFairShare(clock)
     turns.replays = 64
     assert grown_to(turns) == CHUNKS_BUDGET // 64
@@ -118,7 +120,9 @@ def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock:
     assert grown_to(turns) == FIRST_CHUNK
 
 
-def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_chunks(clock: Clock) -> None:
+def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_chunks(
+    clock: SleepClock,
+) -> None:
     turns = ReplayFairShare(clock)
     assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK
     assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK

@@ -1,4 +1,4 @@
-"""The chunks of a drain: how large they are, and when it is their turn."""
+"""Chunks of a drain: their size, and when each is due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker_core.delivery.spool.spool import Spool
 from broker_core.journal.segment import BatchPosition
 
 
-class Scene:
+class DrainFixture:
     """A spool of batches that no run joins, and a journal that has them all."""
 
     def __init__(self, path: Path, patched: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ class Scene:
             self.spool.append_reference(1, BatchPosition(1, 8 + 2 * length * n), length, 1, n + 1, n + 1)
 
     async def take(self) -> int:
-        """The next chunk, taken at once; its bytes."""
+        """Take the next chunk; return its bytes."""
         self.drain.start()
         assert self.drain.chunk is not None
         nbytes = self.drain.chunk.nbytes
@@ -60,13 +60,15 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    made = Scene(tmp_path, monkeypatch)
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DrainFixture]:
+    made = DrainFixture(tmp_path, monkeypatch)
     yield made
     made.spool.close()
 
 
-async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_once(scene: Scene) -> None:
+async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_once(
+    scene: DrainFixture,
+) -> None:
     scene.fill(5_000)
     scene.drain.set_reading(True)
     assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes
@@ -82,7 +84,7 @@ async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_
     assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes, "it had stopped"
 
 
-async def test_one_chunk_is_in_flight_at_a_time(scene: Scene) -> None:
+async def test_one_chunk_is_in_flight_at_a_time(scene: DrainFixture) -> None:
     scene.fill(100)
     scene.drain.start()
     chunk, waiting = scene.drain.chunk, scene.spool.messages
@@ -91,7 +93,7 @@ async def test_one_chunk_is_in_flight_at_a_time(scene: Scene) -> None:
     assert chunk is not None and chunk.messages + waiting == 100 and chunk.first == 1
 
 
-async def test_a_drain_counts_among_the_replays_while_its_client_reads(scene: Scene) -> None:
+async def test_a_drain_counts_among_the_replays_while_its_client_reads(scene: DrainFixture) -> None:
     for reading in (True, True, False, False, True):
         scene.drain.set_reading(reading)
     assert scene.turns.replays == 1
@@ -100,7 +102,7 @@ async def test_a_drain_counts_among_the_replays_while_its_client_reads(scene: Sc
     assert scene.turns.replays == 0
 
 
-async def test_what_is_in_flight_is_dropped_when_the_client_goes(scene: Scene) -> None:
+async def test_what_is_in_flight_is_dropped_when_the_client_goes(scene: DrainFixture) -> None:
     scene.fill(10)
     scene.drain.start()
     assert scene.drain.chunk is not None
@@ -110,7 +112,7 @@ async def test_what_is_in_flight_is_dropped_when_the_client_goes(scene: Scene) -
     assert scene.drain.chunk is None and reading.cancelled()
 
 
-async def test_without_live_traffic_a_drain_never_waits_for_its_turn(scene: Scene) -> None:
+async def test_without_live_traffic_a_drain_never_waits_for_its_turn(scene: DrainFixture) -> None:
     scene.drain.set_reading(True)
     for _ in range(100):
         await scene.drain.wait_turn()
@@ -118,7 +120,7 @@ async def test_without_live_traffic_a_drain_never_waits_for_its_turn(scene: Scen
     assert scene.slept == 0
 
 
-async def test_beside_live_traffic_it_rests_as_replays_do(scene: Scene) -> None:
+async def test_beside_live_traffic_a_drain_pauses_as_replays_do(scene: DrainFixture) -> None:
     scene.drain.set_reading(True)
     for _ in range(100):
         scene.turns.on_live_traffic()
@@ -129,7 +131,9 @@ async def test_beside_live_traffic_it_rests_as_replays_do(scene: Scene) -> None:
     assert not scene.drain.size.is_read_ahead_useful
 
 
-async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic_begins(scene: Scene) -> None:
+async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic_begins(
+    scene: DrainFixture,
+) -> None:
     scene.fill(5_000)
     scene.drain.set_reading(True)
     while await scene.take() < LARGEST_CHUNK:
@@ -146,8 +150,8 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
     assert scene.spool.oldest_at > oldest.accepted_at, "and the oldest was the first"
 
 
-async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_drain_ends(
-    scene: Scene,
+async def test_entries_that_arrive_during_a_drain_need_no_pause_so_that_it_ends(
+    scene: DrainFixture,
 ) -> None:
     """At any rate of new messages the drain delivers as much, and its share of the loop on top."""
     scene.drain.came_bytes += 1 << 40  # of the time before, when it didn't read

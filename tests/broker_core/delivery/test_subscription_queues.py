@@ -1,4 +1,4 @@
-"""A lane: order, windows, cuts, and what is discarded."""
+"""Subscription queues: order, ack windows, cut batches, and discards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(entries: list[OutboxEntry]) -> list[int]:
     return [int(body) for entry in entries for body in entry.batch.bodies()]
 
 
-def test_as_much_leaves_as_the_window_takes_and_the_rest_in_order_later() -> None:
+def test_the_window_bounds_deliveries_and_the_rest_follows_in_order() -> None:
     lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 4))
     lane.offer(entry(1, 3))
     lane.offer(entry(4, 5))

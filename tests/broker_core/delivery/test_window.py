@@ -21,7 +21,7 @@ def batch(first_sequence: int, count: int) -> Batch:
     return made
 
 
-def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> AckWindow:
+def filled_window(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> AckWindow:
     """Records 101 to 103 and 111 to 112, sent as messages 1 to 5."""
     window = AckWindow(mode, prefetch)
     window.record_sent(batch(101, 3), 1_000)
@@ -30,7 +30,7 @@ def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> AckWindow:
 
 
 def test_what_is_sent_takes_room_until_it_is_acknowledged() -> None:
-    window = filled()
+    window = filled_window()
     assert (window.unacked_messages, window.free_slots, window.oldest_at, window.first_unacked) == (
         5,
         5,
@@ -49,14 +49,14 @@ def test_what_is_sent_takes_room_until_it_is_acknowledged() -> None:
 
 
 def test_an_acknowledgement_that_comes_twice_counts_once() -> None:
-    window = filled()
+    window = filled_window()
     window.acknowledge(1, 3)
     assert window.acknowledge(2, 2).messages == 0
     assert window.unacked_messages == 2
 
 
 def test_single_acknowledgements_leave_what_is_before_them() -> None:
-    window = filled(AckMode.INDIVIDUAL)
+    window = filled_window(AckMode.INDIVIDUAL)
     assert window.acknowledge(2, 3).messages == 2
     assert (window.unacked_messages, window.first_unacked, window.last_acked) == (3, 101, 0)
     assert window.acknowledge(1, 1).messages == 1
@@ -65,7 +65,7 @@ def test_single_acknowledgements_leave_what_is_before_them() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (6, 6), (3, 2), (1, 6)])
 def test_what_was_never_sent_cannot_be_acknowledged(first: int, last: int) -> None:
-    window = filled()
+    window = filled_window()
     with pytest.raises(ClientError) as caught:
         window.acknowledge(first, last)
     assert caught.value.code == "bad_ack" and caught.value.details["sent"] == 5
@@ -84,7 +84,7 @@ def test_a_bookmark_names_a_message_also_in_a_batch_with_explicit_sequences() ->
 
 
 def test_what_did_not_leave_after_all_is_taken_back_with_its_numbers() -> None:
-    window = filled()
+    window = filled_window()
     window.undo_sent([batch(111, 2)])
     assert (window.unacked_messages, window.free_slots) == (3, 7)
     window.record_sent(batch(111, 1), 3_000)
@@ -98,14 +98,14 @@ def test_messages_that_no_journal_keeps_are_acknowledged_by_number() -> None:
     assert (window.unacked_messages, window.first_unacked, window.last_acked) == (0, 0, 0)
 
 
-class Table:
-    """The same as a window, message by message. A message has as many bytes as its number says."""
+class WindowModel:
+    """A model of a window, message by message; a message has as many bytes as its number."""
 
     def __init__(self, mode: AckMode) -> None:
         self.window, self.mode = AckWindow(mode, 1_000), mode
         self.batches: list[list[int]] = []
         self.sequences: dict[int, int] = {}
-        """By number; 0: no log keeps it."""
+        """Sequences by message number; 0 for unjournaled messages."""
         self.open: set[int] = set()
         self.sent, self.next_sequence, self.owed_since = 0, 1, 0
         self.sent_at = dict[int, int]()
@@ -202,7 +202,7 @@ steps = st.lists(
 
 @given(st.sampled_from(AckMode), steps)
 def test_a_window_equals_a_plain_table_of_messages(mode: AckMode, plan: list[tuple[str, int, Any]]) -> None:
-    table = Table(mode)
+    table = WindowModel(mode)
     for what, number, more in plan:
         if what == "send":
             table.send(number, more)
@@ -212,7 +212,7 @@ def test_a_window_equals_a_plain_table_of_messages(mode: AckMode, plan: list[tup
 
 
 def test_messages_acknowledged_early_are_no_longer_counted_when_all_before_them_are() -> None:
-    window = filled(AckMode.INDIVIDUAL)
+    window = filled_window(AckMode.INDIVIDUAL)
     assert window.acknowledge(3, 4).messages == 2
     assert window.acknowledge(1, 4).messages == 2
     assert (window.unacked_messages, window.free_slots, window.first_unacked) == (1, 9, 112)
@@ -243,9 +243,9 @@ def test_the_bytes_of_an_acknowledgement_are_those_of_its_messages() -> None:
 
 
 def test_the_records_of_an_acknowledgement_are_all_that_it_would_acknowledge() -> None:
-    window = filled(AckMode.INDIVIDUAL)
+    window = filled_window(AckMode.INDIVIDUAL)
     window.acknowledge(4, 4)
     assert window.sequences(2, 5) == [102, 103, 112]
     assert window.sequences(1, 4) == [101, 102, 103]
     assert window.sequences(3, 3) == [103]
-    assert filled().sequences(4, 4) == [101, 102, 103, 111]
+    assert filled_window().sequences(4, 4) == [101, 102, 103, 111]

@@ -1,4 +1,4 @@
-"""Records of traffic are unpacked as they were packed, and what isn't one is refused."""
+"""System records are decoded as they were encoded, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ def test_what_is_packed_comes_out_again(rows: list[tuple[TrafficRowKey, list[int
 
 
 @dataclass
-class Wrong:
+class InvalidRecord:
     rows: int
     packed: str
 
 
-@pytest.mark.parametrize("wrong", [Wrong(1, "!"), Wrong(1, "AAAA"), Wrong(2, "")], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [InvalidRecord(1, "!"), InvalidRecord(1, "AAAA"), InvalidRecord(2, "")], ids=repr
+)
 def test_what_is_no_record_of_traffic_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="not a record of traffic"):
         unpack_samples(TrafficEntry(at=1, rows=wrong.rows, packed=wrong.packed))

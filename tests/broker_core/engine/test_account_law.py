@@ -1,10 +1,10 @@
-"""The law of accounts over a real engine and journal, against a model that counts what was published:
+"""Property test of delivery accounts over a real broker engine and journal, against a counting model.
 
     matched = acknowledged + in flight + waiting + gone
 
-for every subscription of a client with one of each kind, at every step of any interleaving of publishes, reads, acks,
-offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels, disconnects and reconnects; and
-what it says is what really lies in the queues, what the socket really got, and what the ledger has a row of.
+This holds for every subscription of a client with one of each type, at every step of any interleaving of
+publishes, reads, acks, offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels,
+disconnects and reconnects. The account also equals the queues, the bytes on the socket and the ledger's rows.
 """
 
 from __future__ import annotations
@@ -66,8 +66,11 @@ EXACT: Final = ("plain", "log", "early", "acking", "single", "paced", "mixed", "
 NAMES: Final = tuple(KINDS)
 
 
-class Socket:
-    """Takes `appetite` deliveries, then nothing. Its peer's kernel has what the script says."""
+class SimulatedSocket:
+    """A socket that accepts `appetite` deliveries, then none.
+
+    The script decides what its peer's kernel has received.
+    """
 
     protocol, remote = "tcp", "test"
     window_step_bytes, is_network_limited, receive_window = 0, False, UNKNOWN
@@ -108,8 +111,8 @@ class Socket:
         return self.taken
 
 
-class World:
-    """An engine, a publisher, and a client with a subscription of each kind that is asked for."""
+class AccountModel:
+    """A broker engine, a publisher, and a client with one subscription of each requested type."""
 
     def __init__(self, home: Path) -> None:
         options = JournalOptions(segment_size=64 * 1024, preallocated=1)
@@ -117,8 +120,8 @@ class World:
         policy = default_policy("law-1")
         policy = replace(policy, instance=replace(policy.instance, journaled_topics=(JournaledTopic("t.>"),)))
         self.engine = Engine(journal, policy, home / "spool", HUGE, None, SystemClock())
-        self.publisher = self._client("publisher", Socket())
-        self.socket = Socket()
+        self.publisher = self._client("publisher", SimulatedSocket())
+        self.socket = SimulatedSocket()
         self.subscriber = self._client("subscriber", self.socket)
         self.number = 0
         self.published: list[tuple[str, bytes]] = []
@@ -130,13 +133,13 @@ class World:
         """Sequence after which each began; of one without a bookmark, how many were published."""
         self.ended: dict[int, int] = {}
 
-    def _client(self, name: str, socket: Socket) -> Connection:
+    def _client(self, name: str, socket: SimulatedSocket) -> Connection:
         connection = self.engine.add_connection("tcp", socket)
         connection.execute_command(commands.Logon(name=name))
         return connection
 
     def target(self, number: int) -> ClientSubscription | None:
-        """One of those that are there."""
+        """Return a current subscription, chosen by number."""
         there = list(self.subscriber.subscriptions.values())
         return there[number % len(there)] if there else None
 
@@ -286,12 +289,12 @@ class World:
         ):
             # Everything of it that isn't acknowledged comes after the bookmark.
             following = ending.first or self.engine.frontier.durable + 1
-            wanted = self.wanted(target)
+            wanted = self.matching_sequences(target)
             before = [sequence for sequence in wanted if sequence < following]
             assert set(before) <= set(got), (target.id, target.cursor.state, following)
 
-    def wanted(self, target: ClientSubscription) -> list[int]:
-        """The sequences of the log that are for a subscription."""
+    def matching_sequences(self, target: ClientSubscription) -> list[int]:
+        """Return the sequences of the log that match a subscription."""
         journal, sequence, found = self.engine.journal, self.began[target.stream] + 1, list[int]()
         while batches := journal.read(sequence, 1 << 20, journal.next_sequence - 1):
             for batch in batches:
@@ -344,12 +347,12 @@ class World:
             found += len(target.conflating._conflator) + sum(
                 piece.batch.count for piece in target.conflating._kept
             )
-            waiting: Any = getattr(target.serving, "_waiting", ())
+            waiting: Any = getattr(target.serving_replay, "_waiting", ())
             found += sum(piece.batch.count - piece.start for piece in waiting)
         return found
 
     async def finish(self) -> None:
-        """Let everything come to rest; the client reads and acknowledges all of it."""
+        """Let the client read and acknowledge everything until no work is left."""
         connection = self.subscriber
         await self.engine.dispatch.barrier()
         self.do_unblock(0)
@@ -360,7 +363,7 @@ class World:
                 connection.execute_command(commands.ResumeSubscriptions(ids=[target.id]))
         try:
             async with asyncio.timeout(8):
-                while not self.at_rest():
+                while not self.is_idle():
                     self.socket.taken = self.socket.written_bytes
                     for target in connection.subscriptions.values():
                         lane = connection.backlog.lanes.get(target.stream)
@@ -382,7 +385,7 @@ class World:
             raise AssertionError(f"{connection.backlog.state} {states}") from None
         self.check()
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         targets = self.subscriber.subscriptions.values()
         self.subscriber.backlog.update_progress()
         return self.subscriber.backlog.offline is None and all(
@@ -390,7 +393,7 @@ class World:
         )
 
     def check_content(self) -> None:
-        """What was delivered in the end is what was published."""
+        """Check that delivered records equal published ones."""
         for target in self.subscriber.subscriptions.values():
             got = self.socket.got.get(str(target.stream), [])
             sequences = [sequence for sequence, _ in got if sequence]
@@ -400,7 +403,7 @@ class World:
             if target.id not in EXACT or target.id in ("scratch", "mixed", "plain"):
                 continue
             lost = target.account.lost_volume.messages
-            wanted = self.wanted(target)
+            wanted = self.matching_sequences(target)
             if target.stream not in self.holes:
                 assert not lost and sequences == wanted, target.id
             else:
@@ -462,7 +465,7 @@ operations = st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 20))
 
 
 async def live_out(script: list[tuple[str, int]], home: Path) -> None:
-    world = World(home)
+    world = AccountModel(home)
     try:
         for operation, number in script:
             await world.do(operation, number)

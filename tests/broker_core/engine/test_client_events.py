@@ -1,4 +1,4 @@
-"""What is published about clients on `$SLUICE.clients`: what happened, and a sample a second when something changed."""
+"""Client events on `$SLUICE.clients`: each event, and a sample per second while figures change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
         events = await watcher.subscribe("$SLUICE.clients", bookmark="0|1|")
         async with AsyncClient(address_of(broker), "writer") as writer:
             slow = await RawClient.connect(broker, "slow")
-            slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-            await slow.until("processed")
+            slow.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            await slow.read_until("processed")
             await writer.publish_many("t", [b"x"] * 9)
             await writer.flush()
             await until(
@@ -44,7 +44,7 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
             assert story[:3] == ["connect", "subscribe", "slow"] and "sample" in story
 
 
-async def test_a_client_at_rest_is_not_sampled(tmp_path: Path) -> None:
+async def test_an_idle_client_is_not_sampled(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         await reader.subscribe("t")
         broker.engine.events.take()

@@ -1,4 +1,6 @@
-"""A client whose backlog a policy conflated sees it on what is left, and on the first delivery behind it that it is over."""
+"""Conflation marks: a client sees on deliveries that its backlog was conflated, and on the first later one
+that this ended.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from broker_core.client.messages import batch_messages
 from broker_core.engine.enforcement import offline_client
 from broker_core.protocols.text_mode import encode_messages
-from tests.broker_core.engine.test_enforcement import Fixture, slow_client
+from tests.broker_core.engine.test_enforcement import WindowScenario, slow_client
 from tests.support.brokers import until
 from tests.support.raw import RawClient
 from tests.support.rules import rule
@@ -19,28 +21,28 @@ from tests.support.rules import rule
 LEFT, OVER, NONE = "conflated", "conflation_over", ""
 
 
-async def publish(there: Fixture, numbers: Sequence[int]) -> None:
+async def publish(there: WindowScenario, numbers: Sequence[int]) -> None:
     for number in numbers:
         await there.writer.publish("t", {"k": number % 3, "n": number})
         await there.writer.flush()
 
 
 async def read(raw: RawClient, number: int) -> list[tuple[int, str]]:
-    return [(json.loads(body)["n"], mark) for body, mark in await raw.marked(number)]
+    return [(json.loads(body)["n"], mark) for body, mark in await raw.deliveries_with_marks(number)]
 
 
-async def conflated(there: Fixture, lost: int = 6) -> None:
+async def conflated(there: WindowScenario, lost: int = 6) -> None:
     slow = there.broker.engine.roster.clients["slow"]
     await until(lambda: slow.account.lost_volume.messages == lost)
     assert there.balanced()
 
 
-def acknowledge(there: Fixture, upto: int) -> None:
-    there.slow.command({"c": "ack", "id": "s", "upto": upto})
+def acknowledge(there: WindowScenario, upto: int) -> None:
+    there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
 
 
-async def read_all(there: Fixture, number: int) -> list[tuple[int, str]]:
-    """So many messages, each two acknowledged when they are there."""
+async def read_all(there: WindowScenario, number: int) -> list[tuple[int, str]]:
+    """Read `number` messages, acknowledging after every two."""
     found = await read(there.slow, 2)
     while len(found) < number:
         acknowledge(there, len(found))
@@ -75,8 +77,8 @@ async def test_another_client_of_the_same_batches_sees_no_mark(tmp_path: Path) -
         tmp_path, rule("conflate", scope={"client": "slow", "topic": "t"}), snapshot_key="/k"
     ) as there:
         other = await RawClient.connect(there.broker, "other")
-        other.command({"c": "subscribe", "id": "s", "topic": "t"})
-        await other.until("processed")
+        other.send_command({"c": "subscribe", "id": "s", "topic": "t"})
+        await other.read_until("processed")
         await publish(there, range(11))
         await conflated(there)
         await publish(there, [11])
@@ -84,7 +86,7 @@ async def test_another_client_of_the_same_batches_sees_no_mark(tmp_path: Path) -
 
 
 async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path: Path) -> None:
-    """Read again from the log it would bring what was left out."""
+    """Reading the log again would bring the records that were left out."""
     async with slow_client(tmp_path, rule("conflate"), snapshot_key="/k", bookmark="0|1|") as there:
         await publish(there, range(11))
         await conflated(there)

@@ -1,4 +1,4 @@
-"""Publishing, where it is held up, repeated, refused, or past the journal: what is stored, who is told, and what is read no more."""
+"""Publishing that waits, is repeated, is refused, or is not journaled: what is stored and acknowledged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_core.engine import publisher_numbers
 from broker_core.errors import ClientError
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES
 from tests.support.brokers import address_of, running_broker, tcp_policy, until
-from tests.support.failpoints import Failpoint, Failpoints, Gate
+from tests.support.failpoints import Failpoint, Failpoints, SyncGate
 from tests.support.raw import RawClient
 
 MIB = 1024 * 1024
@@ -31,20 +31,20 @@ BY_CONTENT = replace(
 )
 
 
-async def stored(broker: Broker, topic: str = ">") -> list[bytes]:
-    """Everything that a replay from the beginning gets."""
+async def stored_bodies(broker: Broker, topic: str = ">") -> list[bytes]:
+    """Return all bodies that a replay from the beginning delivers."""
     async with AsyncClient(address_of(broker), "reader") as client:
         subscription = await client.subscribe(topic, bookmark="0")
         return [body async for batch in subscription.batches(until_completed=True) for body in batch.bodies()]
 
 
 async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_should(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         dispatch = broker.engine.dispatch
         names = ("p", "q", "r", "s")
         publishers = [await RawClient.connect(broker, name) for name in names]
-        gate.shut()
+        gate.block()
         await publishers[0].publish("a", [b"first"], 1)
         await until(gate.waiting.is_set)
         sending = [
@@ -64,26 +64,26 @@ async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_s
             "and no more"
         )
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "heartbeat"})
-        assert (await reader.command_frame())["c"] == "heartbeat", "others are answered meanwhile"
-        gate.open()
+        reader.send_command({"c": "heartbeat"})
+        assert (await reader.next_command())["c"] == "heartbeat", "others are answered meanwhile"
+        gate.release()
         await asyncio.gather(*sending)
         for one in publishers:
-            while (await one.until("persisted"))["sequence"] < 8:
+            while (await one.read_until("persisted"))["sequence"] < 8:
                 pass
         assert not dispatch.is_congested
         assert all(member.publishing._reading for member in members)
-        assert len(await stored(broker, "a")) == 1 + 7 * len(names)
+        assert len(await stored_bodies(broker, "a")) == 1 + 7 * len(names)
 
 
-async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_handed_on(
+async def test_a_publisher_paused_by_unjournaled_messages_resumes_when_they_are_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
         dispatch = broker.engine.dispatch
         publisher = await RawClient.connect(broker, "p")
-        gate.shut()
+        gate.block()
         await publisher.publish("orders", [b'{"n": 1}'], 1)
         await until(gate.waiting.is_set)
         monkeypatch.setattr(dispatch_module, "PENDING_HIGH_BYTES", 1_000)
@@ -93,13 +93,13 @@ async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_ha
         member = broker.engine.roster.clients["p"]
         await publisher.publish("orders", [b'{"n": 0}'], 3)
         await until(lambda: not member.publishing._reading)
-        gate.open()
-        while (await publisher.until("processed"))["sequence"] < 3:
+        gate.release()
+        while (await publisher.read_until("processed"))["sequence"] < 3:
             pass
         await until(lambda: member.publishing._reading)
         assert dispatch._behind_bytes == 0 and not dispatch.is_congested
         assert member.publishing.pending_batches == 0, "what waited behind counts no more"
-        assert await stored(broker, "orders") == [b'{"n": 1}']
+        assert await stored_bodies(broker, "orders") == [b'{"n": 1}']
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ async def test_of_a_batch_that_was_stored_in_part_the_rest_is(
     async with running_broker(tmp_path) as broker:
         publisher = await RawClient.connect(broker, "p")
         await publisher.publish("a", [b"%d" % n for n in range(1, known + 1)], 1)
-        assert (await publisher.until("persisted"))["sequence"] == known
+        assert (await publisher.read_until("persisted"))["sequence"] == known
         await publisher.publish("a", [b"%d" % n for n in sent], sent.start)
-        assert (await publisher.until("persisted"))["sequence"] == 4
-        assert await stored(broker, "a") == [b"1", b"2", b"3", b"4"]
+        assert (await publisher.read_until("persisted"))["sequence"] == 4
+        assert await stored_bodies(broker, "a") == [b"1", b"2", b"3", b"4"]
         dispatch = broker.engine.dispatch
         assert dispatch.messages_in == known + len(sent), "what came, repeats too"
         assert dispatch.bytes_in == sum(
@@ -138,8 +138,8 @@ async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_a
             assert caught.value.code == "bad_batch"
             assert caught.value.details.get("position") == position
         await publisher.publish("a", [b"mine"], publisher_numbers.MAX_JUMP)
-        assert (await publisher.until("persisted"))["sequence"] == publisher_numbers.MAX_JUMP
-        assert await stored(broker, "a") == [b"mine"]
+        assert (await publisher.read_until("persisted"))["sequence"] == publisher_numbers.MAX_JUMP
+        assert await stored_bodies(broker, "a") == [b"mine"]
 
 
 def member_hash(name: str) -> int:
@@ -151,36 +151,41 @@ def member_hash(name: str) -> int:
 async def test_the_brokers_own_words_go_to_who_listens_journaled_or_not(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         listener = await RawClient.connect(broker, "listener")
-        listener.command({"c": "subscribe", "id": "s", "topic": ">"})
-        await listener.until("processed")
+        listener.send_command({"c": "subscribe", "id": "s", "topic": ">"})
+        await listener.read_until("processed")
         broker.engine.dispatch.publish_system_record("scratch.word", [b"not kept"])
         assert await listener.deliveries(1) == [b"not kept"], "at once, without any other traffic"
         broker.engine.dispatch.publish_system_record("word", [b"kept"])
         assert await listener.deliveries(1) == [b"kept"]
-        assert await stored(broker, ">") == [b"kept"]
+        assert await stored_bodies(broker, ">") == [b"kept"]
 
 
 async def test_what_no_journal_keeps_is_delivered_and_processed_without_the_disk(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         listener, publisher = await RawClient.connect(broker, "l"), await RawClient.connect(broker, "p")
-        listener.command({"c": "subscribe", "id": "s", "topic": "scratch.>"})
-        await listener.until("processed")
-        gate.shut()
+        listener.send_command({"c": "subscribe", "id": "s", "topic": "scratch.>"})
+        await listener.read_until("processed")
+        gate.block()
         await publisher.publish("scratch.a", [b"1", b"2"], 1)
         assert await listener.deliveries(2) == [b"1", b"2"]
-        answer = await publisher.until("processed")
+        answer = await publisher.read_until("processed")
         assert (answer["first"], answer["sequence"]) == (1, 2)
         await publisher.publish("scratch.a", [b"1", b"2"], 1)
-        assert (await publisher.until("processed"))["sequence"] == 2, "a repeat is answered and not delivered"
+        assert (await publisher.read_until("processed"))["sequence"] == 2, (
+            "a repeat is answered and not delivered"
+        )
         await publisher.publish("scratch.a", [b"3"], 3)
         assert await listener.deliveries(1) == [b"3"]
-        gate.open()
+        gate.release()
 
 
 async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_again(tmp_path: Path) -> None:
-    """It is written over several segments, and the disk is full at the second: nothing of it may stay, and nothing be lost."""
-    gate = Gate()
+    """The group spans several segments, and the disk is full at the second.
+
+    No part of it may stay, and no record be lost.
+    """
+    gate = SyncGate()
     full = Failpoints(Failpoint("pwritev", 6, errno.ENOSPC, times=2))
     gate.pwritev = full.pwritev  # type: ignore[method-assign]
     async with running_broker(tmp_path, SMALL, files=gate) as broker:
@@ -188,7 +193,7 @@ async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_aga
         async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
             await client.publish_many("a", [b"0"])
             await client.flush()
-            gate.shut()
+            gate.block()
             await client.publish_many("a", [b"1"])
             await until(gate.waiting.is_set)
             for n in range(2, 8):
@@ -199,66 +204,68 @@ async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_aga
             full.calls["pwritev .journal"] = (
                 3  # of the group that comes the third write is refused, and the next
             )
-            gate.open()
+            gate.release()
             await client.flush()
             assert full.calls["pwritev .journal"] >= 6, "it was met"
             assert client.connections >= 2, "its publisher was told and came back"
-        assert [body.rstrip(b"\0") for body in await stored(broker, "a")] == [b"%d" % n for n in range(8)]
+        assert [body.rstrip(b"\0") for body in await stored_bodies(broker, "a")] == [
+            b"%d" % n for n in range(8)
+        ]
         assert not broker.engine.journal.missing_ranges
     async with running_broker(tmp_path, SMALL) as broker:
         assert broker.engine.journal.recovery.clean
-        assert len(await stored(broker, "a")) == 8
+        assert len(await stored_bodies(broker, "a")) == 8
 
 
 async def test_there_is_live_traffic_when_a_batch_comes_and_when_it_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         publisher = await RawClient.connect(broker, "p")
         said: list[int] = []
         share = broker.engine.share
         monkeypatch.setattr(share, "on_live_traffic", lambda: said.append(broker.engine.frontier.durable))
-        gate.shut()
+        gate.block()
         before = broker.engine.frontier.durable
         await publisher.publish("a", [b"1"], 1)
         await until(gate.waiting.is_set)
         assert said == [before]
         assert (broker.engine.frontier.stamped, broker.engine.frontier.durable) == (before + 1, before)
-        gate.open()
-        await publisher.until("persisted")
+        gate.release()
+        await publisher.read_until("persisted")
         assert said == [before, before + 1]
 
 
 async def test_a_repeat_waits_for_its_own_group_and_not_for_anothers(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         other = await RawClient.connect(broker, "q")
         first = await RawClient.connect(broker, "p", session=7)
-        gate.shut()
+        gate.block()
         await other.publish("a", [b"of q"], 1)
         await until(gate.waiting.is_set)
         await first.publish("a", [b"1"], 1)
         again = await RawClient.connect(broker, "p", session=7)
         await again.publish("a", [b"1"], 1)
         await until(lambda: broker.engine.dispatch.numbers.repeats)
-        gate.open()
-        gate.shut()
-        assert (await other.until("persisted"))["sequence"] == 1
-        again.command({"c": "heartbeat"})
-        assert (await again.command_frame())["c"] == "heartbeat", "and nothing before it"
+        gate.release()
+        gate.block()
+        assert (await other.read_until("persisted"))["sequence"] == 1
+        again.send_command({"c": "heartbeat"})
+        assert (await again.next_command())["c"] == "heartbeat", "and nothing before it"
         await until(gate.waiting.is_set)
-        gate.open()
-        assert (await again.until("persisted"))["sequence"] == 1
-        assert await stored(broker, "a") == [b"of q", b"1"]
+        gate.release()
+        assert (await again.read_until("persisted"))["sequence"] == 1
+        assert await stored_bodies(broker, "a") == [b"of q", b"1"]
 
 
 async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
         dispatch = broker.engine.dispatch
         first = await RawClient.connect(broker, "p", session=7)
-        gate.shut()
+        gate.block()
         await first.publish("orders", [b'{"n": 1}'], 1)
         await until(gate.waiting.is_set)
         # Of the next group the write fails.
@@ -269,57 +276,57 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
         await until(lambda: dispatch.numbers.repeats)
         full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
         gate.pwritev = full.pwritev  # type: ignore[method-assign]
-        gate.open()
-        assert (await again.until("error"))["code"] == "disk_full"
+        gate.release()
+        assert (await again.read_until("error"))["code"] == "disk_full"
         await until(lambda: "p" not in broker.engine.roster.clients)
         assert (dispatch.numbers.repeats, dispatch.numbers.under_way, dispatch._behind_bytes) == ({}, {}, 0)
         assert broker.engine.frontier.stamped == broker.engine.frontier.durable
         third = await RawClient.connect(broker, "p", session=7)
         await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
-        assert (await third.until("persisted"))["sequence"] == 3
-        assert await stored(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']
+        assert (await third.read_until("persisted"))["sequence"] == 3
+        assert await stored_bodies(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']
 
 
 async def test_more_repeats_than_are_kept_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher_numbers, "MAX_REPEATS", 2)
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         publisher = await RawClient.connect(broker, "p")
-        gate.shut()
+        gate.block()
         await publisher.publish("a", [b"1"], 1)
         await until(gate.waiting.is_set)
         again = {"c": "publish", "topic": "a", "sequence": 1, "text": "1", "ack": ["persisted"]}
         for number in range(3):
-            publisher.command({**again, "id": str(number)})
-        refused = await publisher.until("error")
+            publisher.send_command({**again, "id": str(number)})
+        refused = await publisher.read_until("error")
         assert (refused["code"], refused["id"]) == ("too_many_repeats", "2")
-        gate.open()
-        said = [await publisher.until("persisted") for _ in range(4)]
+        gate.release()
+        said = [await publisher.read_until("persisted") for _ in range(4)]
         assert sorted(one["id"] for one in said if "id" in one) == ["0", "1"]
-        assert await stored(broker, "a") == [b"1"]
+        assert await stored_bodies(broker, "a") == [b"1"]
 
 
 async def test_dead_letters_are_kept_when_they_are_on_disk_and_not_when_it_refuses_them(
     tmp_path: Path,
 ) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, files=gate) as broker:
         publisher, dispatch = await RawClient.connect(broker, "p"), broker.engine.dispatch
         await publisher.publish("a", [b"poison"], 1)
-        await publisher.until("persisted")
+        await publisher.read_until("persisted")
         (batch,) = [one for one in broker.engine.journal.read(1, MIB, 1 << 40) if "a" in one.topics]
         full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
         for number, pwritev, kept in ((2, full.pwritev, False), (3, gate.pwritev, True)):
-            gate.shut()
+            gate.block()
             await publisher.publish("a", [b"before"], number)
             await until(gate.waiting.is_set)
             burying = asyncio.create_task(dispatch.publish_dead_letters(batch, "q"))
             await until(lambda: len(dispatch._log._stamped) == 2)  # type: ignore[attr-defined]
             assert not burying.done(), "nobody is told of what isn't on disk"
             gate.pwritev = pwritev  # type: ignore[method-assign]
-            gate.open()
+            gate.release()
             assert await burying is kept
         letters = [body for one in broker.engine.journal.read(1, MIB, 1 << 40) for body in one.bodies()]
         assert letters.count(b"poison") == 2, "the record, and one letter"
@@ -331,8 +338,8 @@ async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
     async with running_broker(tmp_path, BY_CONTENT) as broker:
         dispatch, taken = broker.engine.dispatch, list[Any]()
         publisher, reader = await RawClient.connect(broker, "p"), await RawClient.connect(broker, "r")
-        reader.command({"c": "subscribe", "id": "s", "topic": "orders"})
-        await reader.until("processed")
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "orders"})
+        await reader.read_until("processed")
         with monkeypatch.context() as patched:
             patched.setattr(dispatch._log, "append", lambda *pending: taken.extend(pending))
             await publisher.publish("orders", [b'{"n": 1}'], 1)
@@ -340,8 +347,8 @@ async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
             await until(lambda: dispatch._behind_bytes > 0)
         (pending,) = taken
         dispatch.on_duplicate(pending)
-        assert (await publisher.until("processed"))["sequence"] == 2
-        assert (await publisher.until("persisted"))["sequence"] >= 1
+        assert (await publisher.read_until("processed"))["sequence"] == 2
+        assert (await publisher.read_until("persisted"))["sequence"] >= 1
         assert await reader.deliveries(1) == [b'{"n": 0}']
         member = broker.engine.roster.clients["p"]
         assert (member.publishing.pending_batches, dispatch._behind_bytes, dispatch.numbers.under_way) == (
@@ -360,17 +367,17 @@ async def test_a_delivery_that_fails_ends_its_own_client_and_nobody_elses(
     async with running_broker(tmp_path) as broker:
         unlucky, lucky = await RawClient.connect(broker, "unlucky"), await RawClient.connect(broker, "lucky")
         for one in (unlucky, lucky):
-            one.command({"c": "subscribe", "id": "s", "topic": "a"})
-            await one.until("processed")
+            one.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+            await one.read_until("processed")
         (subscription,) = broker.engine.roster.clients["unlucky"].subscriptions.values()
         monkeypatch.setattr(
             type(subscription), "receive", _only_of("lucky", type(subscription).receive, fails)
         )
         publisher = await RawClient.connect(broker, "p")
         await publisher.publish("a", [b"1"], 1)
-        assert (await publisher.until("persisted"))["sequence"] == 1
+        assert (await publisher.read_until("persisted"))["sequence"] == 1
         assert await lucky.deliveries(1) == [b"1"]
-        assert (await unlucky.until("closing"))["code"] == "internal_error"
+        assert (await unlucky.read_until("closing"))["code"] == "internal_error"
 
 
 def _only_of(name: str, real: Any, otherwise: Any) -> Any:

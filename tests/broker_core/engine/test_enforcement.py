@@ -1,6 +1,6 @@
-"""What policy decides is done, told, recorded and accounted for: each action once, against a running broker.
+"""Policy decisions are executed, reported, recorded and accounted once, against a running broker.
 
-The slow side is a window of acknowledgements that the client leaves full, so nothing depends on socket buffers.
+The slow client has a full acknowledgement window, so no test depends on socket buffers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
 
 
-def numbered(start: int, count: int) -> list[bytes]:
+def numbered_bodies(start: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-class Fixture:
+class WindowScenario:
     def __init__(self, broker: Broker, writer: AsyncClient, slow: RawClient) -> None:
         self.broker, self.writer, self.slow = broker, writer, slow
 
     async def publish(self, start: int, count: int, topic: str = "t") -> None:
-        for body in numbered(start, count):
+        for body in numbered_bodies(start, count):
             await self.writer.publish_many(topic, [body])
         await self.writer.flush()
 
@@ -56,18 +56,18 @@ class Fixture:
 @asynccontextmanager
 async def slow_client(
     tmp_path: Path, *rules: dict[str, Any], topic: str = "t", **subscribe: Any
-) -> AsyncIterator[Fixture]:
-    """A client whose window of 2 is full from the third message on."""
+) -> AsyncIterator[WindowScenario]:
+    """Run a broker with a client whose window of 2 is full from the third message on."""
     async with (
         running_broker(tmp_path, policy_with(*rules)) as broker,
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         slow = await RawClient.connect(broker, "slow")
-        slow.command(
+        slow.send_command(
             {"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2, **subscribe}
         )
-        await slow.until("processed")
-        yield Fixture(broker, writer, slow)
+        await slow.read_until("processed")
+        yield WindowScenario(broker, writer, slow)
         slow.close()
 
 
@@ -75,9 +75,9 @@ async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path
     async with slow_client(tmp_path, rule("discard_oldest")) as there:
         await there.publish(1, 30)
         assert (await there.decided()).action == "discard_oldest"
-        assert await there.slow.deliveries(2) == numbered(1, 2)
-        there.slow.command({"c": "ack", "id": "s", "upto": 2})
-        assert await there.slow.deliveries(2) == numbered(23, 2), (
+        assert await there.slow.deliveries(2) == numbered_bodies(1, 2)
+        there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
+        assert await there.slow.deliveries(2) == numbered_bodies(23, 2), (
             "two of the ten that may be owed were on their way"
         )
         await until(there.balanced)
@@ -89,7 +89,7 @@ async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 async def test_a_firehose_of_discards_is_one_decision_a_second(mode: str, tmp_path: Path) -> None:
-    """In shadow it counts what would have been discarded, and nothing is."""
+    """In shadow mode would-be discards are counted, and no message is discarded."""
     async with slow_client(tmp_path, rule("discard_oldest", mode=mode)) as there:
         for start in range(1, 301):
             await there.publish(start, 1)
@@ -112,14 +112,14 @@ async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
         await until(lambda: slow.account.lost_volume.messages == 6)
         assert there.balanced()
         assert decision.lost == 6 and "6 messages are replaced by later ones" in decision.sentence
-        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
         assert (await there.slow.deliveries(4))[2:] == [b'{"k":2,"n":8}', b'{"k":0,"n":9}']
 
 
 async def test_in_shadow_it_counts_what_conflating_would_have_left_out_however_long_it_goes_on(
     tmp_path: Path,
 ) -> None:
-    """Single messages come, with one of three keys or without one; now and then two are acknowledged."""
+    """Single messages arrive with one of three keys or without one; now and then two are acknowledged."""
     found = dict[str, int]()
     for mode in ("enforce", "shadow"):
         async with slow_client(tmp_path / mode, rule("conflate", mode=mode), snapshot_key="/k") as there:
@@ -129,7 +129,7 @@ async def test_in_shadow_it_counts_what_conflating_would_have_left_out_however_l
                 await there.writer.flush()
                 await engine.reader.run(bool)  # behind whatever was given to it meanwhile
                 if number % 20 == 0:
-                    there.slow.command({"c": "ack", "id": "s", "upto": number // 10})
+                    there.slow.send_command({"c": "ack", "id": "s", "upto": number // 10})
                     await there.slow.deliveries(2)
             engine.decisions.close_second()
             found[mode] = sum(one.lost for one in engine.decisions.recent)
@@ -153,9 +153,9 @@ async def test_a_whole_client_goes_on_from_the_journal_only_if_its_subscriptions
 async def test_a_client_is_warned_and_goes_on(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("warn")) as there:
         await there.publish(1, 20)
-        notice = await there.slow.until("notice")
+        notice = await there.slow.read_until("notice")
         assert (notice["subscription"], notice["limit"], notice["unit"]) == ("s", 10, "messages")
-        there.slow.command({"c": "told", "decision": notice["decision"]})
+        there.slow.send_command({"c": "told", "decision": notice["decision"]})
         decision = await there.decided()
         assert (decision.told, decision.id, decision.action) == ("yes", notice["decision"], "warn")
         assert "slow" in there.broker.engine.roster.clients
@@ -164,10 +164,10 @@ async def test_a_client_is_warned_and_goes_on(tmp_path: Path) -> None:
 async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
-        await there.slow.until("notice")
+        await there.slow.read_until("notice")
         lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
         assert lane.paused
-        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
         await until(lambda: not lane.paused)
         await until(lambda: lane.messages < 18)
 
@@ -175,7 +175,7 @@ async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> N
 async def test_the_end_of_a_pause_ends_no_later_one(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
-        await there.slow.until("notice")
+        await there.slow.read_until("notice")
         lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
         await ask(there.broker, "resume", name="slow")
         await ask(there.broker, "pause", name="slow")
@@ -189,10 +189,10 @@ async def test_the_end_of_a_pause_ends_no_later_one(tmp_path: Path) -> None:
 
 async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("cancel_subscription")) as there:
-        there.slow.command({"c": "subscribe", "id": "other", "topic": "other"})
-        await there.slow.until("processed")
+        there.slow.send_command({"c": "subscribe", "id": "other", "topic": "other"})
+        await there.slow.read_until("processed")
         await there.publish(1, 20)
-        cancelled = await there.slow.until("cancelled")
+        cancelled = await there.slow.read_until("cancelled")
         assert (cancelled["id"], cancelled["code"]) == ("s", "slow_client_backlog")
         await there.publish(100, 1, "other")
         while (await there.slow.deliveries(1)) != [b"100"]:
@@ -202,44 +202,51 @@ async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path:
 
 
 async def test_what_a_cancel_says_of_each_subscription_and_of_all_is_what_it_came_to(tmp_path: Path) -> None:
-    """The rule cancels all of the client's: the resume bookmark is before the first record that any of them is owed."""
+    """The rule cancels all subscriptions of the client.
+
+    The resume bookmark is before the first unacknowledged record of any.
+    """
     of_all = {**rule("cancel_subscription", limit=20), "scope": {}}
     async with slow_client(tmp_path, of_all) as there:
         for id, topic in (("later", "other"), ("lost", "scratch.x")):
-            there.slow.command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 2})
-            await there.slow.until("processed")
+            there.slow.send_command(
+                {"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 2}
+            )
+            await there.slow.read_until("processed")
         await there.publish(1, 5)
         await there.publish(6, 5, "other")
         await there.publish(11, 11, "scratch.x")
-        said = {one["id"]: one for one in [await there.slow.until("cancelled") for _ in range(3)]}
+        said = {one["id"]: one for one in [await there.slow.read_until("cancelled") for _ in range(3)]}
         assert "5 messages are in the journal and can be replayed from test-1|0|." in said["s"]["message"]
         assert (said["later"]["kept"], said["later"]["bookmark"]) == (5, "test-1|5|")
         assert "5 messages are in the journal and can be replayed from test-1|5|." in said["later"]["message"]
         assert "11 messages are lost" in said["lost"]["message"] and said["lost"]["lost"] == 11
-        notice = await there.slow.until("notice")
+        notice = await there.slow.read_until("notice")
         assert (notice["kept"], notice["lost"], notice["resume"]) == (10, 11, "test-1|0|")
 
 
-async def test_whoever_is_closed_is_told_what_of_it_is_kept_and_lost_and_so_is_the_operator(
+async def test_client_and_operator_learn_what_a_close_kept_and_lost(
     tmp_path: Path,
 ) -> None:
     async with slow_client(tmp_path) as there:
-        there.slow.command({"c": "subscribe", "id": "u", "topic": "scratch.x", "ack": "client"})
-        await there.slow.until("processed")
+        there.slow.send_command({"c": "subscribe", "id": "u", "topic": "scratch.x", "ack": "client"})
+        await there.slow.read_until("processed")
         await there.publish(1, 7)
         await there.publish(8, 3, "scratch.x")
         answer = await ask(there.broker, "disconnect", name="slow", reason="because")
         assert (answer["kept"], answer["lost"], answer["bookmark"]) == (7, 3, "test-1|0|")
-        closing = await there.slow.until("closing")
+        closing = await there.slow.read_until("closing")
         assert (closing["code"], closing["kept"], closing["lost"]) == ("operator_disconnect", 7, 3)
         again = await RawClient.connect(there.broker, "slow")
-        again.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": closing["bookmark"]})
-        assert await again.deliveries(7) == numbered(1, 7)
+        again.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": closing["bookmark"]})
+        assert await again.deliveries(7) == numbered_bodies(1, 7)
         again.close()
 
 
 async def test_a_window_counts_what_waits_in_the_log_for_rules_on_the_client_too(tmp_path: Path) -> None:
-    """As for a rule on the subscription: its application says itself what it has, wherever the rest waits."""
+    """As for rules on the subscription, messages that wait in the log count: the application reports its
+    progress by acknowledging.
+    """
     of_client = {**rule("warn"), "scope": {"client": "slow"}}
     async with slow_client(tmp_path, bookmark="0|1|") as there:
         (target,) = there.broker.engine.roster.clients["slow"].subscriptions.values()
@@ -247,17 +254,17 @@ async def test_a_window_counts_what_waits_in_the_log_for_rules_on_the_client_too
         there.broker.engine.control.fall_back(target)
         await until(lambda: target.cursor.is_behind and target.account.in_log.messages > 10)
         await there.broker.apply(policy_with(of_client, revision=2))
-        notice = await there.slow.until("notice")
+        notice = await there.slow.read_until("notice")
         assert (notice["observed"], notice["limit"]) == (20, 10)
 
 
-async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(tmp_path: Path) -> None:
+async def test_a_dropped_client_is_notified_before_the_close_and_the_record_says_so(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
-        notice = await there.slow.until("notice")
+        notice = await there.slow.read_until("notice")
         assert notice["code"] == "slow_client_backlog" and notice["resume_token"]
-        there.slow.command({"c": "told", "decision": notice["decision"]})
-        assert (await there.slow.until("closing"))["code"] == "slow_client_backlog"
+        there.slow.send_command({"c": "told", "decision": notice["decision"]})
+        assert (await there.slow.read_until("closing"))["code"] == "slow_client_backlog"
         assert await there.slow.next_frame() is None
         assert (await there.decided()).told == "yes"
         await until(lambda: there.broker.engine.ledger.recent)
@@ -289,25 +296,25 @@ async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
         assert (await there.decided()).told == "unknown"
-        await there.slow.until("closing")
+        await there.slow.read_until("closing")
 
 
 async def test_a_refused_name_cannot_log_on_until_its_time_is_over(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("refuse", for_ms=3_000)) as there:
         await there.publish(1, 20)
-        notice = await there.slow.until("notice")
+        notice = await there.slow.read_until("notice")
         assert notice["retry_after_ms"] == 3_000
         again = await RawClient.open(there.broker)
-        again.command({"c": "logon", "name": "slow"})
-        assert (await again.until("error"))["code"] == "name_refused"
-        closing = await again.until("closing")
+        again.send_command({"c": "logon", "name": "slow"})
+        assert (await again.read_until("error"))["code"] == "name_refused"
+        closing = await again.read_until("closing")
         assert 0 < closing["retry_after_ms"] <= 3_000
 
 
 async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
-        asked = await there.slow.until("close_requested")
+        asked = await there.slow.read_until("close_requested")
         assert asked["code"] == "slow_client_backlog"
 
 
@@ -318,7 +325,7 @@ async def test_one_that_ignores_it_is_asked_again_and_never_closed(
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
         for number in range(3):
-            await there.slow.until("close_requested")
+            await there.slow.read_until("close_requested")
             await there.publish(21 + number, 1)
         await until(lambda: len(there.broker.engine.decisions.recent) >= 3, 15)
         assert "slow" in there.broker.engine.roster.clients and there.balanced()
@@ -331,7 +338,7 @@ async def test_the_library_closes_when_asked_and_comes_back(tmp_path: Path) -> N
             AsyncClient(address_of(broker), "slow") as slow,
         ):
             await slow.subscribe("t", ack="client", prefetch=2)
-            for body in numbered(1, 20):
+            for body in numbered_bodies(1, 20):
                 await writer.publish_many("t", [body])
             await until(lambda: slow.connections == 2)
 
@@ -340,11 +347,11 @@ async def test_what_waits_is_read_from_the_journal_instead(tmp_path: Path) -> No
     async with slow_client(tmp_path, rule("continue_from_journal"), bookmark="0|1|") as there:
         await there.publish(1, 20)
         assert (await there.decided()).action == "continue_from_journal"
-        assert await there.slow.deliveries(2) == numbered(1, 2)
+        assert await there.slow.deliveries(2) == numbered_bodies(1, 2)
         for upto in range(2, 21, 2):
-            there.slow.command({"c": "ack", "id": "s", "upto": upto})
+            there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
             if upto < 20:
-                assert await there.slow.deliveries(2) == numbered(upto + 1, 2)
+                assert await there.slow.deliveries(2) == numbered_bodies(upto + 1, 2)
         await until(there.balanced)
         assert there.broker.engine.roster.clients["slow"].account.lost_volume.messages == 0
 
@@ -368,30 +375,30 @@ async def test_a_durable_subscription_is_deleted_only_where_the_policy_confirms_
 async def test_a_dropped_client_resumes_from_the_log_with_its_token(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
-        token = (await there.slow.until("notice"))["resume_token"]
+        token = (await there.slow.read_until("notice"))["resume_token"]
         await there.publish(21, 5)
         again = await RawClient.connect(there.broker, "slow")
-        again.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
-        resumed = await again.until("resumed")
+        again.send_command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
+        resumed = await again.read_until("resumed")
         assert (resumed["how"], resumed["missed"]) == ("log", 0)
         assert (resumed["from"], resumed["to"]) == ("test-1|0|", "test-1|25|"), (
             "after the one, up to the other"
         )
-        assert await again.deliveries(25) == numbered(1, 25), "what wasn't acknowledged comes again"
+        assert await again.deliveries(25) == numbered_bodies(1, 25), "what wasn't acknowledged comes again"
         again.close()
 
 
 @pytest.mark.parametrize(("how", "missed", "bodies"), [("conflated", 24, [b"25"]), ("now", 25, [])])
-async def test_a_dropped_client_may_skip_and_is_told_how_much(
+async def test_a_dropped_client_may_skip_and_learns_how_much(
     tmp_path: Path, how: str, missed: int, bodies: list[bytes]
 ) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
-        token = (await there.slow.until("notice"))["resume_token"]
+        token = (await there.slow.read_until("notice"))["resume_token"]
         await there.publish(21, 5)
         again = await RawClient.connect(there.broker, "slow")
-        again.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token, "resume_how": how})
-        resumed = await again.until("resumed")
+        again.send_command({"c": "subscribe", "id": "s", "topic": "t", "resume": token, "resume_how": how})
+        resumed = await again.read_until("resumed")
         assert (resumed["how"], resumed["missed"], resumed.get("exact", True)) == (how, missed, True)
         await there.publish(26, 1)
         assert await again.deliveries(len(bodies) + 1) == [*bodies, b"26"]
@@ -401,7 +408,7 @@ async def test_a_dropped_client_may_skip_and_is_told_how_much(
 async def test_a_token_of_somebody_else_or_of_another_subscription_is_refused(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
-        token = (await there.slow.until("notice"))["resume_token"]
+        token = (await there.slow.read_until("notice"))["resume_token"]
         async with AsyncClient(address_of(there.broker), "thief") as thief:
             thief._subscriptions.resume_token = token
             with pytest.raises(ClientError) as caught:
@@ -411,7 +418,7 @@ async def test_a_token_of_somebody_else_or_of_another_subscription_is_refused(tm
 
 async def _resume(broker: Broker, name: str, token: str) -> None:
     raw = await RawClient.connect(broker, name)
-    raw.command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
-    error = await raw.until("error")
+    raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "resume": token})
+    error = await raw.read_until("error")
     raw.close()
     raise ClientError(error["code"], error["message"])

@@ -1,4 +1,4 @@
-"""The small files beside the log are written through the broker's disk: where it refuses one, that is said and tried again."""
+"""Small files beside the log on a failing disk: a failed write is reported and repeated."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ async def test_a_durable_subscription_that_the_disk_refuses_is_refused_and_can_b
     async with running_broker(tmp_path, files=files) as broker:
         raw = await RawClient.connect(broker, "c")
         asked = {"c": "subscribe", "id": "s", "topic": "a", "durable": "d"}
-        raw.command(asked)
-        assert (await raw.until("error"))["code"] == "not_kept"
-        raw.command(asked)
-        assert (await raw.until("processed"))["of"] == "subscribe"
+        raw.send_command(asked)
+        assert (await raw.read_until("error"))["code"] == "not_kept"
+        raw.send_command(asked)
+        assert (await raw.read_until("processed"))["of"] == "subscribe"
         assert ("c", "d") in broker.engine.kept.durables
         assert files.calls["rename .kept.json"] >= 2
         raw.close()
@@ -39,7 +39,7 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         assert files.calls["rename .owners"] == 2, "the first was refused"
 
 
-async def test_spares_that_the_disk_refuses_are_told_once_and_again_when_they_had_come(
+async def test_failing_spare_files_are_logged_once_and_again_after_a_success(
     tmp_path: Path,
 ) -> None:
     files = Failpoints(

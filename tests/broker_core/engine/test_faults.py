@@ -1,4 +1,4 @@
-"""Faults and hostile peers: a full disk, connections that never log on, answers nobody reads, removed records."""
+"""Faults and hostile peers: a full disk, connections without logon, unread replies, removed records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_core.batch import Batch
 from broker_core.client import AsyncClient
 from broker_core.control import exit_report
 from broker_core.engine.engine import LOGON_TIMEOUT_MS
-from tests.broker_core.test_broker import numbered, take
+from tests.broker_core.test_broker import numbered_bodies, take
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
 
@@ -27,7 +27,7 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
             AsyncClient(address_of(broker), "writer") as writer,
         ):
             subscription = await reader.subscribe("a", bookmark="0")
-            await writer.publish_many("a", numbered(0, 10))
+            await writer.publish_many("a", numbered_bodies(0, 10))
             await writer.flush()
             files = broker.engine.journal._files
 
@@ -38,21 +38,21 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
                 patched.setattr(files, "pwritev", full)
                 raw = await RawClient.connect(broker, "other")
                 await raw.publish("a", [b"lost"], first=1)
-                error = await raw.until("error")
+                error = await raw.read_until("error")
                 assert (error["code"], error["of"], error["first"], error["sequence"]) == (
                     "disk_full",
                     "publish",
                     1,
                     1,
                 )
-                assert (await raw.until("closing"))["retry_after_ms"] > 0
-                await writer.publish_many("a", numbered(10, 20))
+                assert (await raw.read_until("closing"))["retry_after_ms"] > 0
+                await writer.publish_many("a", numbered_bodies(10, 20))
                 await until(lambda: broker.engine.dispatch.publisher_sequence("writer") == 10)
                 live = await reader.subscribe("scratch.b")
                 await writer.publish_many("scratch.b", [b"still served"])
                 assert reader.connected and live is not None
             await writer.flush()
-            assert await take(subscription, 20) == numbered(0, 20), "republished in order, once"
+            assert await take(subscription, 20) == numbered_bodies(0, 20), "republished in order, once"
 
 
 async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobody_anything(
@@ -63,14 +63,14 @@ async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobo
         await until(lambda: len(broker.engine.roster.connections) == 1_000)
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("a")
-            await reader.publish_many("a", numbered(0, 100))
-            assert await take(subscription, 100) == numbered(0, 100)
+            await reader.publish_many("a", numbered_bodies(0, 100))
+            assert await take(subscription, 100) == numbered_bodies(0, 100)
             later = broker.engine.clock.monotonic_ms() + LOGON_TIMEOUT_MS + 1
             with monkeypatch.context() as patched:
                 patched.setattr(broker.engine.clock, "monotonic_ms", lambda: later)
                 broker.engine.tick()
-            assert (await silent[0].until("closing"))["code"] == "logon_timeout"
-            assert (await silent[-1].until("closing"))["code"] == "logon_timeout"
+            assert (await silent[0].read_until("closing"))["code"] == "logon_timeout"
+            assert (await silent[-1].read_until("closing"))["code"] == "logon_timeout"
             await until(lambda: [c.name for c in broker.engine.roster.connections] == ["reader"])
 
 
@@ -80,7 +80,7 @@ async def test_a_peer_that_asks_without_reading_the_answers_is_cut_off(tmp_path:
         connection = broker.engine.roster.clients["rude"]
         connection.sink.is_writable = False  # as its socket says when the kernel takes no more
         for _ in range(2_000):
-            raw.command({"c": "heartbeat"})
+            raw.send_command({"c": "heartbeat"})
         await until(lambda: "rude" not in broker.engine.roster.clients)
         assert connection.is_closed
 
@@ -93,10 +93,10 @@ async def test_heartbeats_below_a_second_are_kept_by_both_sides(
             broker.engine, "tick", lambda: None
         )  # the look once a second isn't what keeps them
         raw = await RawClient.open(broker)
-        raw.command({"c": "logon", "name": "quick", "heartbeat_ms": 100})
+        raw.send_command({"c": "logon", "name": "quick", "heartbeat_ms": 100})
         for _ in range(4):
-            await raw.until("heartbeat")
-        assert (await raw.until("closing"))["code"] == "heartbeat_timeout", "it said nothing itself"
+            await raw.read_until("heartbeat")
+        assert (await raw.read_until("closing"))["code"] == "heartbeat_timeout", "it said nothing itself"
 
 
 async def test_an_unknown_command_and_a_bad_bookmark_are_answered_and_the_connection_goes_on(
@@ -104,15 +104,15 @@ async def test_an_unknown_command_and_a_bad_bookmark_are_answered_and_the_connec
 ) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "clumsy")
-        raw.command({"c": "dance"})
-        assert (await raw.until("error"))["code"] == "unknown_command"
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "yesterday"})
-        error = await raw.until("error")
+        raw.send_command({"c": "dance"})
+        assert (await raw.read_until("error"))["code"] == "unknown_command"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "yesterday"})
+        error = await raw.read_until("error")
         assert (error["code"], error["id"]) == ("bad_bookmark", "s")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a..b"})
-        assert (await raw.until("error"))["code"] == "bad_pattern"
-        raw.command({"c": "heartbeat"})
-        await raw.until("heartbeat")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a..b"})
+        assert (await raw.read_until("error"))["code"] == "bad_pattern"
+        raw.send_command({"c": "heartbeat"})
+        await raw.read_until("heartbeat")
 
 
 async def test_a_batch_with_a_wrong_checksum_is_refused_and_nothing_of_it_is_stored(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_a_batch_with_a_wrong_checksum_is_refused_and_nothing_of_it_is_sto
         damaged = batch.build_single_topic_batch("writer", "a", [b"1", b"2"], 1)
         damaged[-1] ^= 1
         raw.write(encode_frame_header(PUBLISH, 0, len(damaged)) + damaged)
-        assert (await raw.until("error"))["code"] == "bad_batch"
+        assert (await raw.read_until("error"))["code"] == "bad_batch"
         assert broker.engine.journal.next_sequence == before
 
 
@@ -134,17 +134,17 @@ async def test_a_batch_in_another_clients_name_is_refused(tmp_path: Path) -> Non
         raw = await RawClient.connect(broker, "mallory")
         raw.name = "alice"
         await raw.publish("a", [b"1"], first=1)
-        assert (await raw.until("error"))["code"] == "bad_batch"
+        assert (await raw.read_until("error"))["code"] == "bad_batch"
 
 
 async def test_numbers_that_nobody_reaches_are_refused_and_the_name_is_as_it_was(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "absent")
         await raw.publish("a", [b"poison"], first=2**62)
-        assert (await raw.until("error"))["code"] == "bad_batch"
+        assert (await raw.read_until("error"))["code"] == "bad_batch"
         owner = await RawClient.connect(broker, "absent")
         await owner.publish("a", [b"1"], first=1)
-        assert (await owner.until("persisted"))["sequence"] == 1
+        assert (await owner.read_until("persisted"))["sequence"] == 1
         assert broker.engine.journal.next_sequence == 2
 
 
@@ -165,7 +165,7 @@ async def test_a_batch_with_fields_that_dont_fit_is_refused(tmp_path: Path, fiel
         built[28:32] = bytes(4)
         built[28:32] = crc32c(bytes(built[:96])).to_bytes(4, "little")
         raw.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
-        assert (await raw.until("error"))["code"] == "bad_batch"
+        assert (await raw.read_until("error"))["code"] == "bad_batch"
         assert broker.engine.journal.next_sequence == 1
 
 
@@ -183,12 +183,12 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
                 else built.with_conflation_mark(batch.CONFLATED)
             )
             raw.write(encode_frame_header(PUBLISH, 0, bad.nbytes) + bytes(bad.buf))
-            assert (await raw.until("error"))["code"] == "bad_batch"
+            assert (await raw.read_until("error"))["code"] == "bad_batch"
         await writer.publish_many("a", [b"3"])
         await writer.flush()
 
 
-async def test_a_log_that_fails_in_a_way_nobody_foresaw_is_told_and_ends_the_process(
+async def test_an_unexpected_log_failure_is_reported_and_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_broker(tmp_path, broken=("journal_failed",)) as broker:
@@ -200,10 +200,10 @@ async def test_a_log_that_fails_in_a_way_nobody_foresaw_is_told_and_ends_the_pro
         with monkeypatch.context() as patched:
             patched.setattr(broker.engine.journal, "write", broken)
             await raw.publish("a", [b"1"], first=1)
-            assert (await raw.until("error"))["code"] == "journal_failed"
+            assert (await raw.read_until("error"))["code"] == "journal_failed"
         again = await RawClient.connect(broker, "writer")
         await again.publish("a", [b"1"], first=1)
-        assert (await again.until("error"))["code"] == "journal_failed", "it takes nothing more"
+        assert (await again.read_until("error"))["code"] == "journal_failed", "it takes nothing more"
         words = exit_report.read_exit_report(broker.paths.control)
         assert words is not None and words.code == "journal_failed" and "put in by the test" in words.message
 
@@ -220,15 +220,15 @@ async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tm
         oldest = broker.engine.journal.first_sequence
         assert receipt["last_sequence"] == oldest - 1 > 0
         raw = await RawClient.connect(broker, "late")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "test-1|1|"})
-        gap = await raw.until("gap")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "test-1|1|"})
+        gap = await raw.read_until("gap")
         assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{oldest - 1}|")
         kept = next(b for b in broker.engine.journal.read(oldest, 1 << 20, 1 << 40) if b.single_topic == "a")
         assert (await raw.deliveries(1))[0] == kept.body(0), "it goes on with the oldest record there is"
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "m", "topic": "a", "bookmark": "20200101T000000Z", "on_gap": "error"}
         )
-        error = await raw.until("error")
+        error = await raw.read_until("error")
         assert (error["code"], error["details"]["to"]) == ("bookmark_gone", f"test-1|{oldest - 1}|")
 
 
@@ -264,15 +264,17 @@ async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_th
     async with running_broker(tmp_path) as broker:
         assert not broker.engine.journal.recovery.clean
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
-        gap = await raw.until("gap")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        gap = await raw.read_until("gap")
         assert (gap["from"], gap["to"]) == (f"test-1|{first}|", f"test-1|{last}|")
         assert (await raw.deliveries(100))[-1] == b"<000299>"
         for bookmark in ("0", f"test-1|{first - 1}|", f"test-1|{first + 3}|", "20200101T000000Z"):
-            raw.command({"c": "subscribe", "id": "e", "topic": "a", "bookmark": bookmark, "on_gap": "error"})
-            error = await raw.until("error")
+            raw.send_command(
+                {"c": "subscribe", "id": "e", "topic": "a", "bookmark": bookmark, "on_gap": "error"}
+            )
+            error = await raw.read_until("error")
             assert (error["code"], error["details"]["to"]) == ("bookmark_gone", f"test-1|{last}|"), bookmark
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "e", "topic": "a", "bookmark": f"test-1|{last}|", "on_gap": "error"}
         )
-        assert (await raw.until("processed"))["id"] == "e", "nothing is missing behind it"
+        assert (await raw.read_until("processed"))["id"] == "e", "nothing is missing behind it"

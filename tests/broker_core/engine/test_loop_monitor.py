@@ -1,5 +1,7 @@
-"""A loop that stands still is reported by a thread: why, what was done, all stacks; a stopped process is told
-from a blocked loop."""
+"""A blocked event loop is reported by a thread, with cause, activity and all stacks.
+
+A stopped process is distinguished from a blocked loop.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from broker_core.engine.stalls import (
     make_entry,
 )
 from broker_core.protocols import commands
-from broker_core.stored_stalls import lasting_stall, read_stalls, stalls_path
+from broker_core.stored_stalls import find_lasting_stall, read_stalls, stalls_path
 
 BROKER = textwrap.dedent(
     """
@@ -84,7 +86,7 @@ BROKER = textwrap.dedent(
 
 
 class BrokerUnderTest:
-    """A real broker in a process of its own, whose loop a subscription to `block.…` stops."""
+    """A real broker in its own process; a subscription to `block.…` blocks its loop."""
 
     def __init__(self, home: Path) -> None:
         self.log = home / "log"
@@ -123,7 +125,7 @@ class BrokerUnderTest:
         await asyncio.sleep(0.3)
         self._held = (client, task)
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         client, task = self._held
         await asyncio.wait([task], timeout=10)
         await client.close()
@@ -147,7 +149,7 @@ async def test_a_loop_that_waits_in_a_call_is_reported_while_it_waits_with_stack
         assert lasting.doing.startswith("command Subscribe of board")
         assert "block_fifo" in lasting.stacks and "loop_monitor.py" in lasting.stacks
         assert lasting.lasted_ms >= 1_000 and lasting.pid == broker.process.pid
-        assert lasting_stall(broker.control) == lasting
+        assert find_lasting_stall(broker.control) == lasting
         await asyncio.sleep(2)
         with (tmp_path / "fifo").open("wb"):
             pass
@@ -155,8 +157,8 @@ async def test_a_loop_that_waits_in_a_call_is_reported_while_it_waits_with_stack
         assert (over.cause, over.doing) == (StallCause.LOOP_BLOCKED, lasting.doing)
         assert over.lasted_ms > lasting.lasted_ms and "block_fifo" in over.stacks
         assert abs(over.at - lasting.at) < 1_000
-        assert len(broker.stored()) == 1 and lasting_stall(broker.control) is None
-        await broker.leave()
+        assert len(broker.stored()) == 1 and find_lasting_stall(broker.control) is None
+        await broker.close()
     finally:
         log = broker.end()
     assert "event_loop_stalls" in log and "event_loop_stalled" in log and "block_fifo" in log
@@ -172,7 +174,7 @@ async def test_a_loop_that_computes_and_one_whose_call_holds_the_interpreter_are
         # On a machine without a free CPU the loop is starved of it at the same time.
         assert busy.cause in (StallCause.LOOP_BUSY, StallCause.CPU_STARVED)
         assert "block_busy" in busy.stacks and busy.loop_cpu_ms + busy.cpu_wait_ms > 1_000
-        await broker.leave()
+        await broker.close()
         await broker.subscribe("block.held")
         until = time.monotonic() + 60
         while len(broker.stored()) < 2 or not broker.stored()[-1].over:
@@ -183,7 +185,7 @@ async def test_a_loop_that_computes_and_one_whose_call_holds_the_interpreter_are
         assert held.cause in (StallCause.INTERPRETER_HELD, StallCause.CPU_STARVED)
         assert "block_held" in held.stacks
         assert held.lasted_ms >= 3_000
-        await broker.leave()
+        await broker.close()
     finally:
         broker.end()
 
@@ -208,7 +210,7 @@ async def test_a_stopped_process_is_no_blocked_loop(tmp_path: Path) -> None:
 QUIET = MachineSample(0.0)
 
 
-def seen(
+def observed_stall(
     lasted: float, late: float = 0.0, machine: MachineSample | None = None, states: str = "S", **after: float
 ) -> Observation:
     process = ProcessSample(lasted, after.pop("boot_at", lasted))._replace(**after)  # type: ignore[arg-type]
@@ -220,20 +222,23 @@ def seen(
 @pytest.mark.parametrize(
     ("stall", "cause"),
     [
-        (seen(5), StallCause.LOOP_BLOCKED),
-        (seen(5, states="DDDS"), StallCause.DISK_WAIT),
-        (seen(5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
-        (seen(5, late=4.5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
-        (seen(5, late=4.5, cpu_s=4.0), StallCause.INTERPRETER_HELD),
-        (seen(5, late=4.5), StallCause.PROCESS_STOPPED),
-        (seen(5, late=4.5)._replace(signalled_at=1.0), StallCause.INTERPRETER_HELD),
-        (seen(5, late=4.5)._replace(signalled_at=4.9), StallCause.PROCESS_STOPPED),
-        (seen(5, states="T"), StallCause.PROCESS_STOPPED),
-        (seen(5, late=4.5, machine=MachineSample(5.0, cpu_wait_s=4.0)), StallCause.CPU_STARVED),
-        (seen(5, late=4.5, major_faults=1_000), StallCause.PAGE_FAULTS),
-        (seen(5, late=4.5, major_faults=9, machine=MachineSample(5.0, memory_s=4)), StallCause.PAGE_FAULTS),
-        (seen(5, late=4.5, major_faults=9), StallCause.PROCESS_STOPPED),
-        (seen(1, boot_at=126.0), StallCause.MACHINE_SUSPENDED),
+        (observed_stall(5), StallCause.LOOP_BLOCKED),
+        (observed_stall(5, states="DDDS"), StallCause.DISK_WAIT),
+        (observed_stall(5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
+        (observed_stall(5, late=4.5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
+        (observed_stall(5, late=4.5, cpu_s=4.0), StallCause.INTERPRETER_HELD),
+        (observed_stall(5, late=4.5), StallCause.PROCESS_STOPPED),
+        (observed_stall(5, late=4.5)._replace(signalled_at=1.0), StallCause.INTERPRETER_HELD),
+        (observed_stall(5, late=4.5)._replace(signalled_at=4.9), StallCause.PROCESS_STOPPED),
+        (observed_stall(5, states="T"), StallCause.PROCESS_STOPPED),
+        (observed_stall(5, late=4.5, machine=MachineSample(5.0, cpu_wait_s=4.0)), StallCause.CPU_STARVED),
+        (observed_stall(5, late=4.5, major_faults=1_000), StallCause.PAGE_FAULTS),
+        (
+            observed_stall(5, late=4.5, major_faults=9, machine=MachineSample(5.0, memory_s=4)),
+            StallCause.PAGE_FAULTS,
+        ),
+        (observed_stall(5, late=4.5, major_faults=9), StallCause.PROCESS_STOPPED),
+        (observed_stall(1, boot_at=126.0), StallCause.MACHINE_SUSPENDED),
     ],
 )
 def test_the_cause_is_what_took_most_of_the_time(stall: Observation, cause: StallCause) -> None:
@@ -246,7 +251,7 @@ def test_every_cause_has_a_meaning_and_a_fix() -> None:
 
 def entry(at_ms: int, *, over: bool = True, pid: int = 1) -> StallEntry:
     return make_entry(
-        seen(2), at_ms, over=over, doing="tick", task="", pid=pid, member="", stacks="x" * 100_000
+        observed_stall(2), at_ms, over=over, doing="tick", task="", pid=pid, member="", stacks="x" * 100_000
     )
 
 
@@ -277,7 +282,7 @@ def test_a_stall_in_which_the_process_before_ended_stays_open() -> None:
 def test_what_was_done_is_said_newest_first() -> None:
     activity = LoopActivity()
     assert activity.describe() == ""
-    activity.latest, activity.chore = "chore", "tick"
+    activity.latest, activity.periodic_task = "periodic_task", "tick"
     activity.first, activity.last = 7, 9
     activity.command, activity.client = commands.Subscribe, "board"
     assert activity.describe() == "tick; command Subscribe of board; records 7 to 9"

@@ -1,4 +1,7 @@
-"""A topic taken out of the journaled ones while it is read from the log: the preview names who reads it, and each is told."""
+"""A topic that is no longer journaled while clients read it from the log.
+
+The preview names the readers, and each is notified.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tests.support.stomp_client import stomp_client, stomp_policy
 
 
 def policy_of(revision: int, *topics: JournaledTopic, **settings: Any) -> PolicyDocument:
-    """A revision that journals these topics."""
+    """Return a policy revision that journals these topics."""
     policy = stomp_policy(tcp_policy())
     instance = replace(policy.instance, journaled_topics=topics, **settings)
     return replace(policy, instance=instance, revision=revision)
@@ -23,7 +26,7 @@ ALL = policy_of(1, JournaledTopic(">"))
 FEWER = policy_of(2, JournaledTopic("orders.>"))
 
 
-def named(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
+def affected_clients(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
     return {
         (one["client"], one["subscription"], one["subscription_kind"], one["connected"], one["extent"])
         for one in effect["unrecorded"]
@@ -32,8 +35,8 @@ def named(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
 
 async def subscriber(broker: Any, name: str, **asked: Any) -> RawClient:
     client = await RawClient.connect(broker, name)
-    client.command({"c": "subscribe", "id": "s", **asked})
-    await client.until("processed")
+    client.send_command({"c": "subscribe", "id": "s", **asked})
+    await client.read_until("processed")
     return client
 
 
@@ -51,10 +54,10 @@ async def test_the_preview_names_who_reads_topics_that_would_not_be_journaled(tm
         away.close()
         managed.close()
         async with stomp_client(broker, client_id="worker") as worker:
-            await worker.asked("SUBSCRIBE", id="1", destination="/queue/jobs")
+            await worker.send_with_receipt("SUBSCRIBE", id="1", destination="/queue/jobs")
             await until(lambda: {"away", "managed"}.isdisjoint(broker.engine.roster.clients))
             effect = await ask(broker, "preview", policy=FEWER.to_dict())
-            found = named(effect)
+            found = affected_clients(effect)
             assert found == {
                 ("bookmark", "s", "bookmark", True, "all"),
                 ("wide", "s", "bookmark", True, "part"),
@@ -69,7 +72,7 @@ async def test_the_preview_names_who_reads_topics_that_would_not_be_journaled(tm
             ] == []
         await until(lambda: "worker" not in broker.engine.roster.clients)
         effect = await ask(broker, "preview", policy=FEWER.to_dict())
-        assert ("queue.jobs", "queue.jobs", "queue", False, "all") in named(effect)
+        assert ("queue.jobs", "queue.jobs", "queue", False, "all") in affected_clients(effect)
         for one in connected:
             one.close()
 
@@ -86,7 +89,7 @@ async def test_each_reader_is_told_and_its_state_says_why(tmp_path: Path) -> Non
             (wide, ">", "part"),
             (durable, "prices.b", "all"),
         ):
-            notice = await one.until("notice")
+            notice = await one.read_until("notice")
             assert notice["code"] == "no_longer_journaled"
             assert notice["details"] == {"id": "s", "topic": topic, "extent": extent}
         entries = {one["name"]: one for one in await ask(broker, "clients")}
@@ -100,7 +103,7 @@ async def test_each_reader_is_told_and_its_state_says_why(tmp_path: Path) -> Non
         assert (subscription["unrecorded"], subscription["health"]) == ("", "keeps up")
         (kept,) = await ask(broker, "durables")
         assert kept["unrecorded"] is True
-        assert not [one for one in fine.heard if one["c"] == "notice"]
+        assert not [one for one in fine.received_commands if one["c"] == "notice"]
 
         # The next revision is no news to who was told, and one that journals them again clears the state.
         await ask(broker, "apply", policy=replace(FEWER, revision=3).to_dict())
@@ -110,7 +113,7 @@ async def test_each_reader_is_told_and_its_state_says_why(tmp_path: Path) -> Non
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("prices.a", [b"again"], 1)
         assert await client.deliveries(1) == [b"again"]
-        assert len([one for one in client.heard if one["c"] == "notice"]) == 1
+        assert len([one for one in client.received_commands if one["c"] == "notice"]) == 1
         (kept,) = await ask(broker, "durables")
         assert kept["unrecorded"] is False
 
@@ -122,16 +125,16 @@ async def test_stomp_clients_are_told_with_an_error_or_with_the_next_message(tmp
         stomp_client(broker, client_id="wide") as wide,
         stomp_client(broker, client_id="plain") as plain,
     ):
-        await worker.asked("SUBSCRIBE", id="1", destination="/queue/jobs")
-        await wide.asked("SUBSCRIBE", id="1", destination="/topic/>", x_sluice_bookmark="0")
-        await plain.asked("SUBSCRIBE", id="1", destination="/topic/prices.a")
+        await worker.send_with_receipt("SUBSCRIBE", id="1", destination="/queue/jobs")
+        await wide.send_with_receipt("SUBSCRIBE", id="1", destination="/topic/>", x_sluice_bookmark="0")
+        await plain.send_with_receipt("SUBSCRIBE", id="1", destination="/topic/prices.a")
         await ask(broker, "apply", policy=FEWER.to_dict())
-        error = await worker.error()
+        error = await worker.read_error()
         assert error.headers["message"] == "no_longer_journaled" and b"queue.jobs" in error.body
-        await plain.asked("SEND", b"o", destination="/topic/orders.a")
+        await plain.send_with_receipt("SEND", b"o", destination="/topic/orders.a")
         message = await wide.read()
         assert (message.body, message.headers["x-sluice-notice"]) == (b"o", "no_longer_journaled")
-        await plain.asked("SEND", b"p", destination="/topic/orders.a")
+        await plain.send_with_receipt("SEND", b"p", destination="/topic/orders.a")
         assert "x-sluice-notice" not in (await wide.read()).headers
         plain.send("SEND", b"still", destination="/topic/prices.a")
         assert (await plain.read()).body == b"still", "a topic is delivered, journaled or not"

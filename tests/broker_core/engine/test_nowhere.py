@@ -1,4 +1,4 @@
-"""A message for a queue whose topic no journal keeps is refused, on every way: no consumer could ever get it."""
+"""A message for a queue whose topic is not journaled is refused on every path: no consumer could get it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ async def test_a_send_to_a_queue_that_no_journal_keeps_gets_an_error_and_no_rece
     tmp_path: Path, destination: str
 ) -> None:
     async with running_broker(tmp_path, POLICY) as broker, stomp_client(broker) as client:
-        await client.asked("SEND", b"a", destination="/queue/orders")
+        await client.send_with_receipt("SEND", b"a", destination="/queue/orders")
         client.send("SEND", b"b", destination="/queue/orders")
         client.send("SEND", b"nowhere", destination=destination, receipt="z")
-        error = await client.error()
+        error = await client.read_error()
         assert (error.headers["message"], error.headers["receipt-id"]) == ("not_journaled", "z")
         await broker.engine.dispatch.barrier()
         assert await in_the_log(broker) == [b"a", b"b"]
@@ -61,22 +61,22 @@ async def test_a_transaction_with_such_a_send_is_refused_and_stores_nothing(tmp_
         client.send("BEGIN", transaction="t")
         client.send("SEND", b"1", destination="/queue/orders", transaction="t")
         client.send("SEND", b"2", destination="/queue/z", transaction="t")
-        assert (await client.error()).headers["message"] == "not_journaled"
+        assert (await client.read_error()).headers["message"] == "not_journaled"
         async with stomp_client(broker) as other:
             other.send("BEGIN", transaction="t")
             other.send("SEND", b'{"n":1}', destination="/queue/some", transaction="t")
             other.send("SEND", b'{"n":0}', destination="/queue/some", transaction="t")
             other.send("COMMIT", transaction="t", receipt="c")
-            error = await other.error()
+            error = await other.read_error()
             assert (error.headers["message"], error.headers["receipt-id"]) == ("not_journaled", "c")
         assert await in_the_log(broker) == []
 
 
 async def test_a_record_of_a_queue_that_the_journals_filter_leaves_out_is_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, POLICY) as broker, stomp_client(broker) as client:
-        await client.asked("SEND", b'{"n":1}', destination="/queue/some")
+        await client.send_with_receipt("SEND", b'{"n":1}', destination="/queue/some")
         client.send("SEND", b'{"n":0}', destination="/queue/some", receipt="r")
-        error = await client.error()
+        error = await client.read_error()
         assert (error.headers["message"], error.headers["receipt-id"]) == ("not_journaled", "r")
         assert await in_the_log(broker) == [b'{"n":1}']
 
@@ -84,22 +84,22 @@ async def test_a_record_of_a_queue_that_the_journals_filter_leaves_out_is_refuse
 async def test_native_publishers_are_refused_too_and_go_on_behind_it(tmp_path: Path) -> None:
     async with running_broker(tmp_path, POLICY) as broker:
         everything = await RawClient.connect(broker, "everything")
-        everything.command({"c": "subscribe", "id": "s", "topic": ">"})
-        await everything.until("processed")
+        everything.send_command({"c": "subscribe", "id": "s", "topic": ">"})
+        await everything.read_until("processed")
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("queue.z", [b"0"], 1)
-        refused = await anna.until("error")
+        refused = await anna.read_until("error")
         assert (refused["code"], refused["first"], refused["sequence"]) == ("not_journaled", 1, 1)
         assert refused["details"]["topic"] == "queue.z"
         built = build_batch("anna", ["kept.a", "queue.z"], [b"1", b"2"], first_publisher_sequence=2)
         anna.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
-        refused = await anna.until("error")
+        refused = await anna.read_until("error")
         assert (refused["first"], refused["sequence"]) == (2, 3), "all of the batch, or nothing"
-        anna.command({"c": "publish", "id": "p", "topic": "queue.z", "text": "3", "ack": ["persisted"]})
-        assert (await anna.until("error"))["id"] == "p"
-        anna.command({"c": "skip", "sequence": 3})
+        anna.send_command({"c": "publish", "id": "p", "topic": "queue.z", "text": "3", "ack": ["persisted"]})
+        assert (await anna.read_until("error"))["id"] == "p"
+        anna.send_command({"c": "skip", "sequence": 3})
         await anna.publish("kept.a", [b"4"], 4)
-        assert (await anna.until("persisted"))["sequence"] == 4
+        assert (await anna.read_until("persisted"))["sequence"] == 4
         await anna.publish("scratch.a", [b"5"], 5)
         assert await everything.deliveries(2) == [b"4", b"5"], "topics promise nothing beyond who listens"
         assert await in_the_log(broker) == [b"4"]
@@ -109,13 +109,13 @@ async def test_a_batch_that_is_refused_takes_no_name_and_leaves_the_claim_to_the
     async with running_broker(tmp_path, POLICY) as broker:
         first = await RawClient.connect(broker, "anna", session=1)
         await first.publish("kept.a", [b"1"], 1)
-        await first.until("persisted")
+        await first.read_until("persisted")
         second = await RawClient.connect(broker, "anna", session=2)
         await second.publish("queue.z", [b"nowhere"], 2)
-        assert (await second.until("error"))["code"] == "not_journaled"
-        second.command({"c": "skip", "sequence": 2})
+        assert (await second.read_until("error"))["code"] == "not_journaled"
+        second.send_command({"c": "skip", "sequence": 2})
         await second.publish("kept.a", [b"3"], 3)
-        assert (await second.until("persisted"))["sequence"] == 3, "nobody else has published since"
+        assert (await second.read_until("persisted"))["sequence"] == 3, "nobody else has published since"
         assert await in_the_log(broker) == [b"1", b"3"]
 
 

@@ -1,4 +1,7 @@
-"""What one client's failure does to others in the same turn: nothing. Each failure is a fault of the broker's own, put in by hand."""
+"""A failure of one client does not affect others in the same pass of the policy loop.
+
+Each test injects a fault into the broker's own code.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,16 @@ from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
 
 
-class Fault(RuntimeError):
-    """None that the code knows."""
+class InjectedError(RuntimeError):
+    """An error type that the code under test does not handle by name."""
 
 
-def broken(*_: object, **__: object) -> NoReturn:
-    raise Fault("put in by the test")
+def raise_injected(*_: object, **__: object) -> NoReturn:
+    raise InjectedError("put in by the test")
 
 
-class Three:
-    """A broker with a publisher and the subscribers "first", "bad" and "last" to the topic a, in this order."""
+class ThreeSubscribers:
+    """A broker with a publisher and the subscribers "first", "bad" and "last" to topic a, in this order."""
 
     def __init__(self, broker: Broker, writer: AsyncClient, raw: dict[str, RawClient]) -> None:
         self.broker, self.writer, self.raw = broker, writer, raw
@@ -49,28 +52,30 @@ class Three:
     def connection(self, name: str) -> Connection:
         return self.broker.engine.roster.clients[name]
 
-    async def goes_on(self) -> None:
-        """Publishers are acknowledged, and the healthy ones get what comes; the bad one is told and closed."""
+    async def check_others_unaffected(self) -> None:
+        """Check that publishers are acknowledged, healthy clients receive, and the bad one is notified and
+        closed.
+        """
         for body in (b"1", b"2"):
             await self.writer.publish_many("a", [body])
             await self.writer.flush()
             assert [await self.raw[name].deliveries(1) for name in ("first", "last")] == [[body], [body]]
-        assert (await self.raw["bad"].until("closing"))["code"] == "internal_error"
+        assert (await self.raw["bad"].read_until("closing"))["code"] == "internal_error"
         assert "bad" not in self.broker.engine.roster.clients
         assert self.broker.engine.guard.usage_of("bad") is None
 
 
 @asynccontextmanager
-async def three(tmp_path: Path, **options: Any) -> AsyncIterator[Three]:
+async def three_subscribers(tmp_path: Path, **options: Any) -> AsyncIterator[ThreeSubscribers]:
     async with (
         running_broker(tmp_path, **options) as broker,
         AsyncClient(address_of(broker), "writer") as writer,
     ):
-        made = Three(broker, writer, {})
+        made = ThreeSubscribers(broker, writer, {})
         for name in ("first", "bad", "last"):
             raw = made.raw[name] = await RawClient.connect(broker, name)
-            raw.command({"c": "subscribe", "id": "s", "topic": "a"})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+            await raw.read_until("processed")
         yield made
 
 
@@ -78,42 +83,42 @@ def only_for(owner: object, method: Callable[..., Any], of: Callable[[Any], obje
     """A method that fails for one object and does its work for all others."""
 
     def chosen(self: Any, *given: Any, **named: Any) -> Any:
-        return broken() if of(self, *given) is owner else method(self, *given, **named)
+        return raise_injected() if of(self, *given) is owner else method(self, *given, **named)
 
     return chosen
 
 
 async def test_one_that_cannot_be_sent_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad").backlog
         monkeypatch.setattr(Backlog, "send", only_for(bad, Backlog.send, lambda backlog: backlog))
-        await clients.goes_on()
+        await clients.check_others_unaffected()
 
 
 async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         monkeypatch.setattr(
             PolicyLoop, "_measure", only_for(bad, PolicyLoop._measure, lambda _, connection: connection)
         )
-        await clients.goes_on()
+        await clients.check_others_unaffected()
 
 
 async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad").subscriptions["s"]
         monkeypatch.setattr(
             ClientSubscription,
             "receive",
             only_for(bad, ClientSubscription.receive, lambda target, *_: target),
         )
-        await clients.goes_on()
+        await clients.check_others_unaffected()
 
 
 async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         with monkeypatch.context() as patched:
             patched.setattr(Backlog, "send", only_for(bad.backlog, Backlog.send, lambda backlog: backlog))
@@ -133,14 +138,14 @@ async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytes
 async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         engine, looked = clients.broker.engine, []
         bad = clients.connection("bad")
 
         def look(connection: Connection) -> None:
             looked.append(connection.name)
             if connection is bad:
-                broken()
+                raise_injected()
 
         monkeypatch.setattr(engine.settle.watchdog, "check_client", look)
         await until(lambda: {"first", "last", "bad"} <= set(looked))
@@ -152,12 +157,12 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = policy_with(rule("warn", 1, topic="a"))
-    async with three(tmp_path, policy=policy) as clients:
+    async with three_subscribers(tmp_path, policy=policy) as clients:
         engine, done = clients.broker.engine, []
 
         def carry_out(decision: Decision) -> None:
             done.append(decision.client)
-            broken()
+            raise_injected()
 
         monkeypatch.setattr(engine.settle.enforces, "execute", carry_out)
         for name in ("first", "bad", "last"):
@@ -170,7 +175,7 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
 async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         engine = clients.broker.engine
         made = _a_decision("last"), _a_decision("first")
         monkeypatch.setattr(engine.guard, "on_queued", lambda *_: made[0])
@@ -185,7 +190,7 @@ async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
 async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         engine, done = clients.broker.engine, list[Decision]()
         bad = clients.connection("bad")
         await until(lambda: bad.sink.is_writable)
@@ -211,10 +216,10 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
 async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
-        clients.raw["bad"].command({"c": "subscribe", "id": "second", "topic": "a"})
-        await clients.raw["bad"].until("processed")
+        clients.raw["bad"].send_command({"c": "subscribe", "id": "second", "topic": "a"})
+        await clients.raw["bad"].read_until("processed")
         await until(lambda: bad.sink.is_writable)
         bad.sink.is_writable = False
         offline_client(clients.broker.engine.enforcement, bad)
@@ -228,11 +233,11 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         assert [await clients.raw[name].deliveries(1) for name in ("first", "last")] == [[b"1"], [b"1"]]
-        assert (await clients.raw["bad"].until("closing"))["code"] == "spool_failed"
+        assert (await clients.raw["bad"].read_until("closing"))["code"] == "spool_failed"
 
 
 async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its_name(tmp_path: Path) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         guard = clients.broker.engine.guard
         enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
         guard._later += [enforced, shadowed, _a_decision("last")]
@@ -247,13 +252,13 @@ async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its
 async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
-        monkeypatch.setattr(Replay, "_move", broken)
+    async with three_subscribers(tmp_path) as clients:
+        monkeypatch.setattr(Replay, "_move", raise_injected)
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         raw = await RawClient.connect(clients.broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
-        assert (await raw.until("closing"))["code"] == "internal_error"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        assert (await raw.read_until("closing"))["code"] == "internal_error"
         assert clients.broker.engine.share.replays == 0
         assert not any("reader" in pin.owner for pin in clients.broker.engine.journal.pins())
 
@@ -264,20 +269,20 @@ async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
 async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    async with three(tmp_path) as clients:
-        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", broken)
+    async with three_subscribers(tmp_path) as clients:
+        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", raise_injected)
         raw = await RawClient.connect(clients.broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
-        assert (await raw.until("closing"))["code"] == "internal_error"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+        assert (await raw.read_until("closing"))["code"] == "internal_error"
 
 
 @pytest.mark.parametrize(
-    "problem", [OSError(errno.ENOSPC, "No space left on device"), Fault()], ids=["full", "unforeseen"]
+    "problem", [OSError(errno.ENOSPC, "No space left on device"), InjectedError()], ids=["full", "unforeseen"]
 )
 async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_and_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         raw = await RawClient.connect(clients.broker, "reader")
 
         def fails(*_: object) -> NoReturn:
@@ -285,11 +290,11 @@ async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_an
 
         with monkeypatch.context() as patched:
             patched.setattr(store, "replace_durably", fails)
-            raw.command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
-            error = await raw.until("error")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
+            error = await raw.read_until("error")
             assert (error["code"], error["id"]) == ("not_kept", "s")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
+        await raw.read_until("processed")
         assert (tmp_path / "journal" / "test-1.kept.json").stat().st_size
 
 
@@ -298,18 +303,18 @@ async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(
 ) -> None:
     assert MAX_SUBSCRIPTIONS > 3
     monkeypatch.setattr("broker_core.engine.subscriptions.MAX_SUBSCRIPTIONS", 3)
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         raw = await RawClient.connect(clients.broker, "reader")
         for number in range(5):
-            raw.command({"c": "subscribe", "id": str(number), "topic": "a", "snapshot_key": "topic"})
-        assert [(await raw.until("error"))["code"] for _ in range(2)] == ["too_many_subscriptions"] * 2
+            raw.send_command({"c": "subscribe", "id": str(number), "topic": "a", "snapshot_key": "topic"})
+        assert [(await raw.read_until("error"))["code"] for _ in range(2)] == ["too_many_subscriptions"] * 2
         assert len(clients.connection("reader").subscriptions) == 3
 
 
 async def test_a_client_that_cannot_be_closed_does_not_keep_the_broker_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         monkeypatch.setattr(
             Connection, "close", only_for(bad, Connection.close, lambda connection, *_: connection)

@@ -1,4 +1,4 @@
-"""Law: a subscriber sees a publisher's records in the order in which they were published, whatever of them is recorded."""
+"""Property test: a subscriber sees a publisher's records in publishing order, whichever are recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker_core.broker import Broker
 from broker_core.config import JournaledTopic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
 from tests.support.brokers import running_broker, tcp_policy, until
-from tests.support.failpoints import Gate
+from tests.support.failpoints import SyncGate
 from tests.support.raw import RawClient
 
 POLICY = replace(
@@ -29,7 +29,9 @@ POLICY = replace(
     ),
 )
 TOPICS = ("kept.a", "scratch.b", "by.content", "by.content")
-"""Of which records are kept, are not, or are as their body says: the third kind is, the fourth isn't."""
+"""Topics whose records are journaled, not journaled, or journaled by their body: the third is, the fourth
+is not.
+"""
 BATCH = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 STEP = st.one_of(BATCH, st.sampled_from(["shut", "open"]))
 
@@ -38,18 +40,18 @@ def body_of(number: int, kind: int) -> bytes:
     return json.dumps({"n": number, "kept": kind == 2, "odd": bool(number % 2)}).encode()
 
 
-class Watcher:
-    """A subscriber, and the numbers of what it received."""
+class OrderSubscriber:
+    """A subscriber that collects the numbers of the messages it receives."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
         self.numbers: list[int] = []
 
     @classmethod
-    async def begin(cls, broker: Broker, name: str, **asked: object) -> Watcher:
+    async def begin(cls, broker: Broker, name: str, **asked: object) -> OrderSubscriber:
         client = await RawClient.connect(broker, name)
-        client.command({"c": "subscribe", "id": "s", **asked})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", **asked})
+        await client.read_until("processed")
         return cls(client)
 
     async def expect(self, numbers: Sequence[int]) -> None:
@@ -60,21 +62,21 @@ class Watcher:
 
 
 async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(directory, POLICY, files=gate) as broker:
-        everything = await Watcher.begin(broker, "everything", topic=">")
-        another = await Watcher.begin(broker, "another", topic=">")
-        odd = await Watcher.begin(broker, "odd", topic=">", filter="/odd = true")
-        levels = await Watcher.begin(broker, "levels", topic="by.content")
-        windowed = await Watcher.begin(broker, "windowed", topic=">", ack="auto", prefetch=1_000)
-        log = await Watcher.begin(broker, "log", topic=">", bookmark="0")
+        everything = await OrderSubscriber.begin(broker, "everything", topic=">")
+        another = await OrderSubscriber.begin(broker, "another", topic=">")
+        odd = await OrderSubscriber.begin(broker, "odd", topic=">", filter="/odd = true")
+        levels = await OrderSubscriber.begin(broker, "levels", topic="by.content")
+        windowed = await OrderSubscriber.begin(broker, "windowed", topic=">", ack="auto", prefetch=1_000)
+        log = await OrderSubscriber.begin(broker, "log", topic=">", bookmark="0")
         anna = await RawClient.connect(broker, "anna")
         kinds: list[int] = []
         for step in steps:
             if step == "shut":
-                gate.shut()
+                gate.block()
             elif step == "open":
-                gate.open()
+                gate.release()
                 await asyncio.sleep(0.005)
             else:
                 numbers = range(len(kinds), len(kinds) + len(step))
@@ -88,7 +90,7 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
                 anna.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
                 kinds += step
         await until(lambda: broker.engine.dispatch.messages_in == len(kinds))
-        gate.open()
+        gate.release()
         of_all = list(range(len(kinds)))
         await everything.expect(of_all)
         await another.expect(of_all)
@@ -123,7 +125,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
     async with running_broker(tmp_path, POLICY) as broker:
         dispatch = broker.engine.dispatch
         monkeypatch.setattr(dispatch, "_must_be_confirmed", lambda batch, upto: True)
-        watcher = await Watcher.begin(broker, "everything", topic=">")
+        watcher = await OrderSubscriber.begin(broker, "everything", topic=">")
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3), body_of(2, 2)], 1)
         await anna.publish("scratch.b", [body_of(3, 1)], 4)
@@ -131,25 +133,25 @@ async def test_what_waits_for_others_word_holds_up_no_order(
         await watcher.expect([0, 1, 2, 3, 4])
         await anna.publish("scratch.b", [body_of(5, 1)], 6)
         await watcher.expect([5])
-        said = [one for one in anna.heard if one.get("ack") == "persisted"]
+        said = [one for one in anna.received_commands if one.get("ack") == "persisted"]
         assert said == [], "delivered, and not confirmed"
         dispatch.on_confirmed(broker.engine.frontier.durable)
-        while (await anna.until("persisted"))["sequence"] < 5:
+        while (await anna.read_until("persisted"))["sequence"] < 5:
             pass
         assert dispatch._behind_bytes == 0 and not dispatch.numbers.under_way
 
 
 async def test_nothing_of_a_batch_is_delivered_when_the_disk_refuses_it(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, POLICY, files=gate, broken=("journal_failed",)) as broker:
-        watcher = await Watcher.begin(broker, "everything", topic=">")
+        watcher = await OrderSubscriber.begin(broker, "everything", topic=">")
         anna, bob = await RawClient.connect(broker, "anna"), await RawClient.connect(broker, "bob")
-        gate.shut()
+        gate.block()
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3)], 1)
         await anna.publish("scratch.b", [body_of(2, 1)], 3)
         await until(lambda: broker.engine.dispatch._behind_bytes > 0)
-        gate.open(OSError(5, "put in by the test"))
-        assert (await anna.until("error"))["code"] == "journal_failed"
+        gate.release(OSError(5, "put in by the test"))
+        assert (await anna.read_until("error"))["code"] == "journal_failed"
         assert broker.engine.dispatch._behind_bytes == 0
         await bob.publish("scratch.b", [body_of(9, 1)], 1)
         await watcher.expect([9])

@@ -1,4 +1,7 @@
-"""A disk that doesn't take a spool: a decision with its own code and exact figures; references wait in memory meanwhile."""
+"""A disk that rejects spool writes: a decision with its own code and exact figures.
+
+References wait in memory meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ def policy_without_a_spool(tmp_path: Path) -> PolicyDocument:
 
 async def slow_reader(broker: object, topic: str) -> RawClient:
     slow = await RawClient.connect(broker, "slow")  # type: ignore[arg-type]
-    slow.command({"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2})
-    await slow.until("processed")
+    slow.send_command({"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2})
+    await slow.read_until("processed")
     return slow
 
 
@@ -47,10 +50,10 @@ async def test_what_cant_be_spooled_is_decided_told_and_counted(tmp_path: Path) 
         await ask(broker, "offline", name="slow")
         for _ in range(5):
             await writer.publish_many("scratch.a", [b"x" * 5_000])
-        notice = await slow.until("notice")
+        notice = await slow.read_until("notice")
         assert notice["code"] == "spool_failed"
         assert "can't be written to its spool" in notice["message"] and "Not a directory" in notice["message"]
-        slow.command({"c": "told", "decision": notice["decision"]})
+        slow.send_command({"c": "told", "decision": notice["decision"]})
         await until(lambda: broker.engine.decisions.recent)
         (decision,) = broker.engine.decisions.recent
         assert (decision.reason, decision.action, decision.told) == (
@@ -87,7 +90,7 @@ async def test_a_client_of_journaled_topics_goes_on_by_reference_from_memory(
         seen: list[bytes] = []
         while len(seen) < 40:
             seen += await slow.deliveries(1)
-            slow.command({"c": "ack", "id": "s", "upto": len(seen)})
+            slow.send_command({"c": "ack", "id": "s", "upto": len(seen)})
         assert seen == [b"%d" % number for number in range(40)]
         assert not broker.engine.decisions.recent
 
@@ -105,7 +108,9 @@ async def test_a_path_that_takes_nothing_is_refused_at_preview_and_apply(tmp_pat
 
 
 class BadSpools(FileSystem):
-    """A disk on which spools can't be written from `torn` on: the first of them tears, the others are refused."""
+    """A disk on which spools can't be written from `torn` on: the first of them tears, the others are
+    refused.
+    """
 
     torn = False
     refused = 0
@@ -136,9 +141,9 @@ async def test_a_spool_that_tears_while_its_client_is_offlined_ends_that_client_
         disk.torn = True
         with pytest.raises(AssertionError, match=r"not_live.*couldn't be written"):
             await ask(broker, "offline", name="slow")
-        notice = await slow.until("notice")
+        notice = await slow.read_until("notice")
         assert notice["code"] == "spool_failed" and "Input/output error" in notice["message"]
-        slow.command({"c": "told", "decision": notice["decision"]})
+        slow.send_command({"c": "told", "decision": notice["decision"]})
         await until(lambda: broker.engine.decisions.recent)
         assert disk.refused > 1
         gone = broker.engine.roster.gone

@@ -1,4 +1,4 @@
-"""What is recorded each second of the clients for whom something waits, by a real broker."""
+"""Records that a real broker writes each second about clients with a backlog."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.support.rules import policy_with
 from tests.support.stalled import StalledSubscriber
 
 
-class Heard:
-    """What the broker is about to journal."""
+class RecordedSamples:
+    """Samples that the broker is about to journal."""
 
     def __init__(self, passes_on: Callable[[SystemRecordBuffer, list[TrafficEntry]], None]) -> None:
         self._passes_on = passes_on
@@ -46,8 +46,8 @@ class Heard:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    made = Heard(SystemRecordBuffer.add_traffic)
+def recorded_samples(monkeypatch: pytest.MonkeyPatch) -> RecordedSamples:
+    made = RecordedSamples(SystemRecordBuffer.add_traffic)
     monkeypatch.setattr(
         SystemRecordBuffer, "add_traffic", lambda events, entries: made.looked(events, entries)
     )
@@ -55,7 +55,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 
 async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_others_are_not(
-    tmp_path: Path, heard: Heard
+    tmp_path: Path, recorded_samples: RecordedSamples
 ) -> None:
     policy = policy_with()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
@@ -69,9 +69,9 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
             await feed.publish("t", [b"x" * 5_000] * 200)
             published += 200
             await asyncio.sleep(0.05)
-        before = len(heard.of("stalled"))
-        await until(lambda: len(heard.of("stalled")) >= before + 3)
-        (who, _), *_, (_, newest) = heard.of("stalled")
+        before = len(recorded_samples.of("stalled"))
+        await until(lambda: len(recorded_samples.of("stalled")) >= before + 3)
+        (who, _), *_, (_, newest) = recorded_samples.of("stalled")
         assert (who.transport, who.topic) == ("tcp", "t")
         assert newest.memory == use.memory > 0
         assert (newest.matched_messages, newest.matched_bytes) == (published, published * 5_000)
@@ -79,19 +79,19 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
         assert newest.unjournaled == newest.owed_messages > 0
         assert newest.oldest_at <= newest.at
         assert newest.blocked_since
-        looks = [figures.at for _, figures in heard.of("stalled")]
+        looks = [figures.at for _, figures in recorded_samples.of("stalled")]
         assert all(later - earlier >= WHOLE_MS for earlier, later in pairwise(looks)), (
             "one a second, however few they are"
         )
         await stalled.read_bodies(published)
-        await until(lambda: heard.of("stalled")[-1][1].memory == 0)
+        await until(lambda: recorded_samples.of("stalled")[-1][1].memory == 0)
         # One look says that nothing waits any more; what may follow is about bytes on their way.
-        assert heard.of("stalled")[-1][1].messages == 0
-        assert heard.of("feed") == []
+        assert recorded_samples.of("stalled")[-1][1].messages == 0
+        assert recorded_samples.of("feed") == []
 
 
 async def test_more_than_a_second_may_hold_is_counted_and_left_out(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, recorded_samples: RecordedSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system_records, "MAX_IN_A_SECOND", 2)
     policy = policy_with()
@@ -99,8 +99,8 @@ async def test_more_than_a_second_may_hold_is_counted_and_left_out(
     async with running_broker(tmp_path, policy) as broker:
         stalled = [await StalledSubscriber.connect(broker, f"stalled-{n}", "t") for n in range(4)]
         feed = await RawClient.connect(broker, "feed")
-        while not any(entry.left_out for entry in heard.entries):
+        while not any(entry.left_out for entry in recorded_samples.entries):
             await feed.publish("t", [b"x" * 5_000] * 100)
             await asyncio.sleep(0.1)
         assert len(stalled) == 4
-        assert max(entry.rows for entry in heard.entries) <= 2 <= MAX_ROWS
+        assert max(entry.rows for entry in recorded_samples.entries) <= 2 <= MAX_ROWS

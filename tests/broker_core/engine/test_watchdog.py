@@ -1,6 +1,6 @@
-"""The watchdog finds every way in which a client may wait in silence, and never barks at one that waits for a reason.
+"""The watchdog finds clients that wait for a lost signal, and ignores clients that wait for a reason.
 
-Its clock is set by hand; what it looks at is a running broker with clients on sockets, in which one signal is lost.
+Its clock is manual. It watches a running broker with clients on sockets, in which one signal is lost.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.raw import RawClient
 
 
-class Watched:
-    """A broker, a client of it, and a watchdog of our own whose clock stands still."""
+class WatchdogScenario:
+    """A broker, one client, and a watchdog with a manual clock."""
 
     def __init__(self, broker: Broker, writer: AsyncClient, raw: RawClient) -> None:
         self.broker, self.writer, self.raw = broker, writer, raw
@@ -42,47 +42,47 @@ class Watched:
     def connection(self) -> Connection:
         return self.broker.engine.roster.clients["reader"]
 
-    def looks(self, number: int) -> int:
-        """So many seconds pass, with a look at everybody at each; how often it has barked altogether."""
+    def findings_after(self, number: int) -> int:
+        """Check all clients once per second for `number` seconds; return the number of findings so far."""
         for _ in range(number):
-            self.clock.passes(1)
+            self.clock.advance(1)
             self.watchdog.start_round()
             for connection in self.broker.engine.roster.clients.values():
                 self.watchdog.check_client(connection)
         return self.watchdog.found
 
     async def subscribe(self, **options: Any) -> None:
-        self.raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
-        await self.raw.until("processed")
+        self.raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+        await self.raw.read_until("processed")
 
     async def publish(self, *bodies: bytes, topic: str = "a") -> None:
         await self.writer.publish_many(topic, list(bodies))
         await self.writer.flush()
 
-    async def stop_taking(self) -> None:
-        """As the transport says when the kernel takes no more."""
+    async def block_writes(self) -> None:
+        """Mark the sink as not writable, as a transport with a full kernel buffer does."""
         await until(lambda: self.connection.sink.is_writable)
         self.connection.sink.is_writable = False
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+async def watchdog_scenario(tmp_path: Path) -> AsyncIterator[WatchdogScenario]:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        yield Watched(broker, writer, await RawClient.connect(broker, "reader"))
+        yield WatchdogScenario(broker, writer, await RawClient.connect(broker, "reader"))
 
 
 async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counted_and_set_going(
     tmp_path: Path,
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.subscribe()
-        await one.stop_taking()
+        await one.block_writes()
         await one.publish(b"1", b"2")
-        assert one.looks(SAMPLES + 3) == 0, "it waits for its peer"
+        assert one.findings_after(SAMPLES + 3) == 0, "it waits for its peer"
         one.connection.sink.is_writable = True
         with capture_logs() as logs:
-            assert one.looks(SAMPLES - 1) == 0, "not at once"
-            assert one.looks(1) == 1
+            assert one.findings_after(SAMPLES - 1) == 0, "not at once"
+            assert one.findings_after(1) == 1
         (told,) = [line for line in logs if line["event"] == "delivery_stands_still"]
         assert (told["why"], told["client"], told["subscriptions"]["s"]["waiting"].messages) == (
             "outbox",
@@ -90,7 +90,7 @@ async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counte
             2,
         )
         assert await one.raw.deliveries(2) == [b"1", b"2"]
-        assert one.looks(5) == 1
+        assert one.findings_after(5) == 1
 
 
 async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_says_so(
@@ -101,8 +101,8 @@ async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_s
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        await raw.read_until("processed")
         sink = broker.engine.roster.clients["reader"].sink
         sink.is_writable = False
         await writer.publish_many("a", [b"1"])
@@ -115,12 +115,12 @@ async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_s
 async def test_a_draining_client_whose_chunk_never_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.subscribe()
-        await one.stop_taking()
+        await one.block_writes()
         await one.publish(b"1")
         offline_client(one.broker.engine.enforcement, one.connection)
-        assert one.looks(SAMPLES + 3) == 0, "offlined, and its peer takes nothing"
+        assert one.findings_after(SAMPLES + 3) == 0, "offlined, and its peer takes nothing"
 
         async def never(*_: object) -> list[Any]:
             return await asyncio.get_running_loop().create_future()
@@ -129,14 +129,14 @@ async def test_a_draining_client_whose_chunk_never_comes(
         one.connection.sink.is_writable = True
         one.connection.on_writable()
         await until(lambda: one.connection.backlog.state is ClientState.DRAINING)
-        assert one.looks(SAMPLES) == 1
+        assert one.findings_after(SAMPLES) == 1
         one.connection.close("shutting_down", "")
 
 
 async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.publish(b"1")
 
         async def never(*_: object) -> bool:
@@ -146,14 +146,14 @@ async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
         await one.subscribe(bookmark="0")
         monkeypatch.setattr(one.broker.engine.reader, "pending", 1)
         seconds = MAX_PATIENCE_MS // 1_000
-        assert one.looks(seconds) == 0
-        assert one.looks(1) == 1, "a disk that hangs is no reason for ever"
+        assert one.findings_after(seconds) == 0
+        assert one.findings_after(1) == 1, "a disk that hangs is no reason for ever"
 
 
 async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.publish(b"1")
 
         async def never(*_: object) -> bool:
@@ -162,33 +162,33 @@ async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
         with monkeypatch.context() as patched:
             patched.setattr(Replay, "_step", never)
             await one.subscribe(bookmark="0")
-        assert one.looks(SAMPLES + 3) == 1, "once, however long it stands"
+        assert one.findings_after(SAMPLES + 3) == 1, "once, however long it stands"
         other = await RawClient.connect(one.broker, "other")
-        other.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
+        other.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
         assert await other.deliveries(1)
         target = one.broker.engine.roster.clients["other"].subscriptions["s"]
-        replay = target.serving
+        replay = target.serving_replay
         assert isinstance(replay, Replay) and replay.task is not None
-        assert one.looks(SAMPLES + 3) == 1, "it follows what is new"
+        assert one.findings_after(SAMPLES + 3) == 1, "it follows what is new"
         replay.task.cancel()
         await until(replay.task.done)
-        assert one.looks(SAMPLES) == 2
+        assert one.findings_after(SAMPLES) == 2
 
 
 async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp_path: Path) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.subscribe(conflation="50ms", conflation_key="/id")
         await one.publish(json.dumps({"id": 1}).encode())
         conflating = one.connection.subscriptions["s"].conflating
         assert conflating is not None and conflating.ends_at
         assert not stall_reason(one.connection)
         conflating._disarm()
-        assert one.looks(SAMPLES) == 1
+        assert one.findings_after(SAMPLES) == 1
         assert len(await one.raw.deliveries(1)) == 1
 
 
 async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.publish(*(b"%d" % number for number in range(50)))
         subscriptions: dict[str, dict[str, Any]] = {
             "idle": {"topic": "a"}, "live": {"bookmark": "0"}, "range": {"bookmark": "[0:99991231T000000Z]"},
@@ -202,15 +202,15 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
         clients = {}
         for name, options in subscriptions.items():
             clients[name] = await RawClient.connect(one.broker, name)
-            clients[name].command({"c": "subscribe", "id": "s", "topic": "a", **options})
-            await clients[name].until("processed")
+            clients[name].send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+            await clients[name].read_until("processed")
         connections = one.broker.engine.roster.clients
         await one.subscribe()
         pause_by_policy(one.connection, one.connection.subscriptions["s"])
         await one.publish(b"a", b"b", b"c")
         stopped = await RawClient.connect(one.broker, "stopped")
-        stopped.command({"c": "subscribe", "id": "s", "topic": "a"})
-        await stopped.until("processed")
+        stopped.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        await stopped.read_until("processed")
         connections["stopped"].sink.is_writable = False
         await one.publish(b"d", b"e")
         offline_client(one.broker.engine.enforcement, connections["stopped"])
@@ -218,4 +218,4 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
         await asyncio.sleep(0.3)
         for name, connection in connections.items():
             assert not stall_reason(connection), name
-        assert one.looks(10) == 0
+        assert one.findings_after(10) == 0

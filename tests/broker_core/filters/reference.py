@@ -1,6 +1,6 @@
-"""A slow and simple evaluator of filter trees, written from docs/filters.md, to hold the real one against.
+"""A slow and simple evaluator of filter trees, written from docs/filters.md, as a reference for the real one.
 
-It looks at arrays pair by pair and at nothing twice; it shares no code with broker_core.filters.
+It compares arrays pair by pair and shares no code with broker_core.filters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def condition(node: n.Node, message: Any) -> bool | None:
         case n.InList(inside, items):
             return condition(n.Or(tuple(n.Comparison("=", inside, item) for item in items)), message)
         case n.LikeCondition(inside, pattern):
-            return strongest([like(element, pattern) for element in elements(value(inside, message))])
+            return strongest([matches_like(element, pattern) for element in elements(value(inside, message))])
         case n.IsNull(inside):
             return first(value(inside, message)) is None
         case _:
@@ -88,7 +88,7 @@ def follow(inside: Any, steps: tuple[Any, ...]) -> Any:
 
 
 def follow_each(reached: list[Any], steps: tuple[Any, ...]) -> list[Any]:
-    """Once a name has gone into an array's elements, each further step is taken from each value reached."""
+    """Apply each further step of a path to every element that was reached through an array."""
     for step in steps:
         if isinstance(step, int):
             reached = [one[step] for one in reached if isinstance(one, list) and step < len(one)]
@@ -174,7 +174,7 @@ def arithmetic(sign: str, left: Any, right: Any) -> Any:
     return result if math.isfinite(result) else None
 
 
-def like(one: Any, pattern: str) -> bool | None:
+def matches_like(one: Any, pattern: str) -> bool | None:
     if one is None or one == "" or isinstance(one, dict):
         return None
     text = (

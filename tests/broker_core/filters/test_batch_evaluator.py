@@ -45,7 +45,7 @@ def test_the_same_question_gets_the_same_array() -> None:
 def test_each_record_is_decoded_once_whatever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
 
-    class Counting:
+    class CountingDecoder:
         JSONDecodeError = orjson.JSONDecodeError
 
         @staticmethod
@@ -54,7 +54,7 @@ def test_each_record_is_decoded_once_whatever_asks(monkeypatch: pytest.MonkeyPat
             return orjson.loads(body)
 
     for module in (batch_evaluator, message_types):
-        monkeypatch.setattr(module, "orjson", Counting)
+        monkeypatch.setattr(module, "orjson", CountingDecoder)
     bodies = [b'{"a":%d}' % number for number in range(20)]
     evaluator = BatchEvaluator(batch_of(bodies), None)
     evaluator.rows(compile_filter("/a > 3"), np.array([1, 5]))

@@ -1,4 +1,4 @@
-"""docs/filters.md says what filters do: each of its examples is run here."""
+"""Examples of docs/filters.md; each is run."""
 
 from __future__ import annotations
 

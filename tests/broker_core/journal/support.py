@@ -1,4 +1,4 @@
-"""Builders for the journal's tests: stamped batches, small journals, files that fail or tell what was done."""
+"""Builders for the journal's tests: stamped batches, small journals, and files that fail or record calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_journal(
 
 
 def accept(directory: Path, known: KnownLog | None = None) -> None:
-    """An operator's word that the log is the instance's with what it has."""
+    """Accept the log as the instance's, as an operator does."""
     inspect.repair_journal(directory / "journal", INSTANCE, directory / "archive", known, accept=True)
 
 
@@ -44,7 +44,7 @@ def batch_for(
     publisher: str = "p",
     topic: str = "t.a",
 ) -> Batch:
-    """A stamped batch whose bodies name their sequences."""
+    """Return a stamped batch whose bodies name their sequences."""
     bodies = [f"{first + row}:".encode().ljust(size, b".") for row in range(count)]
     batch = Batch.parse(build_single_topic_batch(publisher, topic, bodies, first))
     batch.stamp(
@@ -88,7 +88,7 @@ def read_all(journal: Journal, start: int | None = None, max_bytes: int = 10_000
 
 
 def flip(path: Path, offset: int) -> None:
-    """Turn one byte of a file around."""
+    """Invert one byte of a file."""
     with path.open("r+b") as file:
         file.seek(offset)
         old = file.read(1)[0]
@@ -97,7 +97,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 class FailingFiles(FileSystem):
-    """Raises an OSError from the calls it is told to; remembers all."""
+    """A file system that raises OSError from chosen calls and records all calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []

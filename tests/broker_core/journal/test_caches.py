@@ -1,4 +1,6 @@
-"""The files that can be deleted while the broker is down: what opening costs with them, and that they come back."""
+"""Cache files that may be deleted while the broker is down: the cost of opening without them, and their
+return.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.publisher_sequences import publisher_sequences_path, read_publisher_sequences
 from broker_core.journal.publishers import Publishers, SessionNumber
 from broker_core.journal.segment_index import SegmentIndex
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 
 from .support import INSTANCE, SMALL, batch_for, fill, flip, open_journal, read_all
 
@@ -123,8 +125,8 @@ def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
     journal.close()
 
 
-def test_of_many_entries_some_are_places(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker_core.journal.index_sidecar.MAX_PLACES", 3)
+def test_a_long_index_stores_only_some_positions(tmp_path, monkeypatch):
+    monkeypatch.setattr("broker_core.journal.index_sidecar.MAX_POSITIONS", 3)
     journal = open_journal(tmp_path, JournalOptions(1024 * 1024, 1))
     index = journal_of_one(journal)
     assert len(index.entries()) > 10
@@ -180,7 +182,7 @@ def test_noting_a_publisher_again_makes_it_the_newest():
 
 @pytest.mark.parametrize("other", ["b", "sluice-t.spare", "sluice-t.1", "sluice", "sluice-t.x"])
 def test_instances_that_share_a_directory_touch_their_own_files_only(tmp_path, other):
-    """Also when one's name is the beginning of the other's, or looks like one of its files."""
+    """Also if one name is a prefix of the other, or looks like one of its files."""
     options = JournalOptions(64 * 1024, 1)
     mine = open_journal(tmp_path, options)
     theirs = Journal.open(tmp_path / "journal", other, tmp_path / "archive", options)
@@ -202,7 +204,7 @@ def test_instances_that_share_a_directory_touch_their_own_files_only(tmp_path, o
 
 
 def contents(directory, instance):
-    """Name and bytes of what a journal of that name has made: the files it would look for."""
+    """Return name and bytes of all files that a journal of this name has made."""
     owned = [
         path
         for path in directory.iterdir()
@@ -226,7 +228,7 @@ def test_a_thousand_segments_open_without_being_read(tmp_path):
         journal.finish_sealed()
     newest = journal.next_sequence
     journal.close()
-    with counted() as number:
+    with counting_calls() as number:
         journal = open_journal(tmp_path, options)
     assert journal.recovery.scanned_segments == 1
     assert journal.next_sequence == newest

@@ -83,9 +83,9 @@ def test_a_file_that_was_cut_off(path):
 def test_inflating_a_member_takes_the_memory_of_its_content_once(tmp_path):
     content = random.Random(1).randbytes(1_000) * 1_000
     path = tmp_path / "x.journal.gz"
-    path.write_bytes(encode_member(content, 0))
+    path.write_bytes(encode_member(bytes(4_096), 0) + encode_member(content, 4_096))
     file = OpenFile(path)
-    (member,) = read_members(file)
+    _, member = read_members(file)
     tracemalloc.start()
     try:
         assert inflate(file, member) == content

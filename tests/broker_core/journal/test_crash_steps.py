@@ -1,7 +1,10 @@
-"""Killed (SIGKILL) before, during and after each step of archive, compress and remove: the log opens whole.
+"""SIGKILL before, during and after each step of archive, compress and remove: the log opens intact.
 
-A child process does the real thing and kills itself at one system call, the next child at the following one, until
-one gets through. Both halves are killed: the worker's, which prepares a file, and the broker's, which swaps it in.
+A child process does the real work and kills itself.
+
+A child process does the real thing and kills itself at one system call, the next child at the following one,
+until one gets through. Both halves are killed: the worker's, which prepares a file, and the broker's, which
+swaps it in.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ CHANGES = (
 
 
 def killing_files(at: int) -> FileSystem:
-    """Files that kill the process at the change number `at`: by turns before it is done, and after."""
+    """Return files that kill the process at change number `at`, alternately before and after the change."""
     files, done = FileSystem(), [0]
 
     def wrapped(name: str) -> Callable[..., object]:
@@ -59,7 +62,10 @@ def killing_files(at: int) -> FileSystem:
 
 
 def child(work: Callable[[], None]) -> bool:
-    """Run in a forked process; whether it was killed. AssertionError if it ended in another way than it should."""
+    """Run in a forked process; whether it was killed.
+
+    AssertionError if it ended in another way than it should.
+    """
     pid = os.fork()
     if pid == 0:
         try:
@@ -77,7 +83,9 @@ def child(work: Callable[[], None]) -> bool:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of several sealed segments, and for the first a copy and a compressed form as a worker makes them."""
+    """A log of several sealed segments, and for the first a copy and a compressed form as a worker makes
+    them.
+    """
     path = tmp_path_factory.mktemp("log")
     journal = open_journal(path)
     fill(journal, 80, size=1_000)
@@ -95,7 +103,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def steps(
     home: Path, path: Path, act: Callable[[Path, FileSystem], None], check: Callable[[Path], None]
 ) -> int:
-    """Kill at each step in turn; returns how many there were."""
+    """Kill at each step in turn; return the number of steps."""
     for at in range(1_000):
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(home, path)
@@ -107,15 +115,18 @@ def steps(
 
 
 def open_with(path: Path, files: FileSystem):
-    """The journal, opened without counting: only what comes then is killed."""
+    """Open the journal without counting; only later calls can be killed."""
     journal = open_journal(path)
     for owner in (journal, journal._swaps, journal._sealer):
         owner._files = files
     return journal
 
 
-def whole(path: Path) -> None:
-    """Everything is there, once, in order; a second opening finds nothing left to do, and no file is of no use."""
+def check_intact(path: Path) -> None:
+    """Check that all records are there once and in order.
+
+    A second opening has nothing to repair, and no file is useless.
+    """
     journal = open_journal(path)
     assert journal.recovery.quarantined == []
     assert journal.recovery.truncated_bytes == 0
@@ -151,7 +162,7 @@ def test_the_broker_is_killed_at_each_step_of_a_swap(home, tmp_path, action):
         else:
             journal.compress_swap(name, path / "journal" / "prepared" / f"{name}.gz")
 
-    assert steps(home, tmp_path / "log", act, whole) > 12
+    assert steps(home, tmp_path / "log", act, check_intact) > 12
 
 
 def test_the_broker_is_killed_at_each_step_of_a_removal(home, tmp_path):
@@ -201,7 +212,7 @@ def test_the_worker_is_killed_at_each_step_of_preparing(home, tmp_path, action, 
 
     def check(path: Path) -> None:
         at[0] += 1
-        whole(path)
+        check_intact(path)
 
     assert steps(home, tmp_path / "log", act, check) >= 5
 

@@ -1,4 +1,4 @@
-"""A disk that is full or refuses: named errors, nothing left behind, and going on when there is room."""
+"""A disk that is full or fails: named errors, no leftovers, and normal work when space is free again."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_failed_append_that_cannot_be_cut_off_stops_the_journal(journal, files
     assert read_all(journal) == list(range(1, 10))
 
 
-def test_no_room_for_spares_is_told_and_harmless(journal, files):
+def test_no_space_for_spare_files_is_reported_and_harmless(journal, files):
     files.fail = lambda name: name == "pwritev"
     with pytest.raises(JournalError, match="disk_full"):
         journal.preallocate()
@@ -151,7 +151,7 @@ def test_a_roll_is_durable_before_sync_returns(journal, files):
 
 
 def test_a_real_limit_on_file_size(tmp_path):
-    """The kernel itself refuses: the journal of a process with RLIMIT_FSIZE fails with disk_full and goes on."""
+    """The kernel itself fails the write: with RLIMIT_FSIZE the journal raises disk_full, and works on."""
     program = textwrap.dedent("""
         import resource, sys
         from pathlib import Path

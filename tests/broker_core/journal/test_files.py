@@ -1,4 +1,4 @@
-"""Replacing a small file: after whatever goes wrong, and wherever, the old one or the new one is there, whole."""
+"""Replacing a small file: after any failure at any step, the old or the new file is there, complete."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .support import FailingFiles
 STEPS = ("pwritev", "fsync", "rename", "sync_directory")
 
 
-class Killed(BaseException):
-    """The process is gone: nothing that follows is done."""
+class ProcessKilled(BaseException):
+    """The process was killed; no later step happens."""
 
 
 class KilledFiles(FailingFiles):
-    """Takes `at_once` bytes in a write, and is killed before the call number `at`."""
+    """A file system that writes `at_once` bytes per write and kills the process before call number `at`."""
 
     def __init__(self, at: int, at_once: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class KilledFiles(FailingFiles):
 
     def _note(self, name: str, what: object = "") -> None:
         if len(self.calls) == self._at:
-            raise Killed
+            raise ProcessKilled
         super()._note(name, what)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -60,7 +60,7 @@ def test_killed_at_any_step_of_writes_of_any_length(
     try:
         replace_durably(files, path, new)
         assert path.read_bytes() == new
-    except Killed:
+    except ProcessKilled:
         assert (path.read_bytes() if path.exists() else None) in (old, new)
     remove_temporaries(FileSystem(), path)
     assert list(path.parent.iterdir()) == ([path] if path.exists() else [])

@@ -56,7 +56,7 @@ def test_any_flipped_bit_leaves_the_other_copy(bit: int) -> None:
         assert decode_mark(bytes(raw)) == MARK
 
 
-def test_of_two_copies_the_newer_counts() -> None:
+def test_the_newer_of_two_copies_counts() -> None:
     older, newer = encode_mark(MARK), encode_mark(MARK._replace(sequence=2_000))
     assert decode_mark(older[:COPY_AT] + newer[COPY_AT:]) == MARK._replace(sequence=2_000)
     assert decode_mark(newer[:COPY_AT] + older[COPY_AT:]) == MARK._replace(sequence=2_000)

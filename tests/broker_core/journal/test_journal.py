@@ -13,7 +13,7 @@ from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal import preallocation
 from broker_core.journal.frontier_file import read_frontier
-from broker_core.journal.journal import REST_S, Journal, JournalOptions
+from broker_core.journal.journal import SPARE_STEP_PAUSE_S, Journal, JournalOptions
 from broker_core.journal.publisher_sequences import read_publisher_sequences
 from broker_core.journal.publishers import SessionNumber
 from broker_core.journal.segment import BatchPosition
@@ -180,8 +180,8 @@ STEPS = 4
 
 
 @pytest.fixture
-def rests(tmp_path, monkeypatch):
-    """A journal whose spares take four steps, and what it rests between them, in seconds."""
+def preparation_pauses(tmp_path, monkeypatch):
+    """A journal whose spare files take four steps to prepare, and the pauses between them, in seconds."""
     journal = open_journal(tmp_path, JournalOptions(STEPS * preallocation.STEP, 1))
     rested = []
     wait = journal._closing.wait
@@ -190,36 +190,36 @@ def rests(tmp_path, monkeypatch):
     journal.close()
 
 
-def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(rests):
-    journal, rested = rests
+def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(preparation_pauses):
+    journal, rested = preparation_pauses
     assert journal.preallocate() == 1
-    assert rested == [REST_S] * STEPS
+    assert rested == [SPARE_STEP_PAUSE_S] * STEPS
 
 
-def test_a_spare_that_will_be_needed_soon_is_made_without_rests(rests):
-    journal, rested = rests
+def test_a_spare_file_needed_soon_is_made_without_pauses(preparation_pauses):
+    journal, rested = preparation_pauses
     fill(journal, 1, size=2 * preallocation.STEP)
     assert journal.preallocate() == 1
     assert rested == [0] * STEPS
 
 
-def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(rests, monkeypatch):
-    journal, _ = rests
+def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(preparation_pauses, monkeypatch):
+    journal, _ = preparation_pauses
     monkeypatch.setattr(journal._closing, "wait", lambda seconds: True)
     assert journal.preallocate() == 0
     assert list(journal.directory.glob("*.spare.*")) == []
 
 
-def test_who_waits_for_the_disk_hears_of_it_before_readers_of_the_frontier_file_do(journal):
+def test_waiters_for_the_disk_are_notified_before_the_frontier_file_changes(journal):
     said = []
 
-    def heard():
+    def on_durable():
         said.append((journal.durable_sequence, read_frontier(journal.directory, INSTANCE)))
 
     for _ in range(2):
         journal.write([batch_for(journal, journal.next_sequence)])
-        journal.sync(heard)
-    journal.sync(heard)
+        journal.sync(on_durable)
+    journal.sync(on_durable)
     assert said == [(3, 0), (6, 3), (6, 6)], "also when there is nothing to do"
 
 
@@ -262,7 +262,7 @@ def test_going_on_after_a_restart(tmp_path):
     again.close()
 
 
-def test_the_frontier_is_told_to_other_processes(journal, tmp_path):
+def test_the_frontier_is_visible_to_other_processes(journal, tmp_path):
     fill(journal, 2)
     journal.write([batch_for(journal, 7)])
     assert read_frontier(tmp_path / "journal", INSTANCE) == 6
@@ -328,7 +328,7 @@ def test_publishers_are_read_from_the_segments_once_and_from_their_file_from_the
 
 
 def kill(journal):
-    """Let go of everything as a killed process does: nothing is finished."""
+    """Release all resources as a killed process does, without finishing anything."""
     journal._appender.close()
     journal._log.close()
     journal._directory_lock.close()
@@ -400,7 +400,9 @@ def test_numbering_goes_on_when_every_segment_is_gone_and_an_operator_accepts_it
     data=st.data(),
 )
 def test_law_reading_from_b_gives_everything_from_b_once_in_order(tmp_path_factory, counts, max_bytes, data):
-    """For any batches, cuts into writes, read sizes and start: reads give every record from the start, once."""
+    """For any batches, cuts into writes, read sizes and start: reads give every record from the start,
+    once.
+    """
     journal = open_journal(tmp_path_factory.mktemp("law"), JournalOptions(16 * 1024, 1))
     for group in counts:
         first, batches = journal.next_sequence, []

@@ -1,4 +1,4 @@
-"""A process that writes is killed at random moments: what it was told is durable is there, once, in order."""
+"""A writing process is killed at random times: records reported as durable are there, once and in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ while True:
     group = []
     first = journal.next_sequence
     for count in (1, 20, 3):
-        batch = Batch.parse(build_single_topic_batch("p", "t", [b"%d:" % (first + n) + b"." * 300 for n in range(count)], first))
+        bodies = [b"%d:" % (first + n) + b"." * 300 for n in range(count)]
+        batch = Batch.parse(build_single_topic_batch("p", "t", bodies, first))
         batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=first)
         group.append(batch)
         first += count

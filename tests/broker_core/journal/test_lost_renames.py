@@ -1,4 +1,6 @@
-"""Power goes at each call in turn, and the renames are lost whose directory wasn't synced: nothing durable goes with them."""
+"""Power loss at each call in turn, which undoes renames without a directory sync: no durable record is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ MOST_CALLS = 400
 def each_call(
     tmp_path: Path, ready: Callable[[Journal], object], work: Callable[[Journal, Path], object]
 ) -> tuple[int, int]:
-    """Do it with the power going at each call in turn, until it comes to its end. (Cuts, renames that were lost)."""
+    """Do the work with a power loss at each call in turn, until it completes; return (cuts, lost renames)."""
     cuts = lost = 0
     for at in range(1, MOST_CALLS):
         home = tmp_path / str(at)

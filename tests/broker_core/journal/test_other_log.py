@@ -1,4 +1,4 @@
-"""Files that have the name of a segment, or of its sidecar, and are another log's: named, never read, never changed."""
+"""Files of another log with the name of a segment or sidecar: reported, never read, never changed."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def _archive(journal: Journal, name: str) -> None:
 
 
 def segments(home: Path) -> list[Path]:
-    """Of a closed log, oldest first."""
+    """Return the segment files of a closed log, oldest first."""
     return sorted(home.glob(f"*/{INSTANCE}.*.journal*"), key=lambda path: path.name)
 
 
-def everything(home: Path) -> dict[str, bytes]:
+def all_records(home: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
@@ -60,7 +60,7 @@ def test_a_segment_of_another_log_is_refused_by_its_name_wherever_it_stands(tmp_
     path = segments(mine)[number]
     shutil.copy(path, tmp_path / "mine's")
     shutil.copy(segments(theirs)[number], path)
-    before = everything(mine)
+    before = all_records(mine)
     for refused in (lambda: open_journal(mine), lambda: accept(mine)):
         with pytest.raises(OperatorError) as caught:
             refused()
@@ -68,7 +68,7 @@ def test_a_segment_of_another_log_is_refused_by_its_name_wherever_it_stands(tmp_
         assert str(path) in caught.value.sentence and "bring back" in caught.value.fix
         assert caught.value.details["files"] == [path.name]
     lock = str(mine / "journal" / f"{INSTANCE}.lock")
-    assert everything(mine) | {lock: b""} == before | {lock: b""}, "nothing is touched, not even put aside"
+    assert all_records(mine) | {lock: b""} == before | {lock: b""}, "nothing is touched, not even put aside"
     shutil.copy(tmp_path / "mine's", path)
     again = open_journal(mine)
     assert again.recovery.clean and read_all(again) == EVERYTHING
@@ -104,7 +104,7 @@ def test_a_sidecar_of_another_segment_is_made_anew(tmp_path: Path, number: int):
 
 
 def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) -> None:
-    """It is put there while the log is open, and fits in name and length."""
+    """The foreign sidecar is put there while the log is open; its name and length fit."""
     for topic in ("mine", "them"):
         journal = open_journal(tmp_path / topic)
         while len(journal.segments()) < 4:
@@ -121,17 +121,17 @@ def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) ->
 
 
 def put(source: Path, target: Path) -> None:
-    """As `mv` does: another file under the name."""
+    """Replace a file by another one under its name, as `mv` does."""
     shutil.copy(source, target.with_name("beside"))
     target.with_name("beside").rename(target)
 
 
-def write_over(source: Path, target: Path) -> None:
-    """As `cp` does: the file stays, with other content."""
+def overwrite_file(source: Path, target: Path) -> None:
+    """Overwrite a file's content in place, as `cp` does."""
     target.write_bytes(source.read_bytes())
 
 
-@pytest.mark.parametrize("change", [put, write_over])
+@pytest.mark.parametrize("change", [put, overwrite_file])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_segment_that_is_swapped_while_the_log_is_open_is_not_read(tmp_path: Path, change, number: int):
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
@@ -159,7 +159,7 @@ def test_an_open_segment_that_is_written_over_is_looked_at_anew(tmp_path: Path):
     journal = open_journal(mine)
     assert read_all(journal) == EVERYTHING
     path = segments(mine)[1]
-    write_over(segments(theirs)[1], path)
+    overwrite_file(segments(theirs)[1], path)
     os.utime(path, ns=(1, 1))
     with pytest.raises(JournalError, match="other_log"):
         read_all(journal)
@@ -167,7 +167,9 @@ def test_an_open_segment_that_is_written_over_is_looked_at_anew(tmp_path: Path):
 
 
 async def test_a_broker_tells_who_reads_it_and_does_not_start_on_it(tmp_path: Path):
-    """From the socket to the files and back: mine is archived, a copy of another installation's is put over it."""
+    """From the socket to the files and back: mine is archived, a copy of another installation's is put over
+    it.
+    """
     for home in ("mine", "theirs"):
         async with running_broker(tmp_path / home) as broker, AsyncClient(address_of(broker), "w") as writer:
             for start in range(0, 120, 10):
@@ -186,12 +188,12 @@ async def test_a_broker_tells_who_reads_it_and_does_not_start_on_it(tmp_path: Pa
     async with running_broker(tmp_path / "mine") as broker:
         put(archived, mine)
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
-        assert str(mine) in (await reader.until("error"))["message"]
-        assert (await reader.until("closing"))["code"] == "other_log"
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        assert str(mine) in (await reader.read_until("error"))["message"]
+        assert (await reader.read_until("closing"))["code"] == "other_log"
         live = await RawClient.connect(broker, "live")
-        live.command({"c": "subscribe", "id": "s", "topic": "a"})
-        await live.until("processed")
+        live.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        await live.read_until("processed")
         await live.publish("a", [b"goes on"], first=1)
         assert await live.deliveries(1) == [b"goes on"]
     with pytest.raises(OperatorError, match="other_log"):

@@ -1,4 +1,6 @@
-"""What each user's pins hold is what counting all of them says, however names and pins come, move and go."""
+"""The first record that each user's pins retain equals a full count, however pins are added, moved and
+released.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ STEPS = st.lists(
 )
 
 
-def counted(pins: list[Pin], whose: dict[str, str], user: str) -> int | None:
+def count_pins(pins: list[Pin], whose: dict[str, str], user: str) -> int | None:
     return min((pin.sequence for pin in pins if whose.get(pin.holder, "") == user), default=None)
 
 
@@ -44,13 +46,13 @@ def test_the_first_record_that_a_user_holds_is_what_counting_everything_says(
             whose[of[0]] = of[1]
             pins.set_user(*of)
         elif step == "ask":
-            assert pins.first_pinned_by(of[0]) == counted(made, whose, of[0])
+            assert pins.first_pinned_by(of[0]) == count_pins(made, whose, of[0])
         elif made and step == "move":
             made[of[0] % len(made)].move(of[1])
         elif made:
             made.pop(of[0] % len(made)).release()
     assert [pins.first_pinned_by(user) for user in ("ann", "bob", "")] == [
-        counted(made, whose, user) for user in ("ann", "bob", "")
+        count_pins(made, whose, user) for user in ("ann", "bob", "")
     ]
     for pin in made:
         pin.release()

@@ -1,4 +1,4 @@
-"""`.clients.ack`: golden bytes, and what is refused."""
+"""The file `.clients.ack`: golden bytes, and damaged files that are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Publisher sessions: who may add to a name's numbers, and that a journal says the same of them however it
-is opened."""
+"""Publisher sessions: which session may extend a name's sequences; every way of opening the journal
+agrees.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_what_is_found_behind_a_file_makes_what_was_there(
     for one in ascending[min(begins, ends) :]:
         found.note(*one)
     for name, sessions in found.items():
-        kept.note_all(name, sessions)
+        kept.merge_sessions(name, sessions)
     assert kept == whole
 
 

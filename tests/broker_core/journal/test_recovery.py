@@ -1,4 +1,7 @@
-"""What a crash or a bad disk leaves, and what opening makes of it. One helper, a corrupting function as parameter."""
+"""Opening a journal after a crash or on a bad disk.
+
+One helper takes the corrupting function as parameter.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from .support import INSTANCE, accept, batch_for, fill, flip, open_journal, read
 from .test_journal import kill
 
 
-def written(tmp_path, batches=20, **how):
-    """A journal that was killed; the path of its only segment and where each batch starts."""
+def write_killed_journal(tmp_path, batches=20, **how):
+    """Write a journal whose process is killed; return the path of its only segment and its batch offsets."""
     journal = open_journal(tmp_path)
     made = fill(journal, batches, **how)
     segment = journal.segments()[0]
@@ -30,7 +33,7 @@ def written(tmp_path, batches=20, **how):
 
 
 def without_frontier(path):
-    """As after a power loss, when the last records weren't acknowledged yet."""
+    """Delete the durable frontier, as after a power loss before the last records were acknowledged."""
     (path.parent / f"{INSTANCE}.durable").unlink()
 
 
@@ -38,7 +41,7 @@ def cut_short(path, offsets):
     os.truncate(path, offsets[-1] - 50)
 
 
-def half_written(path, offsets):
+def cut_last_batch(path, offsets):
     with path.open("r+b") as file:
         file.seek(offsets[-1] - 50)
         file.write(bytes(50))
@@ -50,7 +53,7 @@ def header_only(path, offsets):
         file.write(bytes(offsets[-1] - offsets[-2] - 96))
 
 
-def half_a_header(path, offsets):
+def cut_last_header(path, offsets):
     with path.open("r+b") as file:
         file.seek(offsets[-2] + 40)
         file.write(bytes(offsets[-1] - offsets[-2] - 40))
@@ -62,9 +65,9 @@ def garbage(path, offsets):
         file.write(os.urandom(offsets[-1] - offsets[-2]))
 
 
-@pytest.mark.parametrize("tear", [cut_short, half_written, header_only, half_a_header, garbage])
+@pytest.mark.parametrize("tear", [cut_short, cut_last_batch, header_only, cut_last_header, garbage])
 def test_torn_tail_is_cut_and_kept_aside(tmp_path, tear):
-    path, offsets = written(tmp_path)
+    path, offsets = write_killed_journal(tmp_path)
     without_frontier(path)
     tear(path, offsets)
     torn = path.read_bytes()[offsets[-2] : offsets[-1]].rstrip(b"\0")
@@ -87,7 +90,7 @@ def test_torn_tail_is_cut_and_kept_aside(tmp_path, tear):
 
 
 def test_persisted_records_that_are_gone_are_named_and_their_numbers_never_used_again(tmp_path):
-    path, offsets = written(tmp_path)
+    path, offsets = write_killed_journal(tmp_path)
     cut_short(path, offsets)
     before = path.read_bytes()
     with pytest.raises(OperatorError, match="journal_behind"):
@@ -108,7 +111,7 @@ def test_persisted_records_that_are_gone_are_named_and_their_numbers_never_used_
 
 @pytest.mark.parametrize("inside", [0, 8, 30, 48, 100, 200])
 def test_flipped_byte_in_the_middle_is_quarantined_and_reported(tmp_path, inside):
-    path, offsets = written(tmp_path)
+    path, offsets = write_killed_journal(tmp_path)
     flip(path, offsets[7] + inside)
     journal = open_journal(tmp_path)
     hole = journal.recovery.quarantined[0]
@@ -176,11 +179,11 @@ def test_bytes_of_a_batch_in_a_body_are_not_taken_for_one(tmp_path):
     again.close()
 
 
-def test_damaged_segment_header_is_written_anew(tmp_path):
-    path, _ = written(tmp_path)
+def test_a_damaged_segment_header_is_rewritten(tmp_path):
+    path, _ = write_killed_journal(tmp_path)
     flip(path, 20)
     journal = open_journal(tmp_path)
-    assert "header was written anew" in journal.recovery.reason
+    assert "its header was restored" in journal.recovery.reason
     assert read_all(journal) == list(range(1, 61))
     assert path.with_name(f"{path.name}.header.0") in journal.recovery.set_aside
     journal.close()
@@ -190,7 +193,7 @@ def test_damaged_segment_header_is_written_anew(tmp_path):
 
 
 def test_zero_length_segment_is_set_aside(tmp_path):
-    path, _ = written(tmp_path)
+    path, _ = write_killed_journal(tmp_path)
     empty = path.with_name(segment_name(INSTANCE, 61))
     empty.touch()
     journal = open_journal(tmp_path)
@@ -201,7 +204,7 @@ def test_zero_length_segment_is_set_aside(tmp_path):
 
 
 def test_segment_of_zeros_is_set_aside(tmp_path):
-    path, _ = written(tmp_path)
+    path, _ = write_killed_journal(tmp_path)
     path.with_name(segment_name(INSTANCE, 61)).write_bytes(bytes(64 * 1024))
     journal = open_journal(tmp_path)
     assert len(journal.recovery.set_aside) == 1
@@ -210,7 +213,7 @@ def test_segment_of_zeros_is_set_aside(tmp_path):
 
 
 def test_foreign_files_are_left_alone_and_told(tmp_path):
-    path, _ = written(tmp_path)
+    path, _ = write_killed_journal(tmp_path)
     (path.parent / "notes.txt").write_text("mine")
     (path.parent / f"{INSTANCE}.old").write_text("mine")
     (path.parent / "other.00000000000000000001.journal").write_bytes(b"not ours")
@@ -229,7 +232,7 @@ def test_foreign_files_are_left_alone_and_told(tmp_path):
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere"), os.mkfifo])
 @pytest.mark.parametrize("first", [61, 10**9])
 def test_what_has_a_segments_name_and_is_no_file_is_left_alone_and_read_by_nobody(tmp_path, make, first):
-    path, _ = written(tmp_path)
+    path, _ = write_killed_journal(tmp_path)
     foreign = path.with_name(segment_name(INSTANCE, first))
     make(foreign)
     mode = foreign.lstat().st_mode
@@ -285,7 +288,7 @@ def test_a_segment_in_the_middle_is_missing(tmp_path):
 
 
 def test_what_crashes_left_of_small_files_is_removed_and_nothing_of_others(tmp_path):
-    path, _ = written(tmp_path)
+    path, _ = write_killed_journal(tmp_path)
     sidecar, left = f"{path.name.removesuffix('.journal')}.index.gz", "0123abcd.tmp"
     ours = [
         f"{INSTANCE}.clients.ack",
@@ -305,7 +308,7 @@ def test_what_crashes_left_of_small_files_is_removed_and_nothing_of_others(tmp_p
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same bytes", "others"])
 def test_what_is_cut_off_is_kept_once_although_the_last_start_was_killed_right_behind_it(tmp_path, same):
-    path, offsets = written(tmp_path)
+    path, offsets = write_killed_journal(tmp_path)
     without_frontier(path)
     cut_short(path, offsets)
     aside = path.with_name(f"{path.name}.torn.{offsets[-2]}")
@@ -332,7 +335,7 @@ def test_publishers_that_were_read_out_of_several_segments_are_stored_at_once(tm
     opened.close()
 
 
-def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
+def test_a_log_of_another_name_is_recognized_by_its_newest_segment(tmp_path):
     journal = open_journal(tmp_path)
     fill(journal, 100, size=1_000)
     journal.close()
@@ -341,8 +344,8 @@ def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
         open_journal(tmp_path, known=KnownLog(uuid4(), 1))
 
 
-def test_damage_is_told_by_every_opening_also_when_its_segment_is_not_read_again(tmp_path):
-    path, offsets = written(tmp_path)
+def test_every_opening_reports_damage_even_in_segments_it_does_not_read(tmp_path):
+    path, offsets = write_killed_journal(tmp_path)
     flip(path, offsets[7])
     journal = open_journal(tmp_path)
     (hole,) = journal.recovery.quarantined

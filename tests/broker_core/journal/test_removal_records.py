@@ -1,4 +1,4 @@
-"""What was removed is noted before it goes, and stays readable for other processes."""
+"""Removals are recorded before files are deleted, and the records stay readable for other processes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from broker_core.journal import removal_records
 from broker_core.journal.files import FileSystem
 from broker_core.journal.journal import Journal
 from broker_core.journal.removal_records import RemovalRecord, append_removal, read_removals, removals_path
-from tests.pipeline.support import SMALL, append, numbered
+from tests.pipeline.support import SMALL, append, numbered_messages
 
 FILES = FileSystem()
 
 
-def opened(tmp_path: Path, files: FileSystem | None = None) -> Journal:
+def open_journal(tmp_path: Path, files: FileSystem | None = None) -> Journal:
     return Journal.open(tmp_path, "one", None, SMALL, files=files)
 
 
 def fill(journal: Journal) -> None:
     while len(journal.segments()) < 5:
-        append(journal, numbered(50, journal.next_sequence))
+        append(journal, numbered_messages(50, journal.next_sequence))
         journal.finish_sealed()
 
 
 def test_each_removal_leaves_a_receipt_with_its_moment(tmp_path: Path) -> None:
-    journal = opened(tmp_path)
+    journal = open_journal(tmp_path)
     fill(journal)
     names = [info.name for info in journal.segments()]
     assert read_removals(tmp_path, "one") == []
@@ -40,11 +40,11 @@ def test_each_removal_leaves_a_receipt_with_its_moment(tmp_path: Path) -> None:
         (first.last_sequence + 1, second.last_sequence, 78, 1),
     ]
     assert told[0].records == first.records
-    assert opened(tmp_path).recovery.ignored == []
+    assert open_journal(tmp_path).recovery.ignored == []
 
 
 class NoUnlink(FileSystem):
-    """The machine stops before the first file goes."""
+    """A file system that stops the machine before the first file is deleted."""
 
     def unlink(self, path: Path) -> None:
         if path.name.endswith(".journal"):
@@ -53,14 +53,14 @@ class NoUnlink(FileSystem):
 
 
 def test_what_goes_is_noted_before_the_first_file_goes_and_once(tmp_path: Path) -> None:
-    journal = opened(tmp_path, NoUnlink())
+    journal = open_journal(tmp_path, NoUnlink())
     fill(journal)
     names = [info.name for info in journal.segments()]
     with pytest.raises(JournalError):
         journal.remove(names[:1], 1)
     journal.close()
     assert [one.first for one in read_removals(tmp_path, "one")] == [1]
-    again = opened(tmp_path)
+    again = open_journal(tmp_path)
     again.remove(names[:2], 2)
     again.close()
     assert [(one.first, one.segments, one.removed_at) for one in read_removals(tmp_path, "one")] == [
@@ -69,7 +69,7 @@ def test_what_goes_is_noted_before_the_first_file_goes_and_once(tmp_path: Path) 
 
 
 def test_a_note_that_cannot_be_read_refuses_and_nothing_is_removed(tmp_path: Path) -> None:
-    journal = opened(tmp_path)
+    journal = open_journal(tmp_path)
     fill(journal)
     removals_path(tmp_path, "one").write_bytes(b"00000000 []")
     with pytest.raises(JournalError, match="journal_damaged"):

@@ -1,4 +1,6 @@
-"""Numbers that are shown before their records are stored: reserved ahead, and skipped by the opening after a crash."""
+"""Numbers that are shown before their records are stored: reserved ahead, and skipped by the opening after a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ LOG = UUID(int=7)
 
 
 def crashed(home: Path, journal: Journal) -> Path:
-    """What a crash would leave: a copy of the files, beside the broker that goes on."""
+    """Copy the files as a crash would leave them, while the broker goes on; return the copy."""
     copy = home.with_name(f"{home.name}-crashed")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(home, copy)

@@ -1,4 +1,4 @@
-"""What an action may take: pure."""
+"""Planning of retention actions: which segments each may process. No file is touched."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_each_reason_has_a_word():
         segment(5, 0, "current"),
     ]
     for owner, word in (
-        ("replay of anna", "replay"), ("spool of bert", "spool"), ("managed replay nightly", "managed_replay"),
+        ("replay of anna", "replay"), ("spool of bert", "spool"),
+        ("managed replay nightly", "managed_replay"),
         ("durable subscription d", "durable_subscription"), ("something", "reader"),
     ):  # fmt: skip
         made = plan_retention("remove", log, NOW - 5 * DAY, [pin(150, owner)], NOW)
@@ -110,9 +111,12 @@ def test_each_reason_has_a_word():
     made = plan_retention("remove", [segment(0, 1), segment(1, 30)], NOW - 5 * DAY, [], NOW)
     assert [one.reason for one in made.skipped] == ["young", "gap"]
     done = [segment(0, 9, "archived"), segment(1, 9, compressed=True)]
-    assert [plan_retention(action, done, NOW, [], NOW).skipped[0].reason for action in ("archive", "compress")] == [
-        "archived", "compressed",
-    ]  # fmt: skip
+    assert [
+        plan_retention(action, done, NOW, [], NOW).skipped[0].reason for action in ("archive", "compress")
+    ] == [
+        "archived",
+        "compressed",
+    ]
 
 
 def test_the_reason_is_that_of_who_reads_furthest_behind_and_not_everybody_is_named():
@@ -142,12 +146,12 @@ def test_what_was_accepted_before_now_is_as_old_as_it_says():
     assert names(plan_retention("archive", restored, NOW - 15 * DAY, [], NOW)) == []
 
 
-def test_who_needs_the_last_record_of_a_segment_holds_it():
+def test_a_pin_on_the_last_record_of_a_segment_retains_it():
     assert names(plan_retention("remove", LOG, NOW, [pin(200)], NOW)) == ["s0"]
     assert names(plan_retention("remove", LOG, NOW, [pin(201)], NOW)) == ["s0", "s1"]
 
 
 def test_a_file_that_is_gone_says_nothing_of_when_it_was_written():
-    """A swap has just moved it: it isn't taken for one of 1970."""
+    """A swap has just moved the file: it does not count as one of 1970."""
     ahead = [segment(0, 40)._replace(last_at=NOW + DAY, written_at=0)]
     assert names(plan_retention("remove", ahead, NOW - 15 * DAY, [], NOW)) == []

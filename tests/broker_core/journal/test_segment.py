@@ -1,4 +1,4 @@
-"""The segment's header and the names of files: golden bytes, and what is refused."""
+"""The segment header and file names: golden bytes, and invalid ones that are refused."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_law_of_topics_no_stretch_is_left_out_and_of_rare_ones_none_is_too_many(
         assert found.encode() == made.encode()
         exactly = [topics is None or bool(asked & topics) for topics in held]
         often = any(sum(one in (topics or ()) for topics in held) * 2 > len(held) for one in asked)
-        for mask in (found.topic_mask(names), found.ranges_matching(names.__contains__)):
+        for mask in (found.topic_mask(names), found.mask_matching(names.__contains__)):
             assert mask.tolist() == ([True] * len(held) if often else exactly)
         if None not in held:
             assert found.topics == tuple(sorted(f"t{topic}" for topic in there))

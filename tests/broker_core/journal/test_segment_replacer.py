@@ -1,4 +1,6 @@
-"""Archive, compress and remove while readers go on: the worker's heavy part and the broker's swap together."""
+"""Archive, compress and remove while readers go on: the worker's heavy part and the broker's swap
+together.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def test_moved_segments_stay_part_of_the_log(journal, tmp_path, actions):
 
 def test_the_bytes_from_a_record_on_are_those_of_its_segment_and_of_all_behind_it(journal, tmp_path):
     def agrees():
-        found = {sequence: journal.bytes_held_from(sequence) for sequence in range(242)}
+        found = {sequence: journal.bytes_pinned_from(sequence) for sequence in range(242)}
         infos = journal.segments()
         assert found == {at: sum(one.nbytes for one in infos if one.last_sequence >= at) for at in range(242)}
         assert found[241] == 0 < found[240] < found[1]

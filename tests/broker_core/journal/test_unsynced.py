@@ -1,5 +1,7 @@
-"""What isn't known to be on disk is written again at opening; what was acknowledged and isn't there stops it; and a
-journal whose files are taken away takes nothing more."""
+"""Records that may not be on disk are written again at opening; missing acknowledged records stop it.
+
+A journal whose files are deleted accepts nothing more.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from .test_crash_steps import child, killing_files
 from .test_journal import kill
 
 
-def written_behind_the_mark(home: Path, batches: int = 5, size: int = 100) -> Journal:
-    """A log of 30 durable records, and some that were written and not synced; its process is gone."""
+def write_beyond_durable(home: Path, batches: int = 5, size: int = 100) -> Journal:
+    """Write 30 durable records, then some that are not synced; the process ends."""
     journal = open_journal(home)
     fill(journal, 10)
     for _ in range(batches):
@@ -31,8 +33,8 @@ def written_behind_the_mark(home: Path, batches: int = 5, size: int = 100) -> Jo
     return journal
 
 
-class Written(FileSystem):
-    """Files that remember which had been written and synced before anything was cut off."""
+class TrackingFiles(FileSystem):
+    """A file system that records which files were written and synced before truncations."""
 
     def __init__(self) -> None:
         self.synced: set[str] = set()
@@ -64,8 +66,8 @@ def _name(fd: int) -> str:
 
 
 def test_records_behind_the_mark_are_in_a_new_segment_on_disk_before_the_old_one_is_cut(tmp_path):
-    written_behind_the_mark(tmp_path)
-    files = Written()
+    write_beyond_durable(tmp_path)
+    files = TrackingFiles()
     found = JournalRecovery(files, tmp_path / "journal", INSTANCE, None)
     found.run()
     old, new = f"{1:020}", f"{31:020}"
@@ -87,7 +89,7 @@ def test_records_behind_the_mark_are_in_a_new_segment_on_disk_before_the_old_one
 
 
 def test_it_says_so_and_the_next_opening_has_nothing_to_do(tmp_path):
-    written_behind_the_mark(tmp_path)
+    write_beyond_durable(tmp_path)
     journal = open_journal(tmp_path)
     assert "Records 31 to 45 weren't known to be on disk and were written again." in journal.recovery.reason
     assert [(one.state, one.compressed) for one in journal.segments()] == [
@@ -103,7 +105,7 @@ def test_it_says_so_and_the_next_opening_has_nothing_to_do(tmp_path):
 
 
 def test_a_segment_that_was_begun_behind_the_mark_is_written_again_as_a_whole(tmp_path):
-    journal = written_behind_the_mark(tmp_path, batches=60, size=1_000)
+    journal = write_beyond_durable(tmp_path, batches=60, size=1_000)
     assert len(journal.segments()) > 2
     again = open_journal(tmp_path)
     assert read_all(again) == list(range(1, 211))
@@ -113,7 +115,7 @@ def test_a_segment_that_was_begun_behind_the_mark_is_written_again_as_a_whole(tm
 
 
 def test_without_a_mark_nothing_that_has_no_sidecar_is_believed(tmp_path):
-    written_behind_the_mark(tmp_path)
+    write_beyond_durable(tmp_path)
     frontier_path(tmp_path / "journal", INSTANCE).unlink()
     journal = open_journal(tmp_path)
     assert "Records 1 to 45 weren't known" in journal.recovery.reason
@@ -123,7 +125,7 @@ def test_without_a_mark_nothing_that_has_no_sidecar_is_believed(tmp_path):
 
 
 def test_damage_behind_the_mark_stays_a_hole(tmp_path):
-    journal = written_behind_the_mark(tmp_path)
+    journal = write_beyond_durable(tmp_path)
     stored = journal.read_with_positions(37, 1, 45)[0]
     path = tmp_path / "journal" / f"{INSTANCE}.{1:020}.journal"
     with path.open("r+b") as file:
@@ -139,7 +141,7 @@ def test_damage_behind_the_mark_stays_a_hole(tmp_path):
 def test_killed_at_each_step_of_writing_again(tmp_path, size):
     home, path = tmp_path / "home", tmp_path / "log"
     home.mkdir()
-    last = written_behind_the_mark(home, batches=60, size=size).next_sequence - 1
+    last = write_beyond_durable(home, batches=60, size=size).next_sequence - 1
     at = 0
     while True:
         shutil.rmtree(path, ignore_errors=True)
@@ -279,7 +281,7 @@ def test_it_is_noticed_without_a_record_too(tmp_path):
     (journal.directory / f"{INSTANCE}.lock").unlink()
     with pytest.raises(JournalError, match="journal_taken"):
         journal.check()
-    assert journal.failed is not None
+    assert journal.failure is not None
     journal.close()
 
 

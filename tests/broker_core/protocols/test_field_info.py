@@ -1,4 +1,4 @@
-"""Every bound that a field states holds on both its sides, and an error says what the field takes."""
+"""Every bound of a field holds on both sides, and its error states the accepted values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "credit": {"id": "s", "upto": 1},
     "skip": {"sequence": 1},
 }
-"""A command of each kind that is understood, with what its options need."""
+"""A valid command of each type, with the fields that its options require."""
 
 
 def _sides(bare: inspect.Type) -> Iterator[tuple[Any, bool]]:
@@ -140,7 +140,7 @@ def test_every_command_is_tried() -> None:
     assert len(CASES) > 120
 
 
-def test_a_name_that_is_wrong_is_told_in_words() -> None:
+def test_a_wrong_name_is_explained_in_the_error() -> None:
     with pytest.raises(ClientError) as caught:
         parse_command(b'{"c":"subscribe","id":"s","topic":"a","durable":"a b"}')
     assert (

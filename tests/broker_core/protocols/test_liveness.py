@@ -1,4 +1,4 @@
-"""When a peer counts as gone: silence, and frames that do not end."""
+"""Detection of dead peers: silence, and frames that do not end."""
 
 from __future__ import annotations
 

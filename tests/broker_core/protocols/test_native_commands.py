@@ -1,4 +1,4 @@
-"""Commands and replies: what is understood, and what is refused by code and field."""
+"""Commands and replies: valid forms, and errors by code and field."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def frame(kind: int, payload: bytes, stream: int = 0) -> bytes:
 
 
 def through_buffer(reader: NativeFrameReader, data: bytes, sizes: list[int]) -> list[NativeFrame]:
-    """As asyncio's BufferedProtocol is called: at most so many bytes at a time, cut by the buffer it is given."""
+    """Feed a reader as asyncio's BufferedProtocol does; return the frames.
+
+    Each step copies at most `sizes` bytes into the buffer that the reader offers.
+    """
     frames: list[NativeFrame] = []
     turn = 0
     while data:

@@ -1,4 +1,4 @@
-"""Commands and replies are called what their unions say, wherever the source names one."""
+"""Names of commands and replies in the source are the tags of their unions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_command_is_known_by_its_name(name: str) -> None:
     assert (caught.value.code, caught.value.details["c"]) == ("bad_command", name)
 
 
-def test_an_unknown_command_is_told_all_names() -> None:
+def test_the_error_for_an_unknown_command_lists_all_names() -> None:
     with pytest.raises(ClientError) as caught:
         parse_command(b'{"c":"weather"}')
     assert caught.value.fix == f"The commands are {', '.join(commands.NAMES)}."
@@ -49,8 +49,8 @@ def test_a_reply_that_is_known_and_wrong_is_refused_and_not_passed_over(name: st
         assert isinstance(parse_reply(msgspec.json.encode({"c": name})), kind)
 
 
-def _named() -> Iterator[tuple[str, str]]:
-    """Texts that stand where a command is named: `of=` and `c=` in calls, and comparisons with `.of`."""
+def _command_names() -> Iterator[tuple[str, str]]:
+    """Return texts that name commands: `of=` and `c=` in calls, and comparisons with `.of`."""
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             texts: list[ast.expr] = []
@@ -64,6 +64,6 @@ def _named() -> Iterator[tuple[str, str]]:
 
 
 def test_what_the_source_calls_a_command_is_one() -> None:
-    named = list(_named())
+    named = list(_command_names())
     assert len(named) > 20
     assert not [(name, where) for name, where in named if name not in commands.NAMES]

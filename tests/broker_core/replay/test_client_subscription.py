@@ -1,4 +1,4 @@
-"""How far back a client is served again: never less than two kernels may hold, and not much more."""
+"""Resend position of a client: it covers the bytes that two kernels may hold, and little more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable subscriptions: kept while their client is away, over a restart, until they are deleted."""
+"""Durable subscriptions: stored while their client is disconnected and across restarts, until deleted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from broker_core.errors import ClientError
 from broker_core.replay.positions import store
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import address_of, ask, running_broker, until
-from tests.support.crash_copy import copy_of_the_living
+from tests.support.crash_copy import copy_live_directory
 from tests.support.raw import RawClient
 
 
-def numbered(start: int, count: int) -> list[bytes]:
+def numbered_bodies(start: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
@@ -36,19 +36,19 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack="client")
-            await writer.publish_many("t", numbered(1, 5))
-            assert await take(subscription, 3) == numbered(1, 3)
+            await writer.publish_many("t", numbered_bodies(1, 5))
+            assert await take(subscription, 3) == numbered_bodies(1, 3)
             await until(
                 lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked_messages == 2
             )
-        await writer.publish_many("t", numbered(6, 5))
+        await writer.publish_many("t", numbered_bodies(6, 5))
         await writer.flush()
         (durable,) = await ask(broker, "durables")
         assert (durable["client"], durable["name"], durable["connected"]) == ("reader", "orders", False)
         assert durable["bookmark"] == "test-1|3|"
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack="client")
-            assert await take(subscription, 7) == numbered(4, 7)
+            assert await take(subscription, 7) == numbered_bodies(4, 7)
 
 
 @pytest.mark.parametrize("mode", ["client", "client-individual"])
@@ -56,11 +56,11 @@ async def test_what_is_acknowledged_and_left_at_once_does_not_come_again(tmp_pat
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack=mode)
-            await writer.publish_many("t", numbered(1, 5))
-            assert await take(subscription, 3) == numbered(1, 3)
+            await writer.publish_many("t", numbered_bodies(1, 5))
+            assert await take(subscription, 3) == numbered_bodies(1, 3)
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack=mode)
-            assert await take(subscription, 2) == numbered(4, 2)
+            assert await take(subscription, 2) == numbered_bodies(4, 2)
 
 
 async def test_it_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ async def test_it_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
         async with AsyncClient(address_of(broker), "reader") as reader:
             await reader.subscribe("t", durable="orders")
         async with AsyncClient(address_of(broker), "writer") as writer:
-            await writer.publish_many("t", numbered(1, 4))
+            await writer.publish_many("t", numbered_bodies(1, 4))
             await writer.flush()
     async with running_broker(tmp_path) as broker:
         (durable,) = await ask(broker, "durables")
         assert durable["name"] == "orders"
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders")
-            assert await take(subscription, 4) == numbered(1, 4)
+            assert await take(subscription, 4) == numbered_bodies(1, 4)
 
 
 async def test_the_journal_is_kept_for_it_and_says_for_whom(tmp_path: Path) -> None:
@@ -107,15 +107,15 @@ async def test_unsubscribing_keeps_it_and_deleting_does_not(tmp_path: Path) -> N
         assert await ask(broker, "durables") == []
 
 
-async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path: Path) -> None:
+async def test_a_deletion_is_acknowledged_when_it_is_on_disk(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "home") as broker:
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
-        await reader.until("processed")
-        reader.command({"c": "unsubscribe", "id": "s", "delete": True})
-        assert (await reader.until("processed"))["of"] == "unsubscribe"
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
+        await reader.read_until("processed")
+        reader.send_command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await reader.read_until("processed"))["of"] == "unsubscribe"
         # What a crash in this moment would leave.
-        copy_of_the_living(tmp_path / "home", tmp_path / "crashed")
+        copy_live_directory(tmp_path / "home", tmp_path / "crashed")
     async with running_broker(tmp_path / "crashed") as broker:
         assert await ask(broker, "durables") == []
 
@@ -126,11 +126,11 @@ async def test_one_that_an_operator_deletes_leaves_its_subscription_and_its_clie
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "reader")
         for id in ("s", "other"):
-            client.command({"c": "subscribe", "id": id, "topic": "t", "durable": id})
-            await client.until("processed")
+            client.send_command({"c": "subscribe", "id": id, "topic": "t", "durable": id})
+            await client.read_until("processed")
         await ask(broker, "durable_delete", client="reader", name="s")
-        client.command({"c": "unsubscribe", "id": "s", "delete": True})
-        assert (await client.until("processed"))["of"] == "unsubscribe"
+        client.send_command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await client.read_until("processed"))["of"] == "unsubscribe"
         assert set(broker.engine.roster.clients["reader"].subscriptions) == {"other"}
         assert [one["name"] for one in await ask(broker, "durables")] == ["other"]
         client.close()
@@ -141,20 +141,20 @@ async def test_the_subscription_of_one_that_another_member_deleted_moves_no_late
 ) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         client = await RawClient.connect(broker, "reader")
-        client.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders", "ack": "client"})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders", "ack": "client"})
+        await client.read_until("processed")
         kept = broker.engine.kept
         former = kept.durables["reader", "orders"]
-        kept.remove(former, tell=False)
+        kept.remove(former, publish=False)
         kept.add_replicated(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
-        await writer.publish_many("t", numbered(1, 5))
+        await writer.publish_many("t", numbered_bodies(1, 5))
         await client.deliveries(5)
-        client.command({"c": "ack", "id": "s", "upto": 5})
-        client.command({"c": "heartbeat"})
-        await client.until("heartbeat")
+        client.send_command({"c": "ack", "id": "s", "upto": 5})
+        client.send_command({"c": "heartbeat"})
+        await client.read_until("heartbeat")
         await broker.engine.durables.record_positions()
-        client.command({"c": "unsubscribe", "id": "s", "delete": True})
-        assert (await client.until("processed"))["of"] == "unsubscribe"
+        client.send_command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await client.read_until("processed"))["of"] == "unsubscribe"
         assert [one["bookmark"] for one in await ask(broker, "durables")] == ["test-1|0|"]
         client.close()
 
@@ -170,17 +170,17 @@ async def test_one_name_is_one_subscription(tmp_path: Path, topic: str, code: st
 
 async def test_a_new_one_may_begin_in_the_past(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("t", numbered(1, 3))
+        await writer.publish_many("t", numbered_bodies(1, 3))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", bookmark="0")
-            assert await take(subscription, 3) == numbered(1, 3)
+            assert await take(subscription, 3) == numbered_bodies(1, 3)
 
 
 @pytest.mark.parametrize("how", ["unsubscribed", "cancelled", "disconnected"])
 async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path: Path, how: str) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("t", numbered(1, 500))
+        await writer.publish_many("t", numbered_bodies(1, 500))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe(
@@ -261,7 +261,7 @@ async def test_one_that_cannot_be_stored_is_refused_and_is_none(tmp_path: Path) 
         assert len(await ask(broker, "durables")) == 1
 
 
-async def test_of_two_that_make_it_at_once_one_has_it(tmp_path: Path) -> None:
+async def test_one_of_two_concurrent_creators_gets_the_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         asked = [reader.subscribe("t", durable="orders", id=id) for id in ("one", "two")]
         answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Laws of what members of a group tell each other of kept positions: none moves back, and in the end all members have the same."""
+"""Property tests of position updates between members: no position moves back, and all members converge."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.broker_core.replay.positions.test_store import REPLAY
 NAMES = ("a", "b", "c")
 
 
-class Member:
-    """One member: what it tells waits until it gets into the log, or is refused there."""
+class MergingMember:
+    """A member whose updates wait until the log accepts or refuses them."""
 
     def __init__(self, home: Path, name: str) -> None:
         self.kept = PositionStore(home / f"{name}.json", PinTable().add)
@@ -44,7 +44,7 @@ class Member:
         return made
 
     def append(self, log: list[bytes]) -> None:
-        """What waits gets into the log."""
+        """Append the waiting updates to the log."""
         for pending, body in self.waiting:
             assert isinstance(pending.batch.buf, bytearray)
             stamp_header(pending.batch.buf, origin=1, epoch=1, first_sequence=len(log) + 1, accepted_at=1)
@@ -53,13 +53,13 @@ class Member:
         self.waiting.clear()
 
     def refuse(self) -> None:
-        """The member is cut off: nothing of it gets there."""
+        """Refuse all waiting updates, as for a member that is cut off."""
         for pending, _ in self.waiting:
             pending.failed = True
         self.waiting.clear()
 
     def take(self, log: list[bytes], number: int) -> None:
-        """Read so many more records of the log."""
+        """Read `number` more records of the log."""
         self.common.apply_updates(log[self.taken : self.taken + number])
         self.taken = min(self.taken + number, len(log))
 
@@ -73,10 +73,11 @@ class Member:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Everything of it that may only grow."""
+        """Return all figures that must only grow."""
         replay = self.replay
         return (
-            self.durable.position, replay.position, replay.expires_from, replay.recorded_at, replay.delivered_messages,
+            self.durable.position, replay.position, replay.expires_from, replay.recorded_at,
+            replay.delivered_messages,
             replay.ended_at, replay.steered_at,
         )  # fmt: skip
 
@@ -85,8 +86,8 @@ class Member:
         return self.durable.position, msgspec.json.encode(self.replay)
 
 
-def member(home: Path, name: str) -> Member:
-    made = Member(home, name)
+def member(home: Path, name: str) -> MergingMember:
+    made = MergingMember(home, name)
     made.kept.add(
         DurableSubscriptionRecord(
             name="d", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1
@@ -106,7 +107,7 @@ steps = st.one_of(
 )
 
 
-def do(made: Member, log: list[bytes], step: tuple[Any, ...]) -> None:
+def do(made: MergingMember, log: list[bytes], step: tuple[Any, ...]) -> None:
     match step:
         case ("acknowledge", _, position, certain):
             made.durable.position = max(made.durable.position, position)
@@ -162,15 +163,27 @@ managed = st.builds(
     lambda position, certain, begun, at, paused, steered, ended, ended_at, lost: ManagedReplayRecord(
         **REPLAY
         | {
-            "position": position, "certain": min(certain, position), "begun": begun, "recorded_at": at, "paused": paused,
-            "steered_at": steered, "ended": ended, "ended_at": ended_at if ended else 0,
+            "position": position,
+            "certain": min(certain, position),
+            "begun": begun,
+            "recorded_at": at,
+            "paused": paused,
+            "steered_at": steered,
+            "ended": ended,
+            "ended_at": ended_at if ended else 0,
             "set_back": lost,
         }
     ),
-    places, st.integers(0, 60), st.booleans(), places, st.booleans(), st.integers(0, 3),
-    st.sampled_from(["", "completed", "cancelled"]), st.integers(1, 3),
+    places,
+    st.integers(0, 60),
+    st.booleans(),
+    places,
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from(["", "completed", "cancelled"]),
+    st.integers(1, 3),
     st.none() | st.builds(DestinationSetBack, st.integers(1, 3), st.integers(1, 3), st.integers(0, 1)),
-)  # fmt: skip
+)
 
 
 def merged(*replays: ManagedReplayRecord) -> ManagedReplayRecord:
@@ -181,7 +194,7 @@ def merged(*replays: ManagedReplayRecord) -> ManagedReplayRecord:
 
 
 def shown(replay: ManagedReplayRecord) -> dict[str, Any]:
-    """What counts of it: `certain` has two ways to say that it is the position."""
+    """Return the fields of a replay, with the two representations of `certain` made equal."""
     return msgspec.structs.asdict(replay) | {"certain": replay.expires_from}
 
 

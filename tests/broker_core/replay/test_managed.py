@@ -14,7 +14,7 @@ from broker_core.replay.span import NEVER
 S = 1_000_000_000
 
 
-def made(**changed: object) -> ManagedReplayRecord:
+def make_replay(**changed: object) -> ManagedReplayRecord:
     whole = ManagedReplayRecord(
         name="nightly",
         client="auditor",
@@ -38,18 +38,18 @@ def made(**changed: object) -> ManagedReplayRecord:
 
 
 def test_progress_counts_from_where_it_began_to_the_end_of_the_log_or_of_its_range() -> None:
-    replay = made()
+    replay = make_replay()
     assert replay.progress(newest=200) == 0.0
     assert replay.advance(151)
     assert not replay.advance(140), "a position never moves back"
     assert replay.progress(newest=200) == 0.5
     assert replace(replay, last=175).progress(newest=200) == pytest.approx(2 / 3)
-    assert made(position=201).progress(newest=200) == 1.0
+    assert make_replay(position=201).progress(newest=200) == 1.0
 
 
 def test_one_whose_end_is_to_come_has_not_done_anything_yet() -> None:
-    assert made(not_after=9 * S, position=201).progress(newest=200) == 0.0
-    assert made(ended="completed").progress(newest=10_000) == 1.0
+    assert make_replay(not_after=9 * S, position=201).progress(newest=200) == 0.0
+    assert make_replay(ended="completed").progress(newest=10_000) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_one_whose_end_is_to_come_has_not_done_anything_yet() -> None:
     ],
 )
 def test_a_state_in_a_word(changed: dict[str, object], connected: bool, state: str) -> None:
-    assert made(**changed).state(connected) == state
+    assert make_replay(**changed).state(connected) == state
 
 
-def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
-    replay, speed = made(), ReplaySpeed(101, 0)
+def test_the_remaining_time_follows_the_speed_of_the_last_seconds() -> None:
+    replay, speed = make_replay(), ReplaySpeed(101, 0)
     assert speed.seconds_left(replay, 1_100, 0) is None
     for second in range(1, 4):
         replay.advance(101 + 100 * second)
@@ -80,14 +80,14 @@ def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
     assert speed.seconds_left(replay, 1_100, 0) == 0.0
 
 
-def test_at_a_multiple_the_time_left_is_told_by_the_recorded_timeline() -> None:
-    replay, speed = made(recorded_at=100 * S, rate="4X"), ReplaySpeed(101, 0)
+def test_at_a_multiple_the_remaining_time_follows_the_recorded_timeline() -> None:
+    replay, speed = make_replay(recorded_at=100 * S, rate="4X"), ReplaySpeed(101, 0)
     assert speed.seconds_left(replay, 1_000, 300 * S) == 50.0
     assert speed.seconds_left(replace(replay, not_after=120 * S), 1_000, 300 * S) == 5.0
 
 
 def test_what_is_stored_comes_back_and_fields_of_a_later_version_are_passed_over() -> None:
-    replay = made(rate="2X", rate_max_gap="10s", position=150, ended="cancelled", ended_at=5)
+    replay = make_replay(rate="2X", rate_max_gap="10s", position=150, ended="cancelled", ended_at=5)
     stored = msgspec.to_builtins(replay) | {"later": 1}
     assert msgspec.to_builtins(msgspec.convert(stored, ManagedReplayRecord)) == msgspec.to_builtins(replay)
     with pytest.raises(msgspec.ValidationError):

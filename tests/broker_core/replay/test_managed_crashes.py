@@ -1,4 +1,4 @@
-"""`kill -9` at each step by which the managed replays are stored: the file is the old one or the new one, whole."""
+"""`kill -9` at each step of storing managed replays: the file is the old or the new one, complete."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ STEPS = ("open", "pwritev", "fsync", "close", "rename")
 MADE = {"client": "reader", "topic": "a", "bookmark": "0"}
 
 
-class Dying:
-    """The `os` module of a process that is killed at its step number `at`, or halfway through a write there."""
+class KilledOs:
+    """The `os` module of a process that is killed at its operation number `at`, or in the middle of a
+    write.
+    """
 
     def __init__(self, at: int, halfway: bool) -> None:
         self._left = at
@@ -47,10 +49,10 @@ class Dying:
 
 
 def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
-    """Do it in a process that is killed at that step; False when it came to its end before."""
+    """Do the work in a process that is killed at operation `step`; return False if it ended before."""
     child = os.fork()
     if child == 0:
-        dying, rename = Dying(step, halfway), files.FileSystem.rename
+        dying, rename = KilledOs(step, halfway), files.FileSystem.rename
         files.os = dying  # type: ignore[attr-defined]
         files.FileSystem.rename = lambda self, *paths: dying.counted("rename", rename)(self, *paths)  # type: ignore[method-assign]
         try:

@@ -1,4 +1,4 @@
-"""Managed replays through a real broker: they outlive their client and the broker, and are steered by operators."""
+"""Managed replays through a real broker: they outlive client and broker, and operators control them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import ask, running_broker, until
 from tests.support.fake_broker import some_replays
 from tests.support.raw import RawClient
-from tests.support.reader import Reader
+from tests.support.recording_client import RecordingClient
 from tests.support.stalled import StalledSubscriber
 
 
-async def filled(broker: Broker, number: int = 600) -> RawClient:
+async def fill_log(broker: Broker, number: int = 600) -> RawClient:
     writer = await RawClient.connect(broker, "writer")
     for first in range(0, number, 20):
         await writer.publish("a", [b'{"n":%d}' % n for n in range(first, first + 20)])
@@ -34,8 +34,8 @@ async def shown(broker: Broker, name: str = "nightly") -> dict[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-async def subscribe(reader: Reader, **options: Any) -> list[dict[str, Any]]:
-    return await reader.ask(
+async def subscribe(reader: RecordingClient, **options: Any) -> list[dict[str, Any]]:
+    return await reader.request(
         **{"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "nightly", **options}
     )
 
@@ -43,14 +43,14 @@ async def subscribe(reader: Reader, **options: Any) -> list[dict[str, Any]]:
 async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tmp_path: Path) -> None:
     got: list[int] = []
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
-        reader = await Reader.connect(broker)
+        await fill_log(broker)
+        reader = await RecordingClient.connect(broker)
         await subscribe(reader, rate="1000")
-        await until(lambda: len(reader.got) > 50)
+        await until(lambda: len(reader.deliveries) > 50)
         reader.raw.close()
         await until(lambda: "reader" not in broker.engine.roster.clients)
         await asyncio.sleep(0.05)
-        got += reader.sequences()
+        got += reader.sequences_of()
         now = await shown(broker)
         assert (now["state"], now["connected"], now["client"]) == ("waiting", False, "reader")
         assert 0 < now["progress"] < 1
@@ -59,14 +59,14 @@ async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tm
         assert (await shown(broker))["position"] == now["position"]
         plan = await ask(broker, "journal_plan", action="remove", age_s=0)
         assert not plan["chosen"]
-        reader = await Reader.connect(broker)
+        reader = await RecordingClient.connect(broker)
         # With the bookmark of what it has, nothing is lost or repeated, whatever was on its way.
         await subscribe(reader, received=f"test-1|{got[-1]}|")
         assert (await shown(broker))["rate"] == "1000"
-        await reader.ask(c="rate", ids=["s"])
-        await until(lambda: len(got) + len(reader.got) >= 600)
-        assert got + reader.sequences() == list(range(1, 601))
-        await until(lambda: reader.completed() == ["s"])
+        await reader.request(c="rate", ids=["s"])
+        await until(lambda: len(got) + len(reader.deliveries) >= 600)
+        assert got + reader.sequences_of() == list(range(1, 601))
+        await until(lambda: reader.completed_ids() == ["s"])
         broker.engine.tick()
         assert [(await shown(broker))[key] for key in ("state", "progress", "rate")] == [
             "following",
@@ -91,10 +91,10 @@ async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Pat
         assert (await shown(broker))["position"] != "test-1|0|", "the kernels took it"
         first._socket.close()
         await until(lambda: "reader" not in broker.engine.roster.clients)
-        second = await Reader.connect(broker)
+        second = await RecordingClient.connect(broker)
         await subscribe(second)
-        await until(lambda: len(second.got) >= 3_000, 60)
-        assert second.sequences() == list(range(1, 3_001))
+        await until(lambda: len(second.deliveries) >= 3_000, 60)
+        assert second.sequences_of() == list(range(1, 3_001))
         second.close()
 
 
@@ -104,69 +104,69 @@ async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated
     monkeypatch.setattr(client_subscription, "BUFFER_BYTES", 2_000)
     monkeypatch.setattr(client_subscription, "GRAIN_BYTES", 500)
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
-        first = await Reader.connect(broker)
+        await fill_log(broker)
+        first = await RecordingClient.connect(broker)
         await subscribe(first, rate="500")
-        await until(lambda: len(first.got) > 250, 60)
-        await first.ask(c="pause", ids=["s"])
+        await until(lambda: len(first.deliveries) > 250, 60)
+        await first.request(c="pause", ids=["s"])
         first.raw.close()
         await until(lambda: "reader" not in broker.engine.roster.clients)
         now = await shown(broker)
         assert now["state"] == "paused"
         replay = broker.engine.managed.get("nightly")
         assert 0 < replay.expires_from < replay.position
-        second = await Reader.connect(broker)
+        second = await RecordingClient.connect(broker)
         await subscribe(second)
-        await second.ask(c="rate", ids=["s"])
-        assert second.got == [], "it is still paused"
-        await second.ask(c="resume", ids=["s"])
-        await until(lambda: second.got and second.got[-1][1] == 600)
-        assert 1 < second.sequences()[0] <= first.sequences()[-1] + 1
-        assert sorted({*first.sequences(), *second.sequences()}) == list(range(1, 601))
+        await second.request(c="rate", ids=["s"])
+        assert second.deliveries == [], "it is still paused"
+        await second.request(c="resume", ids=["s"])
+        await until(lambda: second.deliveries and second.deliveries[-1][1] == 600)
+        assert 1 < second.sequences_of()[0] <= first.sequences_of()[-1] + 1
+        assert sorted({*first.sequences_of(), *second.sequences_of()}) == list(range(1, 601))
         second.close()
 
 
 async def test_with_acknowledgements_it_goes_on_after_what_was_acknowledged(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
-        first = await Reader.connect(broker)
+        await fill_log(broker)
+        first = await RecordingClient.connect(broker)
         await subscribe(first, ack="client", prefetch=100)
-        await until(lambda: len(first.got) >= 100)
-        first.raw.command({"c": "ack", "id": "s", "upto": 40})
-        await until(lambda: len(first.got) >= 120)
+        await until(lambda: len(first.deliveries) >= 100)
+        first.raw.send_command({"c": "ack", "id": "s", "upto": 40})
+        await until(lambda: len(first.deliveries) >= 120)
         first.raw.close()
         await until(lambda: "reader" not in broker.engine.roster.clients)
         assert (await shown(broker))["position"] == "test-1|40|"
-        second = await Reader.connect(broker)
+        second = await RecordingClient.connect(broker)
         await subscribe(second)
-        await until(lambda: len(second.got) >= 560)
-        assert second.sequences() == list(range(41, 601))
+        await until(lambda: len(second.deliveries) >= 560)
+        assert second.sequences_of() == list(range(41, 601))
         second.close()
 
 
 async def test_an_operator_makes_pauses_resumes_re_rates_and_cancels_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
+        await fill_log(broker)
         made = await ask(
             broker, "replay_create", name="nightly", client="reader", topic="a", bookmark="0", rate="200"
         )
         assert (made["state"], made["behind"], made["progress"]) == ("waiting", 600, 0.0)
-        reader = await Reader.connect(broker)
+        reader = await RecordingClient.connect(broker)
         await subscribe(reader)
-        await until(lambda: len(reader.got) > 5)
+        await until(lambda: len(reader.deliveries) > 5)
         assert (await ask(broker, "replay_pause", name="nightly"))["state"] == "paused"
         await asyncio.sleep(0.03)
-        at = len(reader.got)
+        at = len(reader.deliveries)
         await asyncio.sleep(0.1)
-        assert len(reader.got) == at
+        assert len(reader.deliveries) == at
         assert (await ask(broker, "replay_rate", name="nightly", rate="400"))["rate"] == "400"
         assert (await ask(broker, "replay_resume", name="nightly"))["state"] == "running"
-        await until(lambda: len(reader.got) > at + 20)
+        await until(lambda: len(reader.deliveries) > at + 20)
         broker.engine.tick()
         running = await shown(broker)
         assert running["left_s"] is not None and running["left_s"] > 0
         assert (await ask(broker, "replay_cancel", name="nightly"))["state"] == "cancelled"
-        await until(lambda: any(one.get("code") == "replay_cancelled" for one in reader.answers))
+        await until(lambda: any(one.get("code") == "replay_cancelled" for one in reader.replies))
         assert "s" not in broker.engine.roster.clients["reader"].subscriptions
         assert not any(one["pinned_by"] for one in await ask(broker, "journals"))
         (refused,) = await subscribe(reader)
@@ -200,11 +200,11 @@ async def test_the_console_s_fake_broker_shows_what_a_broker_shows(tmp_path: Pat
 
 async def test_one_with_an_end_is_completed_there(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
-        reader = await Reader.connect(broker)
+        await fill_log(broker)
+        reader = await RecordingClient.connect(broker)
         await subscribe(reader, bookmark="[test-1|101|:test-1|200|]")
-        await until(lambda: reader.completed() == ["s"])
-        assert reader.sequences() == list(range(101, 201))
+        await until(lambda: reader.completed_ids() == ["s"])
+        assert reader.sequences_of() == list(range(101, 201))
         done = await shown(broker)
         assert (done["state"], done["progress"], done["delivered_messages"]) == ("completed", 1.0, 100)
         await until(lambda: not broker.engine.journal.pins())  # when it is on disk that it has ended
@@ -213,11 +213,11 @@ async def test_one_with_an_end_is_completed_there(tmp_path: Path) -> None:
 
 async def test_only_the_client_it_is_for_may_have_it_and_once_at_a_time(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        reader, other = await Reader.connect(broker), await Reader.connect(broker, "other")
+        reader, other = await RecordingClient.connect(broker), await RecordingClient.connect(broker, "other")
         await subscribe(reader)
         assert [one["code"] for one in await subscribe(other)] == ["replay_of_another"]
         assert [one["code"] for one in await subscribe(reader, id="again")] == ["replay_in_use"]
-        reader.raw.command({"c": "unsubscribe", "id": "s"})
+        reader.raw.send_command({"c": "unsubscribe", "id": "s"})
         await until(lambda: not broker.engine.roster.clients["reader"].subscriptions)
         assert [one["code"] for one in await subscribe(reader, topic="b")] == ["replay_differs"]
         assert (await subscribe(reader))[0]["ack"] == "processed"
@@ -260,10 +260,10 @@ async def test_a_file_that_cannot_be_read_stops_the_start_and_says_what_to_do(tm
 
 async def test_one_that_cannot_be_stored_is_refused_and_is_none_whoever_asks(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker, 20)
+        await fill_log(broker, 20)
         files = broker.engine.kept._files = FailingFiles()
         files.fail = lambda name: name == "pwritev"
-        reader = await Reader.connect(broker)
+        reader = await RecordingClient.connect(broker)
         assert [one["code"] for one in await subscribe(reader)] == ["not_kept"]
         with pytest.raises(AssertionError, match="'code': 'not_kept'"):
             await ask(broker, "replay_create", name="nightly", client="reader", topic="a")
@@ -273,15 +273,15 @@ async def test_one_that_cannot_be_stored_is_refused_and_is_none_whoever_asks(tmp
         # What was asked for and refused isn't what another makes under that name.
         await ask(broker, "replay_create", name="nightly", client="reader", topic="a", bookmark="test-1|10|")
         assert [one["ack"] for one in await subscribe(reader)] == ["processed"]
-        await until(lambda: reader.completed() == ["s"])
-        assert reader.sequences(stream=2)[0] == 11
+        await until(lambda: reader.completed_ids() == ["s"])
+        assert reader.sequences_of(stream=2)[0] == 11
         reader.close()
 
 
 async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker, 20)
-        reader = await Reader.connect(broker)
+        await fill_log(broker, 20)
+        reader = await RecordingClient.connect(broker)
         await subscribe(reader, paused=True)
         # As it stands at this moment, not after the next second: as a crash would leave it.
         (kept,) = load_positions(FileSystem(), tmp_path / "journal" / "test-1.kept.json")
@@ -290,7 +290,7 @@ async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> No
         reader.close()
 
 
-async def test_who_makes_one_is_told_of_the_gap_it_begins_with(tmp_path: Path) -> None:
+async def test_the_creator_of_a_replay_gets_its_initial_gap(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         writer = await RawClient.connect(broker, "writer")
         for _ in range(8):
@@ -300,24 +300,24 @@ async def test_who_makes_one_is_told_of_the_gap_it_begins_with(tmp_path: Path) -
         plan = await ask(broker, "journal_plan", action="remove", age_s=0)
         receipt = await ask(broker, "journal_remove", names=plan["chosen"][:1], age_s=0)
         raw = await RawClient.connect(broker, "reader")
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "s", "topic": "a", "bookmark": "test-1|1|", "managed": "nightly"}
         )
-        gap = await raw.until("gap")
+        gap = await raw.read_until("gap")
         assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{receipt['last_sequence']}|")
 
 
-async def test_the_subscription_of_one_that_another_member_made_anew_moves_only_its_own(
+async def test_a_subscription_to_a_recreated_replay_moves_only_its_own_position(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path) as broker:
-        writer = await filled(broker)
-        reader = await Reader.connect(broker)
+        writer = await fill_log(broker)
+        reader = await RecordingClient.connect(broker)
         await subscribe(reader)
         await until(lambda: broker.engine.managed.get("nightly").position > 600)
         kept = broker.engine.kept
         former = kept.replays["nightly"]
-        kept.remove(former, tell=False)
+        kept.remove(former, publish=False)
         made = msgspec.structs.replace(former, position=1, certain=0, created_at=former.created_at + 1)
         kept.add_replicated(made)
         broker.engine.managed.record_positions()

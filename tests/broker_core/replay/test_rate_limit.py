@@ -1,4 +1,4 @@
-"""Rates as clients write them, and the law of pacing: within 2 % of the rate over any ten seconds."""
+"""Replay rates as clients write them, and a property test: within 2 % of the rate over any ten seconds."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def test_a_longest_gap_belongs_to_a_multiple() -> None:
         assert refused.value.code == code
 
 
-class Run:
-    """A replay of batches through a pacer under a manual clock; `gone` is (moment, batch, row, bytes)."""
+class PacedReplay:
+    """A replay of batches through a pacer on a manual clock; `gone` has (time, batch, row, bytes)."""
 
     def __init__(self, pacer: ReplayPacer, now: int) -> None:
         self.pacer, self.now = pacer, now
         self.gone: list[tuple[int, int, int, int]] = []
 
     def replay(self, batches: list[tuple[int, list[int]]], delays: list[int], until: int) -> None:
-        """Each batch is (recorded at, sizes); each wake-up comes late by the next of the delays."""
+        """Replay batches of (recorded at, sizes); each wake-up is late by the next of `delays`."""
         turn = 0
         for number, (recorded_at, sizes) in enumerate(batches):
             sent = 0
@@ -97,7 +97,7 @@ delays = st.lists(st.integers(0, 30_000_000), min_size=1, max_size=20)
 @given(st.integers(1, 600), delays, st.lists(st.integers(1, 5_000), min_size=1, max_size=10))
 def test_messages_per_second_hold_over_any_ten_seconds(rate: int, late: list[int], counts: list[int]) -> None:
     start = 1_790_000_000 * S
-    run = Run(ReplayPacer(parse_rate(str(rate)), start), start)
+    run = PacedReplay(ReplayPacer(parse_rate(str(rate)), start), start)
     total, batches = 0, []
     while total < rate * 26:
         batches += [(start, [100] * count) for count in counts]
@@ -113,7 +113,7 @@ def test_bytes_per_second_hold_over_any_ten_seconds(
     kilobytes: int, late: list[int], sizes: list[int]
 ) -> None:
     sizes = [*sizes, 5_000]
-    run = Run(ReplayPacer(parse_rate(f"{kilobytes}KB"), 0), 0)
+    run = PacedReplay(ReplayPacer(parse_rate(f"{kilobytes}KB"), 0), 0)
     enough = kilobytes * 1_000 * 26 // sum(sizes) + 1
     run.replay([(0, sizes * enough)], late, 25 * S)
     for nbytes in amounts_in_ten_seconds([(moment, size) for moment, *_, size in run.gone]):
@@ -129,7 +129,7 @@ def test_bytes_per_second_hold_over_any_ten_seconds(
 def test_a_multiple_follows_the_recorded_pace(text: str, late: list[int], gaps: list[int]) -> None:
     recorded = np.cumsum([1_790_000_000 * S, *gaps]).tolist()
     multiple = parse_rate(text).amount
-    run = Run(ReplayPacer(parse_rate(text), 0), 0)
+    run = PacedReplay(ReplayPacer(parse_rate(text), 0), 0)
     run.replay([(at, [10]) for at in recorded], late, 1_000 * S)
     assert len(run.gone) == len(recorded)
     for (moment, number, _, _), at in zip(run.gone, recorded, strict=True):
@@ -140,7 +140,7 @@ def test_a_multiple_follows_the_recorded_pace(text: str, late: list[int], gaps: 
 
 def test_recorded_pauses_are_shortened_to_the_longest_gap() -> None:
     pacer = ReplayPacer(parse_rate("5X", "10s"), 0)
-    run = Run(pacer, 0)
+    run = PacedReplay(pacer, 0)
     run.replay([(0, [1]), (50 * S, [1]), (24 * 3_600 * S, [1]), (24 * 3_600 * S + 5 * S, [1])], [0], 10**15)
     assert [round(moment / S, 3) for moment, *_ in run.gone] == [0, 10, 20, 21]
 
@@ -164,6 +164,6 @@ def test_a_rate_changed_while_it_waits_holds_at_once() -> None:
 
 
 def test_a_recording_whose_clock_was_set_back_waits_for_nothing() -> None:
-    run = Run(ReplayPacer(parse_rate("1X"), 0), 0)
+    run = PacedReplay(ReplayPacer(parse_rate("1X"), 0), 0)
     run.replay([(10 * S, [1]), (4 * S, [1]), (11 * S, [1])], [0], 100 * S)
     assert [round(moment / S, 2) for moment, *_ in run.gone] == [0, 0, 1]

@@ -1,4 +1,4 @@
-"""Chunks read ahead of time: each starts where the one before ended, whatever the loop has seen of that."""
+"""Chunks read ahead: each starts where the previous one ended, whatever the loop has processed."""
 
 from __future__ import annotations
 
@@ -47,14 +47,16 @@ def subscription(stream: int) -> Subscription:
 def sequences(chunk: Any, stream: int = 1) -> list[int]:
     return [
         sequence
-        for piece in chunk.pieces
+        for piece in chunk.slices
         if piece.subscription.stream == stream
         for sequence in piece.batch.sequences().tolist()
     ]
 
 
-class Reads:
-    """Facilities whose reader thread reads when it is told to, so that a test decides what the loop has seen."""
+class ManualReader:
+    """A host whose reader thread reads when the test asks, so that the test decides what the loop has
+    seen.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -75,8 +77,8 @@ class Reads:
         del self.queued[:number]
 
 
-def ahead_of(host: Reads) -> ReadAhead:
-    """Of a client that has taken much at once already."""
+def read_ahead_bytes(host: ManualReader) -> ReadAhead:
+    """Return the read-ahead of a client that already reads large chunks."""
     ahead: ReadAhead = ReadAhead(host, host.frontier)  # type: ignore[arg-type]
     while ahead.size.nbytes < 2 * FIRST_CHUNK:
         ahead.size.taken_bytes += FIRST_CHUNK * TAKEN_BEFORE
@@ -90,7 +92,7 @@ def target(stream: int, next_sequence: int = 1) -> Any:
     )
 
 
-async def first_chunk(ahead: ReadAhead, host: Reads, targets: list[Any]) -> Any:
+async def first_chunk(ahead: ReadAhead, host: ManualReader, targets: list[Any]) -> Any:
     asking = asyncio.ensure_future(ahead.next_chunk(targets, ReplaySpan(1)))
     await asyncio.sleep(0)
     host.read()
@@ -98,8 +100,8 @@ async def first_chunk(ahead: ReadAhead, host: Reads, targets: list[Any]) -> Any:
 
 
 async def test_chunks_asked_for_together_follow_one_another(journal: Journal) -> None:
-    host = Reads(journal)
-    ahead, targets = ahead_of(host), [target(1)]
+    host = ManualReader(journal)
+    ahead, targets = read_ahead_bytes(host), [target(1)]
     got: list[int] = []
     chunk = await first_chunk(ahead, host, targets)
     while chunk is not None:
@@ -113,7 +115,7 @@ async def test_chunks_asked_for_together_follow_one_another(journal: Journal) ->
 
 
 async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journal) -> None:
-    host = Reads(journal)
+    host = ManualReader(journal)
     ahead, targets = ReadAhead(host, host.frontier), [target(1)]  # type: ignore[arg-type]
     chunk = await first_chunk(ahead, host, targets)
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
@@ -123,25 +125,25 @@ async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journa
 async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernels_do(
     journal: Journal,
 ) -> None:
-    host = Reads(journal)
+    host = ManualReader(journal)
     host.share.replays = 1_000  # so many that chunks stay small
     ahead, targets = ReadAhead(host, host.frontier), [target(1)]  # type: ignore[arg-type]
     pieces, taken = [], 0
     while taken < 2 * CUT_BEFORE:
         chunk = await first_chunk(ahead, host, targets)
-        pieces.append((taken, chunk.pieces[0].batch.count))
+        pieces.append((taken, chunk.slices[0].batch.count))
         taken += FIRST_CHUNK
         ahead.size.grow()
         targets[0].cursor.next_sequence = chunk.following if chunk.following <= NEWEST else 1
     assert all((count < COUNT) == (taken < CUT_BEFORE) for taken, count in pieces[:-1])
     ahead.on_stalled()
     targets[0].cursor.next_sequence = 1
-    assert (await first_chunk(ahead, host, targets)).pieces[0].batch.count < COUNT
+    assert (await first_chunk(ahead, host, targets)).slices[0].batch.count < COUNT
 
 
 async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> None:
-    host = Reads(journal)
-    ahead, targets = ahead_of(host), [target(1)]
+    host = ManualReader(journal)
+    ahead, targets = read_ahead_bytes(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
     host.share.on_live_traffic()
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
@@ -149,24 +151,24 @@ async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> No
 
 
 async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(journal: Journal) -> None:
-    host = Reads(journal)
-    ahead, targets = ahead_of(host), [target(1)]
+    host = ManualReader(journal)
+    ahead, targets = read_ahead_bytes(host), [target(1)]
     ahead.size.nbytes = 2 * LARGEST_BESIDE_LIVE
     chunk = await first_chunk(ahead, host, targets)
-    assert sum(piece.batch.nbytes for piece in chunk.pieces) > LARGEST_BESIDE_LIVE
+    assert sum(piece.batch.nbytes for piece in chunk.slices) > LARGEST_BESIDE_LIVE
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
     host.share.on_live_traffic()
     following = await first_chunk(ahead, host, targets)
     assert sequences(following)[0] == chunk.following
-    assert sum(piece.batch.nbytes for piece in following.pieces) <= LARGEST_BESIDE_LIVE
+    assert sum(piece.batch.nbytes for piece in following.slices) <= LARGEST_BESIDE_LIVE
 
 
 async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Journal) -> None:
-    host = Reads(journal)
+    host = ManualReader(journal)
     leaving, staying = target(1), target(2)
-    ahead, targets = ahead_of(host), [leaving, staying]
+    ahead, targets = read_ahead_bytes(host), [leaving, staying]
     chunk = await first_chunk(ahead, host, targets)
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     asking = asyncio.ensure_future(ahead.next_chunk(targets, ReplaySpan(1)))
@@ -175,7 +177,8 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     ahead.stop()
     host.read()
     second = await asking
-    # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the same.
+    # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the
+    # same.
     ahead.schedule_next(targets, ReplaySpan(1), second.following)
     host.read()
     third = await ahead.next_chunk(targets, ReplaySpan(1))
@@ -186,11 +189,11 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     assert staying.cursor.next_sequence == 1
 
 
-async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_where_it_is(
+async def test_a_stalled_client_has_no_read_ahead_and_restarts_at_its_position(
     journal: Journal,
 ) -> None:
-    host = Reads(journal)
-    ahead, targets = ahead_of(host), [target(1)]
+    host = ManualReader(journal)
+    ahead, targets = read_ahead_bytes(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read(1)
@@ -201,10 +204,10 @@ async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_wh
     assert sequences(again)[0] == 5
 
 
-async def test_what_is_dispatched_later_is_asked_for_anew(journal: Journal) -> None:
-    host = Reads(journal)
+async def test_records_dispatched_later_are_requested_again(journal: Journal) -> None:
+    host = ManualReader(journal)
     host.frontier.durable = COUNT
-    ahead, targets = ahead_of(host), [target(1)]
+    ahead, targets = read_ahead_bytes(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read()
@@ -217,7 +220,7 @@ async def test_what_is_dispatched_later_is_asked_for_anew(journal: Journal) -> N
 def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
     gone = JournalError("bookmark_gone", "gone", "go on")
 
-    class Removed:
+    class RemovingJournal:
         tried = 0
 
         def next_sequence_of_topics(self, topics: set[str], sequence: int) -> int:
@@ -227,7 +230,7 @@ def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
             self.tried += 1
             raise gone
 
-    removed = Removed()
+    removed = RemovingJournal()
     way = ReadPosition(removed, [ReplayTarget(subscription(1), 1)], ReplaySpan(1))  # type: ignore[arg-type]
     with pytest.raises(JournalError):
         way.read_next_chunk(NEWEST, 1_000)

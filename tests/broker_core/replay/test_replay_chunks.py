@@ -1,4 +1,4 @@
-"""What a replay's chunk is made of: pieces that are small while the chunk is, and whole batches in large ones."""
+"""Chunks of a replay: small chunks have parts of batches, large ones whole batches."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def chunks(journal: Journal, start: int, max_bytes: int) -> list[ReplayChunk]:
 
 
 def sequences(found: list[ReplayChunk]) -> list[int]:
-    return [each for chunk in found for piece in chunk.pieces for each in piece.batch.sequences().tolist()]
+    return [each for chunk in found for piece in chunk.slices for each in piece.batch.sequences().tolist()]
 
 
 def test_batches_that_are_larger_than_a_small_chunk_are_cut(journal: Journal) -> None:
     found = chunks(journal, 1, FIRST_CHUNK)
     assert sequences(found) == list(range(1, 3 * COUNT + 1))
     assert len(found) == 12
-    assert all(piece.batch.nbytes <= FIRST_CHUNK + 200 for chunk in found for piece in chunk.pieces)
-    bodies = [body for chunk in found for piece in chunk.pieces for body in piece.batch.bodies()]
+    assert all(piece.batch.nbytes <= FIRST_CHUNK + 200 for chunk in found for piece in chunk.slices)
+    bodies = [body for chunk in found for piece in chunk.slices for body in piece.batch.bodies()]
     assert bodies == [body for batch in journal.read(1, 1 << 20, 3 * COUNT) for body in batch.bodies()]
 
 
@@ -59,7 +59,7 @@ def test_each_part_says_where_its_records_stand(journal: Journal) -> None:
     found = chunks(journal, COUNT + 101, FIRST_CHUNK)
     assert sequences(found) == list(range(COUNT + 101, 3 * COUNT + 1))
     for chunk in found:
-        (piece,) = chunk.pieces
+        (piece,) = chunk.slices
         assert piece.source is not None and piece.rows is not None
         assert journal.read_at(piece.source, piece.length).select(piece.rows).buf == piece.batch.buf
 
@@ -68,7 +68,7 @@ def test_subscriptions_that_share_a_replay_get_the_same_part_each_from_where_it_
     first, second = reader(1), reader(21)
     chunk = read_chunk(journal, [first, second], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK, True)
     got: dict[int, list[int]] = {1: [], 21: []}
-    for piece in chunk.pieces:
+    for piece in chunk.slices:
         mine = got[1] if piece.subscription is first.subscription else got[21]
         mine += piece.batch.sequences().tolist()
     assert got == {1: list(range(1, chunk.following)), 21: list(range(21, chunk.following))}
@@ -78,13 +78,13 @@ def test_subscriptions_that_share_a_replay_get_the_same_part_each_from_where_it_
 def test_batches_that_fit_their_chunk_are_passed_as_they_stand(journal: Journal) -> None:
     found = chunks(journal, 1, LARGEST_BESIDE_LIVE)
     assert sequences(found) == list(range(1, 3 * COUNT + 1))
-    assert all(piece.rows is None for chunk in found for piece in chunk.pieces)
+    assert all(piece.rows is None for chunk in found for piece in chunk.slices)
 
 
 def test_a_record_that_is_larger_than_the_chunk_is_not_cut(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, "large", None, JournalOptions(segment_size=1024 * 1024, preallocated=1))
     fill(journal, 1, 3, size=3 * FIRST_CHUNK)
-    assert [[piece.batch.count for piece in chunk.pieces] for chunk in chunks(journal, 1, FIRST_CHUNK)] == [
+    assert [[piece.batch.count for piece in chunk.slices] for chunk in chunks(journal, 1, FIRST_CHUNK)] == [
         [1],
         [1],
         [1],
@@ -101,4 +101,4 @@ def test_a_span_that_ends_within_a_part_ends_there(journal: Journal) -> None:
 def test_a_client_that_reads_gets_large_batches_whole(journal: Journal) -> None:
     chunk = read_chunk(journal, [reader(1)], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK)
     assert sequences([chunk]) == list(range(1, COUNT + 1))
-    assert [piece.rows for piece in chunk.pieces] == [None]
+    assert [piece.rows for piece in chunk.slices] == [None]

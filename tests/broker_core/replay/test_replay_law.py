@@ -1,7 +1,7 @@
 """The law of replay over a real host and journal, against a list in memory:
 
-replay(b) then live = everything after b, once, in order, for any interleaving of publishes, rolls, compressions,
-archives, stops of the socket, pauses and rate changes.
+replay(b) then live = everything after b, once, in order, for any interleaving of publishes, rolls,
+compressions, archives, stops of the socket, pauses and rate changes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from broker_core.replay import replay as replayer
 HUGE = 1 << 40
 STEERING = ("pause", "resume", "rate")
 RATES = (None, "5000", "200KB", "20000", "3X", None, "1MB")
-"""By number; those that would take longer than a test are lifted in the end."""
+"""Rates by number; slow ones are removed at the end, so that a test ends."""
 
 
-class Socket:
-    """A sink that remembers what it was given. After `appetite` deliveries it takes no more until it is unblocked."""
+class RecordingSocket:
+    """A sink that records its deliveries."""
 
     protocol, remote = "tcp", "test"
 
@@ -77,21 +77,21 @@ class Socket:
         return self.written_bytes
 
 
-class World:
-    """A host, a publisher, a subscriber, and a model: every record's topic by sequence."""
+class ReplayModel:
+    """A replay host, a publisher, a subscriber, and a model: every record's topic by sequence."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         options = JournalOptions(segment_size=16 * 1024, preallocated=1)
         journal = Journal.open(home / "journal", "law-1", home / "archive", options)
         self.engine = Engine(journal, default_policy("law-1"), home / "spool", HUGE, None, SystemClock())
-        self.socket, self.publisher = Socket(), self._client("publisher", Socket())
+        self.socket, self.publisher = RecordingSocket(), self._client("publisher", RecordingSocket())
         self.subscriber = self._client("subscriber", self.socket)
         self.model: dict[int, str] = {}
         self.begin: int | None = None
         self.end: int | None = None
 
-    def _client(self, name: str, socket: Socket) -> Connection:
+    def _client(self, name: str, socket: RecordingSocket) -> Connection:
         connection = self.engine.add_connection("tcp", socket)
         connection.execute_command(commands.Logon(name=name))
         return connection
@@ -161,7 +161,7 @@ class World:
             journal.archive_swap(segment.name, prepared)
 
     async def finish(self) -> None:
-        """Let everything come to rest."""
+        """Let all work complete."""
         self.unblock()
         await self.engine.dispatch.barrier()
         if self.begin is None:
@@ -205,7 +205,7 @@ operations = st.tuples(
 
 
 async def live_out(script: list[tuple[str, int]], home: Path) -> None:
-    world = World(home)
+    world = ReplayModel(home)
     for operation, number in script:
         await world.do(operation, number)
     await world.finish()
@@ -230,7 +230,8 @@ def run(script: list[tuple[str, int]]) -> None:
         patched.setattr(read_ahead, "CUT_BEFORE", 4 * 1_024)
         patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
         patched.setattr(turns, "TAKEN_BEFORE", 1)
-        # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when messages come.
+        # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when
+        # messages come.
         patched.setattr(turns, "BUSY_FOR_S", 0.002)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)

@@ -1,4 +1,4 @@
-"""Where replays begin and end: a range is the whole filtered by position, a list the union of its bookmarks."""
+"""Bounds of replays: a range filters the log by position, a list is the union of its bookmarks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HERE = "here"
 
 
 @dataclass
-class Whole:
-    """A log in memory: (sequence, accepted at) of every record since the first, and the oldest that is still there."""
+class LogModel:
+    """A log in memory: (sequence, accepted at) of every record, and the oldest record retained."""
 
     records: list[tuple[int, int]]
     oldest: int
@@ -34,14 +34,14 @@ class Whole:
     def log(self) -> LogBounds:
         return LogBounds(HERE, self.oldest, len(self.records))
 
-    def kept(self) -> list[tuple[int, int]]:
+    def retained(self) -> list[tuple[int, int]]:
         return [record for record in self.records if record[0] >= self.oldest]
 
-    def of(self, span: ReplaySpan) -> list[int]:
-        """What a replay that obeys the span delivers: batch by batch, and a batch is one record here."""
+    def replay(self, span: ReplaySpan) -> list[int]:
+        """Return the sequences that a replay of this span delivers; each batch has one record."""
         found: list[int] = []
         begun = False
-        for sequence, at in self.kept():
+        for sequence, at in self.retained():
             if sequence < span.first:
                 continue
             if at > span.not_after or sequence > span.last:
@@ -53,10 +53,10 @@ class Whole:
 
 
 @st.composite
-def wholes(draw: st.DrawFn) -> Whole:
+def wholes(draw: st.DrawFn) -> LogModel:
     steps = draw(st.lists(st.integers(0, 3), max_size=12))
     times = [1_000 + sum(steps[: number + 1]) for number in range(len(steps))]
-    return Whole(list(enumerate(times, 1)), draw(st.integers(1, len(steps) + 1)))
+    return LogModel(list(enumerate(times, 1)), draw(st.integers(1, len(steps) + 1)))
 
 
 sequences = st.integers(0, 12).map(lambda sequence: Bookmark(HERE, sequence))
@@ -66,16 +66,18 @@ moments = st.integers(998, 1_040).map(AtTime)
 
 @given(wholes(), lists)
 def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(
-    whole: Whole, asked: AfterBookmarks
+    whole: LogModel, asked: AfterBookmarks
 ) -> None:
     known = [bookmark for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
-    union = {sequence for bookmark in known for sequence, _ in whole.kept() if sequence > bookmark.sequence}
-    assert whole.of(find_span(asked, whole.log).span) == sorted(union)
+    union = {
+        sequence for bookmark in known for sequence, _ in whole.retained() if sequence > bookmark.sequence
+    }
+    assert whole.replay(find_span(asked, whole.log).span) == sorted(union)
 
 
 @given(wholes(), st.one_of(lists, moments), st.one_of(lists, moments), st.booleans(), st.booleans())
 def test_a_range_is_the_whole_filtered_by_position(
-    whole: Whole, begin: Start, end: Start, begin_included: bool, end_included: bool
+    whole: LogModel, begin: Start, end: Start, begin_included: bool, end_included: bool
 ) -> None:
     def at_or_after(record: tuple[int, int]) -> bool:
         match begin:
@@ -97,14 +99,14 @@ def test_a_range_is_the_whole_filtered_by_position(
 
     span = find_span(BookmarkRange(begin, begin_included, end, end_included), whole.log).span
     assert span.is_bounded
-    assert whole.of(span) == [
-        record[0] for record in whole.kept() if at_or_after(record) and at_or_before(record)
+    assert whole.replay(span) == [
+        record[0] for record in whole.retained() if at_or_after(record) and at_or_before(record)
     ]
 
 
 @given(wholes(), lists)
 def test_what_was_removed_is_the_exact_interval_between_the_bookmark_and_the_oldest_record(
-    whole: Whole, asked: AfterBookmarks
+    whole: LogModel, asked: AfterBookmarks
 ) -> None:
     found = find_span(asked, whole.log)
     known = [bookmark.sequence for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]

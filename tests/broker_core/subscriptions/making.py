@@ -1,4 +1,4 @@
-"""Batches and subscriptions for the tests of this room."""
+"""Batches and subscriptions for the tests of subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FilterIndex: whatever a message passes is found by what it holds, and of many filters only those are."""
+"""FilterIndex: finds every filter that a message passes, by its content, and few others."""
 
 from __future__ import annotations
 

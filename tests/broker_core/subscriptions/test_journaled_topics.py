@@ -72,9 +72,11 @@ def test_filters_read_the_topics_message_type():
         JournaledTopic("raw", "binary"),
     )
     kept = [
-        ("fix.a", b"8=FIX.4.4\x0135=D\x01"), ("nv", b"Symbol=IBM|Px=1"), ("mp", msgspec.msgpack.encode({"px": 11})),
+        ("fix.a", b"8=FIX.4.4\x0135=D\x01"),
+        ("nv", b"Symbol=IBM|Px=1"),
+        ("mp", msgspec.msgpack.encode({"px": 11})),
         ("raw", b"\0\1"),
-    ]  # fmt: skip
+    ]
     passed = [("fix.a", b"35=F\x01"), ("nv", b"Symbol=MSFT|"), ("mp", msgspec.msgpack.encode({"px": 1}))]
     found = parts(topics, *kept, *passed)
     assert found == ([body for _, body in passed], [body for _, body in kept])
@@ -152,11 +154,13 @@ def test_directories_are_absolute_and_two():
 
 
 @pytest.mark.parametrize(("pattern", "nothing"), [
-    ("orders.a", False), ("orders.*", False), (">", False), ("*.a", False), ("~quotes", False), ("$SLUICE.>", False), ("$SLUICE.*", False),
-    ("quotes", True), ("quotes.>", True), ("orders", True), ("orders.tmp.>", True), ("orders.tmp.*.x", True), ("$other.>", True),
+    ("orders.a", False), ("orders.*", False), (">", False), ("*.a", False), ("~quotes", False),
+    ("$SLUICE.>", False), ("$SLUICE.*", False),
+    ("quotes", True), ("quotes.>", True), ("orders", True), ("orders.tmp.>", True), ("orders.tmp.*.x", True),
+    ("$other.>", True),
     ("old.>", True), ("*.*", False), ("*", True),
 ])  # fmt: skip
-def test_of_a_pattern_it_is_said_when_it_can_name_no_journaled_topic(pattern: str, nothing: bool) -> None:
+def test_a_pattern_without_journaled_topics_is_reported(pattern: str, nothing: bool) -> None:
     topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
     assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing
 

@@ -19,7 +19,7 @@ def batch(*records: tuple[str, bytes]) -> Batch:
     return Batch.parse(build_batch("p", [topic for topic, _ in records], [body for _, body in records]))
 
 
-def kept(fold: LastPerKey, batches: list[Batch]) -> list[bytes]:
+def fold_batches(fold: LastPerKey, batches: list[Batch]) -> list[bytes]:
     return [batches[number].bodies()[row] for number, rows in fold.last_rows() for row in rows.tolist()]
 
 
@@ -31,7 +31,7 @@ def test_only_the_last_record_of_each_key_remains_in_the_log_s_order() -> None:
     fold = LastPerKey(parse_key("/id").key_of_record(None))
     for one in batches:
         fold.add(one)
-    assert kept(fold, batches) == [b'{"id":2,"v":1}', b'{"id":1,"v":2}', b'{"id":3,"v":2}']
+    assert fold_batches(fold, batches) == [b'{"id":2,"v":1}', b'{"id":1,"v":2}', b'{"id":3,"v":2}']
 
 
 def test_equal_ids_on_two_topics_are_two_things_and_topic_alone_is_a_key() -> None:
@@ -42,22 +42,22 @@ def test_equal_ids_on_two_topics_are_two_things_and_topic_alone_is_a_key() -> No
     )
     for fold in (by_id, by_topic):
         fold.add(batches[0])
-    assert len(kept(by_id, batches)) == 3
-    assert kept(by_topic, batches) == [b'{"id":1}', b'{"id":2}']
+    assert len(fold_batches(by_id, batches)) == 3
+    assert fold_batches(by_topic, batches) == [b'{"id":1}', b'{"id":2}']
 
 
 def test_what_has_no_key_replaces_nothing() -> None:
     batches = [batch(("t", b"not json"), ("t", b'{"x":1}'), ("t", b"not json"))]
     fold = LastPerKey(parse_key("/id").key_of_record(None))
     fold.add(batches[0])
-    assert len(kept(fold, batches)) == 3
+    assert len(fold_batches(fold, batches)) == 3
 
 
-def test_of_a_batch_only_the_rows_given_count() -> None:
+def test_only_the_given_rows_of_a_batch_count() -> None:
     batches = [batch(("t", b'{"id":1,"v":1}'), ("t", b'{"id":1,"v":2}'))]
     fold = LastPerKey(parse_key("/id").key_of_record(None))
     fold.add(batches[0], np.array([0]))
-    assert kept(fold, batches) == [b'{"id":1,"v":1}']
+    assert fold_batches(fold, batches) == [b'{"id":1,"v":1}']
 
 
 @pytest.mark.parametrize("text", ["id", "/a,", "/a /b", ",/a", "/a,topic", ",".join(["/a"] * 9), "''"])
@@ -76,13 +76,14 @@ def test_a_body_is_read_as_its_topic_is_written() -> None:
     batches = [batch(
         ("fix", b"55=IBM\x0144=1\x01"), ("fix", b"55=IBM\x0144=2\x01"), ("fix", b"55=MSFT\x0144=3\x01"),
         ("nvfix", b"55=IBM|Price=1|"), ("nvfix", b"55=IBM|Price=2|"), ("nvfix", b'{"55":"IBM"}'),
-        ("packed", msgspec.msgpack.encode({"55": "IBM", "v": 1})), ("packed", msgspec.msgpack.encode({"v": 2, "55": "IBM"})),
+        ("packed", msgspec.msgpack.encode({"55": "IBM", "v": 1})),
+        ("packed", msgspec.msgpack.encode({"v": 2, "55": "IBM"})),
         ("json", b'{"55":"IBM","v":1}'), ("json", b'{"v":2,"55":"IBM"}'),
     )]  # fmt: skip
     fold = LastPerKey(parse_key("/55").key_of_record(decoders.get))
     fold.add(batches[0])
     bodies = batches[0].bodies()
-    assert kept(fold, batches) == [bodies[row] for row in (1, 2, 4, 5, 7, 9)]
+    assert fold_batches(fold, batches) == [bodies[row] for row in (1, 2, 4, 5, 7, 9)]
 
 
 @given(st.integers(245, 260))
@@ -116,4 +117,4 @@ def test_it_equals_a_dictionary(plan: list[list[tuple[str, int]]]) -> None:
             bodies.append((topic, orjson.dumps({"id": key, "n": serial})))
         batches.append(batch(*bodies))
         fold.add(batches[-1])
-    assert [orjson.loads(body)["n"] for body in kept(fold, batches)] == list(expected.values())
+    assert [orjson.loads(body)["n"] for body in fold_batches(fold, batches)] == list(expected.values())

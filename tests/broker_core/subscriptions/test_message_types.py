@@ -43,7 +43,7 @@ async def publish(broker: Broker, topic: str, prices: list[tuple[str, int]] = PR
 
 async def received(broker: Broker, number: int, **subscribe: object) -> list[bytes]:
     client = await RawClient.connect(broker, "reader")
-    client.command({"c": "subscribe", "id": "s", **subscribe})
+    client.send_command({"c": "subscribe", "id": "s", **subscribe})
     got = await client.deliveries(number)
     client.close()
     await until(lambda: "reader" not in broker.engine.roster.clients)
@@ -98,8 +98,8 @@ async def test_browsing_finds_by_content(tmp_path: Path, topic: str) -> None:
 async def test_a_key_that_is_none_is_refused_also_where_it_is_not_needed_yet(tmp_path: Path) -> None:
     async with running_broker(tmp_path, typed_policy()) as broker:
         client = await RawClient.connect(broker, "reader")
-        client.command(
+        client.send_command(
             {"c": "subscribe", "id": "s", "topic": "orders", "bookmark": "0", "snapshot_key": "Symbol"}
         )
-        assert (await client.until("error"))["code"] == "bad_key"
+        assert (await client.read_until("error"))["code"] == "bad_key"
         client.close()

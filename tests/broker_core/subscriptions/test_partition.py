@@ -1,4 +1,4 @@
-"""Runs of a batch that is journaled in part: the order of its rows, whoever wants which of them."""
+"""Runs of a batch that is journaled in part: the order of its rows, for any subscriptions."""
 
 from __future__ import annotations
 

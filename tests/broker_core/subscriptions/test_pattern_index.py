@@ -1,4 +1,4 @@
-"""The index of patterns, against a look at each of them."""
+"""The pattern index against a linear scan of the patterns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from broker_core.subscriptions.registry import PatternIndex
 names = st.sampled_from(["a", "b", "$c", ""])
 topics = st.lists(names, min_size=1, max_size=4).map(".".join)
 patterns = st.builds(
-    lambda levels, end: ".".join([*levels, *end]), st.lists(st.sampled_from(["a", "b", "$c", "*"]), min_size=1, max_size=3),
+    lambda levels, end: ".".join([*levels, *end]),
+    st.lists(st.sampled_from(["a", "b", "$c", "*"]), min_size=1, max_size=3),
     st.sampled_from([(), (">",)]),
-) | st.just(">")  # fmt: skip
+) | st.just(">")
 
 
 def levels_of(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Registry.match: who gets which rows, what is shared, what isn't touched."""
+"""Registry.match: rows per subscriber, shared work, and untouched subscriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .making import batch_of, subscription
 
 TOPICS = ("a", "b", "a.b", "a.c", "$x", "a.b.c", "$x.b", "a..c", "a.*", "a.>")
 PATTERNS = (
-    "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c", "a.*.>",
+    "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c",
+    "a.*.>",
     "$x.>", "$x.*", "~a\\..", "~\\$x.*",
 )  # fmt: skip
 FILTERS = (None, "/n > 1", "/n = 0", "/m IS NULL", "/missing = 1", "/n IN (1, '2') AND /m = 1", "'0' = /n")
@@ -25,8 +26,8 @@ records = st.tuples(
 )
 
 
-def wanted(batch: Batch, one: Subscription[None]) -> list[int]:
-    """The rows one subscription wants, record by record."""
+def matching_rows(batch: Batch, one: Subscription[None]) -> list[int]:
+    """Return the rows that one subscription matches, record by record."""
     rows = []
     for row, record in enumerate(batch.records()):
         if one.pattern.matches(record.topic) and (one.filter is None or _passes(one, record.body)):
@@ -66,10 +67,10 @@ def test_matching_agrees_with_looking_at_every_record(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "INDEXED_FROM", indexed_from)
-        agrees_with_looking_at_every_record(changes, batches)
+        check_against_every_record(changes, batches)
 
 
-def agrees_with_looking_at_every_record(
+def check_against_every_record(
     changes: list[tuple[bool, str, str | None]], batches: list[list[tuple[str, bytes]]]
 ) -> None:
     subject, live = SubscriptionRegistry[None](None), list[Subscription[None]]()
@@ -81,7 +82,7 @@ def agrees_with_looking_at_every_record(
             subject.add(live[-1])
         for made in batches:
             batch = batch_of(made)
-            expected = {one: rows for one in live if (rows := wanted(batch, one))}
+            expected = {one: rows for one in live if (rows := matching_rows(batch, one))}
             assert found_by(subject, batch) == expected
     assert len(subject) == len(live)
     assert set(subject) == set(live)
@@ -136,7 +137,7 @@ def test_removing_what_is_not_there_says_so_and_adding_twice_counts_once() -> No
     assert subject.match(batch_of([("a", b'{"n":1}')])) == []
 
 
-def test_patterns_that_one_may_only_see_a_part_of_are_told_apart_by_their_texts() -> None:
+def test_narrowed_patterns_differ_by_their_texts() -> None:
     subject, asked = SubscriptionRegistry[None](None), TopicPattern.parse("a.>")
     for part in ("b", "c"):
         narrowed = TopicPattern(f"a.> within a.{part}", None, f"a.{part}".__eq__, asked.levels)

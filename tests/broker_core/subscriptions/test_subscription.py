@@ -1,4 +1,4 @@
-"""The law of replay: replay(b) then live equals everything after b, once, in order."""
+"""Property test of replay: replay(b) then live equals everything after b, once, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_core.batch import Batch
 from broker_core.subscriptions import EMPTY, SubscriptionRegistry, select_rows
 
 from .making import batch_of, subscription
-from .test_registry import FILTERS, PATTERNS, records, wanted
+from .test_registry import FILTERS, PATTERNS, matching_rows, records
 
 
 def sequences_of(batch: Batch, rows: np.ndarray | None) -> list[int]:
@@ -46,7 +46,9 @@ def test_replay_then_live_is_everything_after_the_bookmark_once_in_order(
         got += sequences_of(batch, select_rows(one, batch, following))
         following = max(following, batch.last_sequence + 1)
     expected = [
-        sequence for batch in batches for sequence in sequences_of(batch, np.array(wanted(batch, one), int))
+        sequence
+        for batch in batches
+        for sequence in sequences_of(batch, np.array(matching_rows(batch, one), int))
     ]
     assert got == [sequence for sequence in expected if sequence > bookmark]
 

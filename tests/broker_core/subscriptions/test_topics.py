@@ -1,4 +1,4 @@
-"""Topic patterns: what they match, and what is refused with its column."""
+"""Topic patterns: matching, and errors with their column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ patterns = st.builds(
 
 
 def simple(pattern: list[str], topic: list[str]) -> bool:
-    """What a pattern means, level by level."""
+    """Return whether a pattern matches a topic, by the definition, level by level."""
     if not pattern:
         return not topic
     if not topic:

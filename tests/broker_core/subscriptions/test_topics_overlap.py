@@ -1,4 +1,4 @@
-"""What patterns have to do with each other: held against every topic of a small world."""
+"""Relations between topic patterns, checked against every topic of a small alphabet."""
 
 from __future__ import annotations
 

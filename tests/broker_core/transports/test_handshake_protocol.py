@@ -1,4 +1,4 @@
-"""TLS handshakes by turns, on both loops that a broker runs on: whatever a peer does, and at whatever pace."""
+"""TLS handshakes in steps, on asyncio and uvloop, with any behaviour and pace of the peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from broker_core.access.tls import server_context
+from broker_core.access.tls import make_server_context
 from broker_core.clock import SystemClock
 from broker_core.connections.admission import HEARD_A_TURN, PendingConnections, PreLogonReadQueue
 from broker_core.transports.accept import Acceptor
@@ -26,24 +26,24 @@ LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_even
 Loops = Callable[[], asyncio.AbstractEventLoop]
 
 
-class Steps(CountingSslObject):
-    """Counts the steps of all handshakes."""
+class CountingHandshake(CountingSslObject):
+    """A TLS object that counts the steps of all handshakes."""
 
     taken = 0
 
     def do_handshake(self) -> None:
-        Steps.taken += 1
+        CountingHandshake.taken += 1
         super().do_handshake()
 
 
 class StepsContext(CountingSslContext):
-    sslobject_class = Steps
+    sslobject_class = CountingHandshake
 
 
-class Made(asyncio.BufferedProtocol):
-    """What a connection's protocol is told, in order."""
+class RecordingProtocol(asyncio.BufferedProtocol):
+    """A protocol that records its callbacks in order."""
 
-    def __init__(self, all_made: list[Made]) -> None:
+    def __init__(self, all_made: list[RecordingProtocol]) -> None:
         self.told: list[str] = []
         self.got = b""
         self.transport: asyncio.Transport | None = None
@@ -65,24 +65,24 @@ class Made(asyncio.BufferedProtocol):
         self.told.append("lost")
 
 
-class Listening:
+class TlsServer:
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
-        self.made: list[Made] = []
+        self.made: list[RecordingProtocol] = []
         self.anteroom, self.door = PendingConnections(), PreLogonReadQueue(SystemClock())
-        context = server_context(self.authority.transport(), StepsContext)
-        self.listener = Acceptor(lambda: Made(self.made), self.anteroom, self.door, context)
+        context = make_server_context(self.authority.transport(), StepsContext)
+        self.listener = Acceptor(lambda: RecordingProtocol(self.made), self.anteroom, self.door, context)
         self.port = 0
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is left of anybody."""
+    def is_idle(self) -> bool:
+        """Return whether no handshake and no pending connection is left."""
         return not (self.listener.handshakes or self.anteroom.guests or self.door._waiting)
 
 
 @asynccontextmanager
-async def listening(directory: Path) -> AsyncIterator[Listening]:
-    made = Listening(directory)
+async def listening(directory: Path) -> AsyncIterator[TlsServer]:
+    made = TlsServer(directory)
     _, made.port = await made.listener.listen("127.0.0.1", 0)
     try:
         yield made
@@ -91,13 +91,13 @@ async def listening(directory: Path) -> AsyncIterator[Listening]:
         for one in made.made:
             if one.transport is not None:
                 one.transport.abort()
-        await until(lambda: made.over)
+        await until(lambda: made.is_idle)
 
 
-class Peer:
-    """A TLS client whose bytes are sent by hand."""
+class ManualTlsClient:
+    """A TLS client whose bytes the test sends."""
 
-    def __init__(self, there: Listening) -> None:
+    def __init__(self, there: TlsServer) -> None:
         self.socket = socket.create_connection(("127.0.0.1", there.port), 20)
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -110,7 +110,7 @@ class Peer:
             self.tls.do_handshake()
         return self._out.read()
 
-    async def says(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def finished(self) -> bytes:
@@ -128,7 +128,7 @@ class Peer:
         return self._out.read()
 
 
-def run(loop: Loops, test: Callable[[Listening], Awaitable[None]], directory: Path) -> None:
+def run(loop: Loops, test: Callable[[TlsServer], Awaitable[None]], directory: Path) -> None:
     async def main() -> None:
         async with listening(directory) as there, asyncio.timeout(30):
             await test(there)
@@ -141,25 +141,27 @@ def run(loop: Loops, test: Callable[[Listening], Awaitable[None]], directory: Pa
 def test_of_those_who_begin_with_a_byte_and_say_the_rest_at_once_a_few_are_computed_in_a_turn(
     tmp_path: Path, loop: Loops
 ) -> None:
-    async def test(there: Listening) -> None:
-        peers = [Peer(there) for _ in range(10 * HEARD_A_TURN)]
+    async def test(there: TlsServer) -> None:
+        peers = [ManualTlsClient(there) for _ in range(10 * HEARD_A_TURN)]
         hellos = [peer.hello() for peer in peers]
-        before = Steps.taken
+        before = CountingHandshake.taken
         for peer, hello in zip(peers, hellos, strict=True):
-            await peer.says(hello[:1])
+            await peer.send(hello[:1])
         begun = 2 * len(peers)  # told of their transport, and of the byte
-        await until(lambda: Steps.taken == before + begun and len(there.door._waiting) == len(peers))
+        await until(
+            lambda: CountingHandshake.taken == before + begun and len(there.door._waiting) == len(peers)
+        )
         for peer, hello in zip(peers, hellos, strict=True):
             peer.socket.send(hello[1:])
-        parts, now = [], Steps.taken
+        parts, now = [], CountingHandshake.taken
         while now < before + begun + len(peers):
             await asyncio.sleep(0)
-            parts.append(Steps.taken - now)
-            now = Steps.taken
+            parts.append(CountingHandshake.taken - now)
+            now = CountingHandshake.taken
         assert 0 < max(parts) <= HEARD_A_TURN
         for peer in peers:
-            await peer.says(await peer.finished())
-        await until(lambda: len(there.made) == len(peers) and there.over)
+            await peer.send(await peer.finished())
+        await until(lambda: len(there.made) == len(peers) and there.is_idle)
         for peer in peers:
             peer.socket.close()
 
@@ -170,12 +172,12 @@ def test_of_those_who_begin_with_a_byte_and_say_the_rest_at_once_a_few_are_compu
 def test_what_is_said_with_the_end_of_the_handshake_is_read_behind_the_beginning(
     tmp_path: Path, loop: Loops
 ) -> None:
-    async def test(there: Listening) -> None:
-        peer, said = Peer(there), b"x" * 30_000
-        await peer.says(peer.hello())
-        await peer.says(await peer.finished() + peer.sealed(said))
+    async def test(there: TlsServer) -> None:
+        peer, said = ManualTlsClient(there), b"x" * 30_000
+        await peer.send(peer.hello())
+        await peer.send(await peer.finished() + peer.sealed(said))
         await until(lambda: there.made and there.made[0].got == said)
-        await peer.says(peer.sealed(b"later"))
+        await peer.send(peer.sealed(b"later"))
         await until(lambda: there.made[0].got == said + b"later")
         assert there.made[0].told[0] == "made" and there.made[0].told.count("made") == 1
         peer.socket.close()
@@ -186,13 +188,13 @@ def test_what_is_said_with_the_end_of_the_handshake_is_read_behind_the_beginning
 
 @LOOPS
 def test_a_handshake_that_comes_byte_by_byte_is_made(tmp_path: Path, loop: Loops) -> None:
-    async def test(there: Listening) -> None:
-        peer = Peer(there)
+    async def test(there: TlsServer) -> None:
+        peer = ManualTlsClient(there)
         for byte in peer.hello():
-            await peer.says(bytes([byte]))
+            await peer.send(bytes([byte]))
             await asyncio.sleep(0)
         for byte in await peer.finished() + peer.sealed(b"hello"):
-            await peer.says(bytes([byte]))
+            await peer.send(bytes([byte]))
             await asyncio.sleep(0)
         await until(lambda: there.made and there.made[0].got == b"hello")
         peer.socket.close()
@@ -206,31 +208,31 @@ def test_a_handshake_that_comes_byte_by_byte_is_made(tmp_path: Path, loop: Loops
 def test_of_who_leaves_in_the_middle_nothing_stays(
     tmp_path: Path, loop: Loops, when: str, reset: bool
 ) -> None:
-    async def test(there: Listening) -> None:
-        peer = Peer(there)
+    async def test(there: TlsServer) -> None:
+        peer = ManualTlsClient(there)
         hello = peer.hello()
-        await peer.says(hello[:1] if when == "begun" else hello)
+        await peer.send(hello[:1] if when == "begun" else hello)
         if when == "begun":
             await until(lambda: len(there.door._waiting) == 1 and there.listener._begun)
         elif when != "at once":
             last = await peer.finished()
             if when == "finished":
-                await peer.says(last)
+                await peer.send(last)
         if reset:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         peer.socket.close()
-        await until(lambda: there.over and not there.listener._begun)
+        await until(lambda: there.is_idle and not there.listener._begun)
         await until(lambda: all(one.told[0] == "made" and one.told[-1] == "lost" for one in there.made))
 
     run(loop, test, tmp_path)
 
 
 @LOOPS
-def test_who_speaks_no_tls_is_turned_away(tmp_path: Path, loop: Loops) -> None:
-    async def test(there: Listening) -> None:
-        peer = Peer(there)
-        await peer.says(b"GET / HTTP/1.1\r\n\r\n" * 5_000)
-        await until(lambda: there.over and not there.listener._begun)
+def test_a_peer_without_tls_is_refused(tmp_path: Path, loop: Loops) -> None:
+    async def test(there: TlsServer) -> None:
+        peer = ManualTlsClient(there)
+        await peer.send(b"GET / HTTP/1.1\r\n\r\n" * 5_000)
+        await until(lambda: there.is_idle and not there.listener._begun)
         assert not there.made
         peer.socket.close()
 

@@ -1,4 +1,4 @@
-"""TLS on the TCP transport: trust in both directions, certificates as proofs, and plain peers turned away."""
+"""TLS on the TCP transport: trust in both directions, client certificates, and plain peers refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONCE = ReconnectPolicy(enabled=False)
 async def tls_broker(
     home: Path, tls: TlsSettings, kind: str = "tcp", **transport: Any
 ) -> AsyncIterator[tuple[Broker, str]]:
-    """A broker whose only transport has TLS, and its address."""
+    """Run a broker whose only transport has TLS; yield it and its address."""
     made = policy(
         user("gate", certificate="gate@example.org"),
         user("maria"),
@@ -44,8 +44,8 @@ async def tls_broker(
         yield broker, f"tcps://127.0.0.1:{broker.statistics.transports[0]['port']}"
 
 
-async def refused(address: str, tls: Any) -> str:
-    """The code with which a connection or a logon is refused."""
+async def refusal_code(address: str, tls: Any) -> str:
+    """Return the error code with which a connection or a logon is refused."""
     with pytest.raises((ClientError, OperatorError)) as caught:
         await AsyncClient(address, "c", tls=tls, reconnect=ONCE).start()
     return caught.value.code
@@ -56,7 +56,7 @@ async def test_messages_go_both_ways_in_order_and_more_than_buffers_hold(tmp_pat
     async with tls_broker(tmp_path / "home", authority.transport()) as (_, address):
         async with (
             AsyncClient(address, "c", tls=authority.certificate) as client,
-            AsyncClient(address, "slow", tls=str(authority.certificate), max_held=10_000) as slow,
+            AsyncClient(address, "slow", tls=str(authority.certificate), max_unread_bytes=10_000) as slow,
         ):
             subscription = await slow.subscribe("a", bookmark=EPOCH)
             bodies = [b"%06d" % number + b"x" * 50_000 for number in range(200)]
@@ -74,8 +74,8 @@ async def test_messages_go_both_ways_in_order_and_more_than_buffers_hold(tmp_pat
 async def test_a_client_that_does_not_trust_the_broker_does_not_log_on(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
-        assert await refused(address, other.certificate) == "broker_unproven"
-        assert await refused(address, None) == "broker_unproven"
+        assert await refusal_code(address, other.certificate) == "broker_unproven"
+        assert await refusal_code(address, None) == "broker_unproven"
         assert not broker.engine.roster.clients
 
 
@@ -84,12 +84,12 @@ async def test_a_plain_peer_on_a_tls_transport_and_the_other_way_round_are_turne
 ) -> None:
     authority = Authority(tmp_path)
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
-        assert await refused(address.replace("tcps:", "tcp:"), None) == "broker_away"
+        assert await refusal_code(address.replace("tcps:", "tcp:"), None) == "broker_away"
         async with AsyncClient(address, "c", tls=authority.certificate):
             assert list(broker.engine.roster.clients) == ["c"]
     async with running_broker(tmp_path / "plain") as plain:
         address = f"tcps://127.0.0.1:{plain.statistics.transports[0]['port']}"
-        assert await refused(address, authority.certificate) == "broker_away"
+        assert await refusal_code(address, authority.certificate) == "broker_away"
 
 
 async def test_a_certificate_says_who_it_is(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ async def test_a_certificate_says_who_it_is(tmp_path: Path) -> None:
             await client.publish("a", 1)
             await client.flush()
         unknown = tls_context(authority.certificate, *authority.sign("stranger"))
-        assert await refused(address, unknown) == "bad_logon"
+        assert await refusal_code(address, unknown) == "bad_logon"
         expired = tls_context(
             authority.certificate, *authority.sign("late", "gate@example.org", days=(-9, -2))
         )
         foreign = tls_context(authority.certificate, *other.sign("foreign", "gate@example.org"))
         for wrong in (expired, foreign, authority.certificate):
-            assert await refused(address, wrong) == "broker_away"
+            assert await refusal_code(address, wrong) == "broker_away"
 
 
 async def test_an_authority_for_clients_is_a_condition_beside_another_proof(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_an_authority_for_clients_is_a_condition_beside_another_proof(tmp_
         shown = tls_context(authority.certificate, *authority.sign("anybody"))
         async with AsyncClient(address, "c", tls=shown, token="maria"):
             assert broker.engine.roster.clients["c"].user == "maria"
-        assert await refused(address, authority.certificate) == "broker_away"
+        assert await refusal_code(address, authority.certificate) == "broker_away"
 
 
 @pytest.mark.parametrize("wrong", ["missing", "text", "another key", "passphrase"])

@@ -11,9 +11,12 @@ from console.access.policy_secrets import redact_secrets, restore_secrets
 
 SECRET = st.none() | st.text("abcdef$", min_size=4, max_size=9)
 USERS = st.lists(
-    st.fixed_dictionaries({"name": st.sampled_from("abcdef"), "password": SECRET}, optional={"token": SECRET, "groups": st.just(["desk"])}),
+    st.fixed_dictionaries(
+        {"name": st.sampled_from("abcdef"), "password": SECRET},
+        optional={"token": SECRET, "groups": st.just(["desk"])},
+    ),
     unique_by=lambda user: user["name"],
-)  # fmt: skip
+)
 DOCUMENTS = st.builds(lambda users: {"revision": 1, "access": {"users": users, "entitlements": []}}, USERS)
 
 

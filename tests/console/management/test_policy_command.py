@@ -1,4 +1,6 @@
-"""manage.py policy: what is exported can be imported, differences are told, other brokers' files are laid over."""
+"""manage.py policy: what is exported can be imported, differences are told, other brokers' files are laid
+over.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ def test_another_brokers_file_is_laid_over_the_policy(
     out, err, _ = run("import", str(path), "--from", "activemq")
     assert "Revision 2" in out
     assert (
-        "taken: line 3 /broker/destinationPolicy/policyMap/policyEntries/policyEntry[1]/pendingMessageLimitStrategy/"
-        in err
+        "taken: line 3 /broker/destinationPolicy/policyMap/policyEntries/policyEntry[1]/"
+        "pendingMessageLimitStrategy/" in err
     )
     assert "@limit: limit=50: activemq >: constant_pending_message_limit_strategy" in err
     assert (

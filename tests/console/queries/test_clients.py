@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 from broker_core.control.requests.clients import sort_clients
 from broker_core.errors import OperatorError
 from console.queries.clients import ClientSequence
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 from tests.support.fake_broker import FakeBroker, make_client
 
 
@@ -43,9 +43,12 @@ def test_clients_without_a_value_come_last_either_way() -> None:
 
 def test_the_worst_health_comes_first_then_the_greatest_lag(broker: FakeBroker) -> None:
     broker.clients = [
-        make_client("fine"), make_client("paused", "paused"), make_client("late", lag=5, health="falling behind"),
-        make_client("later", lag=9, health="falling behind"), make_client("stuck", lag=1, health="stalled"),
-    ]  # fmt: skip
+        make_client("fine"),
+        make_client("paused", "paused"),
+        make_client("late", lag=5, health="falling behind"),
+        make_client("later", lag=9, health="falling behind"),
+        make_client("stuck", lag=1, health="stalled"),
+    ]
     assert names(ClientSequence()[:10]) == ["stuck", "later", "late", "paused", "fine"]
 
 
@@ -67,7 +70,7 @@ def test_a_page_of_ten_thousand_clients_costs_what_its_rows_do(broker: FakeBroke
     ]
     query = {"search": "client-0", "sort": "-lag_messages", "page_size": 100, "page": 40}
     api.get("/api/v1/clients", query)
-    with counted() as number:
+    with counting_calls() as number:
         answer = api.get("/api/v1/clients", query)
     assert (answer.data["count"], len(answer.data["results"])) == (10_000, 100)
     assert number() < 2 * 10_000

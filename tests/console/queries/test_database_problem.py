@@ -1,4 +1,6 @@
-"""`/readyz` calls no database ok that is read-only, full or locked: SQLite here, PostgreSQL in a cluster of its own."""
+"""`/readyz` calls no database ok that is read-only, full or locked: SQLite here, PostgreSQL in a cluster of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import Cluster, running_cluster
-from tests.support.small_disks import SmallDisk, why_not
+from tests.support.small_disks import SmallDisk, unavailable_reason
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
@@ -31,8 +33,11 @@ print(_database())
 
 def manage(home: Path, url: str, *words: str) -> str:
     environment = {
-        **os.environ, "SLUICE_HOME": str(home), "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "console.project.settings",
-    }  # fmt: skip
+        **os.environ,
+        "SLUICE_HOME": str(home),
+        "DATABASE_URL": url,
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+    }
     done = subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -41,7 +46,9 @@ def manage(home: Path, url: str, *words: str) -> str:
 
 
 def problem(home: Path, url: str, *statements: str) -> str:
-    """The code that readiness gives the database, in connections that begin with these statements; "" when all is well."""
+    """The code that readiness gives the database, in connections that begin with these statements; "" when
+    all is well.
+    """
     said = manage(home, url, sys.executable, "-c", ASK, *statements)
     return str(eval(said.strip().splitlines()[-1])["problem"])
 
@@ -77,7 +84,7 @@ def test_postgresql_locked_read_only_and_stopped(cluster: Cluster, tmp_path: Pat
 
 def test_postgresql_whose_disk_is_full(tmp_path: Path) -> None:
     """Room inside the table of the probe, which vacuum has freed, is no room for anything else."""
-    if why := why_not(tmp_path):
+    if why := unavailable_reason(tmp_path):
         pytest.skip(why)
     with tempfile.TemporaryDirectory(prefix="sluice-", dir="/tmp") as home:
         Path(home).chmod(0o755)  # PostgreSQL runs as another user
@@ -111,7 +118,7 @@ def test_sqlite_locked_and_read_only(tmp_path: Path) -> None:
 
 
 def test_sqlite_whose_disk_is_full(tmp_path: Path) -> None:
-    if why := why_not(tmp_path):
+    if why := unavailable_reason(tmp_path):
         pytest.skip(why)
     disk = SmallDisk(tmp_path / "disk", 16)
     try:

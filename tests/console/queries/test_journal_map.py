@@ -27,9 +27,11 @@ def segment(number: int, age_days: float, *pinned: str, state: str = "sealed", *
     """A day's segment whose newest record is so old."""
     last = NOW - timedelta(days=age_days)
     facts = {
-        "name": f"i.{number}.journal", "path": f"/j/{number}", "state": state, "compressed": False, "first_sequence": number * 100 + 1,
+        "name": f"i.{number}.journal", "path": f"/j/{number}", "state": state, "compressed": False,
+        "first_sequence": number * 100 + 1,
         "last_sequence": number * 100 + 100, "first_at": int((last - timedelta(days=1)).timestamp() * 1e9),
-        "last_at": int(last.timestamp() * 1e9), "bytes": 1_000, "records": 100, "pinned_by": list(pinned), **more,
+        "last_at": int(last.timestamp() * 1e9), "bytes": 1_000, "records": 100, "pinned_by": list(pinned),
+        **more,
     }  # fmt: skip
     return SegmentEntry(**facts)
 
@@ -40,7 +42,8 @@ def test_every_kind_of_pin_has_its_words() -> None:
 
 def test_tiers_share_one_scale_and_lie_where_their_time_is() -> None:
     found = journal_map(
-        [segment(0, 9, state="archived", bytes=500), segment(1, 4, compressed=True, bytes=100), segment(2, 0, state="current")],
+        [segment(0, 9, state="archived", bytes=500), segment(1, 4, compressed=True, bytes=100),
+            segment(2, 0, state="current")],
         [], "all", NOW,
     )  # fmt: skip
     disk, compressed, archive, removed = found.tiers
@@ -76,7 +79,8 @@ def test_an_empty_log_has_an_empty_map() -> None:
 def test_holders_are_grouped_the_oldest_first_with_what_they_keep() -> None:
     found = holders_by_kind([
         segment(0, 9, "spool of stuck-0", "durable subscription night of auditor"),
-        segment(1, 4, "spool of stuck-0", "spool of stuck-1", "durable subscription night of auditor", "pipeline lake until 2026"),
+        segment(1, 4, "spool of stuck-0", "spool of stuck-1", "durable subscription night of auditor",
+            "pipeline lake until 2026"),
     ])  # fmt: skip
     assert [(group.kind, len(group.holders)) for group in found] == [
         ("durable subscription", 1), ("spool", 2), ("pipeline", 1),
@@ -93,7 +97,8 @@ def test_keeping_says_what_is_free_who_keeps_the_rest_and_where_it_comes_to_rest
     log = [segment(0, 20), segment(1, 8, "spool of a"), segment(2, 2), segment(3, 0, state="current")]
     disk = DiskForecast(used=4_000, total=20_000, free=6_000, grows_a_day=1_000.0, full_in_s=6 * DAY)
     rows = {row.label: row for row in retention_options(log, disk, NOW)}
-    assert [(rows[age].segments, rows[age].held_bytes) for age in ("1 day", "7 days", "14 days", "30 days")] == [
+    assert [(rows[age].segments, rows[age].held_bytes) for age in ("1 day", "7 days", "14 days",
+            "30 days")] == [
         (2, 1_000), (1, 1_000), (1, 0), (0, 0),
     ]  # fmt: skip
     assert rows["7 days"].settles_at == 7_000 and rows["7 days"].fits and not rows["14 days"].fits

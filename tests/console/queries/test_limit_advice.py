@@ -14,8 +14,10 @@ def decided(**other: Any) -> dict[str, Any]:
     at = 1_800_000_000_000
     samples = [[at - 1_000 * (60 - n), 16 * MIB * n, 0, 50 * n, 0] for n in range(60)]
     return {
-        "at": at, "client": "desk-1", "transport": "tcp", "pool": "instance", "action": "offline", "rule": "amps.client_max_capacity.memory",
-        "signal": "outbound_bytes", "shape": "percent_of", "observed": 960 * MIB, "limit": 950 * MIB, "unit": "bytes", "hold_ms": 0,
+        "at": at, "client": "desk-1", "transport": "tcp", "pool": "instance", "action": "offline",
+        "rule": "amps.client_max_capacity.memory",
+        "signal": "outbound_bytes", "shape": "percent_of", "observed": 960 * MIB, "limit": 950 * MIB,
+        "unit": "bytes", "hold_ms": 0,
         "used": 960 * MIB, "samples": samples, **other,
     }  # fmt: skip
 
@@ -28,7 +30,8 @@ def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> N
 
 
 def test_a_rule_of_ones_own_could_have_waited_longer() -> None:
-    # Over 800 MiB from the 51st look on, 9 s before: it was held for 5 s, so 10 s would have been enough, and 9 s not.
+    # Over 800 MiB from the 51st look on, 9 s before: it was held for 5 s, so 10 s would have been enough, and
+    # 9 s not.
     found = limit_advice(decided(rule="mine", shape="hard", limit=800 * MIB, hold_ms=5_000))
     assert found is not None
     assert 960 * MIB <= found.limit < 966 * MIB

@@ -1,4 +1,6 @@
-"""The flow of five hundred clients: a few dozen boxes, the slow ones by themselves, and rates that are what the accounts grew by."""
+"""The flow of five hundred clients: a few dozen boxes, the slow ones by themselves, and rates that are what
+the accounts grew by.
+"""
 
 from __future__ import annotations
 

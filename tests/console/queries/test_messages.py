@@ -1,4 +1,6 @@
-"""Messages of a real broker: the newest are the newest, every page goes on where the last ended, following says what passed."""
+"""Messages of a real broker: the newest are the newest, every page goes on where the last ended, following
+says what passed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def publish(real: BrokerThread, *bodies: tuple[str, object]) -> None:
                 await client.publish(topic, body)
             await client.flush()
 
-    real.do(work())
+    real.run(work())
 
 
 def numbers(found: list[BrowsedMessage]) -> list[object]:

@@ -68,9 +68,11 @@ def test_days_of_some_lag_are_grey_for_a_client_that_is_stalled_since_minutes(
 ) -> None:
     days = overview.RANGES["90d"]
     rows = [
-        ClientMinute(instance=instance, client="board-jfk", at=NOW - timedelta(days=ago), state="live", lag_ms=30_000)
+        ClientMinute(
+            instance=instance, client="board-jfk", at=NOW - timedelta(days=ago), state="live", lag_ms=30_000
+        )
         for ago in range(5)
-    ]  # fmt: skip
+    ]
     ClientMinute.objects.bulk_create(rows)
     levels = [level for _, level, _ in row(overview.lag_heatmap(instance, days, NOW, None), "board-jfk")]
     assert levels == [-1, 3, 5], "of five days alike the last alone is open"
@@ -116,7 +118,8 @@ def test_since_then_groups_decisions_and_leaves_out_those_one_may_not_see(instan
 def segment(tmp_path: Path, days_ago: float, state: str = "sealed", size: int = 2**20) -> SegmentEntry:
     at = int((NOW - timedelta(days=days_ago)).timestamp() * 1e9)
     return SegmentEntry(
-        name="s", path=str(tmp_path / "s"), state=state, compressed=False, first_sequence=1, last_sequence=2, first_at=at,
+        name="s", path=str(tmp_path / "s"), state=state, compressed=False, first_sequence=1, last_sequence=2,
+        first_at=at,
         last_at=at + 1, bytes=size, records=2, pinned_by=[],
     )  # fmt: skip
 

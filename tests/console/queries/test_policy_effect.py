@@ -20,8 +20,10 @@ def change(
     setting: str, before: object, after: object, origin: str = "instance", old: str = "instance"
 ) -> SettingChange:
     return SettingChange(
-        setting=setting, before=SettingValue(value=before, origin=old), after=SettingValue(value=after, origin=origin)
-    )  # fmt: skip
+        setting=setting,
+        before=SettingValue(value=before, origin=old),
+        after=SettingValue(value=after, origin=origin),
+    )
 
 
 def touched(client: str, *changes: SettingChange) -> AffectedEntry:
@@ -30,7 +32,8 @@ def touched(client: str, *changes: SettingChange) -> AffectedEntry:
 
 def decided(client: str, action: str = "offline", mode: str = "enforce") -> DecisionEntry:
     return DecisionEntry(
-        at=1, client=client, action=action, mode=mode, rule="amps.client_max_capacity", sentence=f"{client} is slow."
+        at=1, client=client, action=action, mode=mode, rule="amps.client_max_capacity",
+        sentence=f"{client} is slow."
     )  # fmt: skip
 
 
@@ -59,10 +62,12 @@ def test_clients_with_equal_changes_are_one_line() -> None:
 
 def test_values_have_the_units_people_write() -> None:
     told = policy_effect.summarise_effect(made(touched=[
-        touched("a", change("amps.message_memory_limit", None, 8 << 20), change("amps.client_message_age_limit_ms", None, 600_000)),
+        touched("a", change("amps.message_memory_limit", None, 8 << 20),
+            change("amps.client_message_age_limit_ms", None, 600_000)),
     ]))  # fmt: skip
     assert told.changes[0].sentence == (
-        "MessageMemoryLimit default → 8.00 MiB, from instance; ClientMessageAgeLimit no limit → 10 min 00 s, from instance"
+        "MessageMemoryLimit default → 8.00 MiB, from instance; "
+        "ClientMessageAgeLimit no limit → 10 min 00 s, from instance"
     )
 
 

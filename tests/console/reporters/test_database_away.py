@@ -1,4 +1,6 @@
-"""A broker's reporter while the database is away: what waits is bounded, counted, said, and stored once afterwards."""
+"""A broker's reporter while the database is away: what waits is bounded, counted, said, and stored once
+afterwards.
+"""
 
 from __future__ import annotations
 

@@ -67,12 +67,13 @@ async def until_runs(count: int) -> list[tuple[str, dict[str, str]]]:
 
 async def test_start_logon_message_and_end_become_runs(tmp_path: Path) -> None:
     await make([
-        {"on": "startup"}, {"on": "logon", "client": "fee*"}, {"on": "publish", "topic": "flights.>", "filter": "/delay > 10"}, {"on": "shutdown"},
+        {"on": "startup"}, {"on": "logon", "client": "fee*"},
+        {"on": "publish", "topic": "flights.>", "filter": "/delay > 10"}, {"on": "shutdown"},
     ])  # fmt: skip
     async with reported(tmp_path) as (broker, _):
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}'], 1)
-        await client.until("persisted")
+        await client.read_until("persisted")
         await until_runs(3)
         other = await RawClient.connect(broker, "board")
         other.close()

@@ -1,4 +1,6 @@
-"""Alerts: opened, told and closed by what a broker says, sent by a real mail server and to a real web server, a bounded number of times."""
+"""Alerts: opened, told and closed by what a broker says, sent by a real mail server and to a real web server,
+a bounded number of times.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from console.queries import system_conditions
 from console.services import alerts
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
-from tests.support.sinks import Hook, Mailbox, mail_server, web_sink
+from tests.support.receiving_servers import Hook, Mailbox, mail_server, web_sink
 
 NOW = datetime(2026, 11, 22, 3, 12, tzinfo=UTC)
 
@@ -47,7 +49,9 @@ def hook(settings: Any) -> Iterator[Hook]:
 def rule(
     actor: Actor, instance: Instance, about: AlertSubject = AlertSubject.STALLED, **more: Any
 ) -> AlertRule:
-    return alerts.create(actor, AlertRule(instance=instance, name=f"{about}", about=about, **{"for_s": 30, **more}))  # fmt: skip
+    return alerts.create(
+        actor, AlertRule(instance=instance, name=f"{about}", about=about, **{"for_s": 30, **more})
+    )
 
 
 def health(broker: FakeBroker, health: Health, *names: str) -> None:
@@ -195,7 +199,10 @@ def test_without_a_mail_server_and_with_an_undeclared_host_it_is_said(
     rule(actor, instance, webhook="http://169.254.169.254/", emails="night@example.org", for_s=0)
     alerts.evaluate_alerts(NOW)
     alerts.send_due_messages(NOW)
-    assert {one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem for one in AlertMessage.objects.all()} == {"email": True, "webhook": True}  # fmt: skip
+    assert {
+        one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem
+        for one in AlertMessage.objects.all()
+    } == {"email": True, "webhook": True}
 
 
 def test_a_name_from_outside_adds_no_line_and_no_control_character_to_a_mail(

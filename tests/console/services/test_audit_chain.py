@@ -1,4 +1,6 @@
-"""The audit's chain: whatever is done to its rows in the database is named; and what `manage.py audit verify` says."""
+"""The audit's chain: whatever is done to its rows in the database is named; and what `manage.py audit verify`
+says.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def test_what_was_written_holds(db: None, actor: Actor) -> None:
 
 
 @pytest.mark.parametrize("change", [
-    "actor = 'nobody'", "reason = 'another'", "after = 'null'", "at = '2026-01-01 00:00:00'", "expires_at = '2026-01-02 00:00:00'",
+    "actor = 'nobody'", "reason = 'another'", "after = 'null'", "at = '2026-01-01 00:00:00'",
+    "expires_at = '2026-01-02 00:00:00'",
     "result = 'denied'", "source = '10.0.0.1'",
 ])  # fmt: skip
 def test_a_changed_event_is_named(change: str, db: None, actor: Actor) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker_core.errors import OperatorError
-from console.models import AuditEvent, Instance, PolicyDraft
+from console.models import AuditEvent, Instance, PolicyDraft, StagedRollout
 from console.queries import policies as read
-from console.services import drafts, policies
+from console.services import drafts, policies, rollouts
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
 
@@ -88,6 +88,36 @@ def test_two_who_edit_one_draft_dont_overwrite_each_other(broker: FakeBroker, ac
     with pytest.raises(OperatorError) as caught:
         drafts.edit_draft(actor, draft.pk, {"pool": {"message_memory_limit": 2_000_000}}, expected_version=1)
     assert caught.value.code == "draft_changed"
+
+
+@pytest.mark.parametrize("staged", [None, rollouts.RolloutPlan(share=10, most_decisions=1)])
+def test_an_edit_while_the_draft_is_being_published_is_kept_and_nothing_is_published(
+    broker: FakeBroker, actor: Actor, instance: Instance, staged: rollouts.RolloutPlan | None
+) -> None:
+    draft = drafts.create_draft(actor, "smaller")
+    read_at = drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}}).version
+
+    def edit_meanwhile(_instance: Instance, _document: object) -> None:
+        """The brokers are asked for the preview, which takes seconds when one doesn't answer."""
+        drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 7}})
+
+    with pytest.raises(OperatorError) as caught:
+        drafts.publish(
+            actor, draft.pk, reason="", expected_version=read_at, rollout=staged, guard=edit_meanwhile
+        )
+    assert caught.value.code == "draft_changed"
+    assert policies.newest_revision(instance).number == 1
+    assert not StagedRollout.objects.exists()
+    kept = drafts.draft_numbered(draft.pk)
+    assert (kept.document["client_policy"]["client_max_capacity"], kept.base) == (7, 1)
+    drafts.publish(actor, draft.pk, reason="", expected_version=kept.version)
+    assert not PolicyDraft.objects.exists()
+
+
+def test_a_draft_that_changes_nothing_is_gone_when_it_is_published(broker: FakeBroker, actor: Actor) -> None:
+    draft = drafts.create_draft(actor, "the same")
+    assert drafts.publish(actor, draft.pk, reason="").revision.number == 1
+    assert not PolicyDraft.objects.exists()
 
 
 def test_a_draft_of_an_older_revision_isnt_published_over_a_newer_one(

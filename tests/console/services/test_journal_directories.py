@@ -1,4 +1,6 @@
-"""JournalDirectory and JournalArchiveDirectory: the policy's, the installation's, and a log that stands elsewhere."""
+"""JournalDirectory and JournalArchiveDirectory: the policy's, the installation's, and a log that stands
+elsewhere.
+"""
 
 from __future__ import annotations
 

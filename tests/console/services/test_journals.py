@@ -164,7 +164,9 @@ def test_a_removal_leaves_a_receipt(broker: JournalBroker, actor: Actor) -> None
 def test_a_removal_whose_worker_dies_is_told_by_the_plan(
     broker: JournalBroker, actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker has removed them, and the worker never heard: what they were stands in the run all the same."""
+    """The broker has removed them, and the worker never heard: what they were stands in the run all the
+    same.
+    """
     real = broker.do_journal_remove
 
     def die(request: dict[str, Any]) -> dict[str, Any]:

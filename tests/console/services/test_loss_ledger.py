@@ -11,7 +11,7 @@ from broker_core.delivery.loss_ledger import LossLedger, tally_entries
 from console.models import Decision, Instance, LossRecord
 from console.queries import ledger as read
 from console.services import loss_ledger
-from tests.support.slow_clients import entry
+from tests.support.broker_simulation import outbox_entry
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -27,7 +27,7 @@ def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[s
         "t.>",
         DiscardCause.DISCARDED,
         rule,
-        tally_entries([entry(9, sequence=5, count=3)]),
+        tally_entries([outbox_entry(9, sequence=5, count=3)]),
     )
     return [loss.entry("sluice-1") for loss in made.close_intervals()]
 

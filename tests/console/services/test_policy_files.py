@@ -35,7 +35,8 @@ def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance,
 
 
 @pytest.mark.parametrize(("declared", "encoding"), [
-    ("UTF-8", "utf-8"), ("ISO-8859-1", "latin-1"), ("windows-1252", "cp1252"), ("iso-8859-15", "iso8859-15"), ("klingon", "utf-8"),
+    ("UTF-8", "utf-8"), ("ISO-8859-1", "latin-1"), ("windows-1252", "cp1252"), ("iso-8859-15", "iso8859-15"),
+    ("klingon", "utf-8"),
 ])  # fmt: skip
 def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding: str) -> None:
     text = TEXT.format(declared)
@@ -74,7 +75,8 @@ def test_a_file_in_utf_16_is_read_by_its_mark(mark: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [
-    TEXT.format("UTF-8").encode("latin-1"), b"\xff\xfe<", b"\x80", b'<?xml version="1.0" encoding="utf-7"?>\xff',
+    TEXT.format("UTF-8").encode("latin-1"), b"\xff\xfe<", b"\x80",
+    b'<?xml version="1.0" encoding="utf-7"?>\xff',
 ])  # fmt: skip
 def test_a_file_that_is_not_text_in_its_encoding_is_refused_by_its_byte(data: bytes) -> None:
     with pytest.raises(OperatorError, match="byte") as caught:

@@ -19,7 +19,8 @@ def report(second: int, *clients: ClientEntry, messages_in: float = 0, p99_ms: f
     delay = None if p99_ms is None else {"p50_ms": 1.0, "p99_ms": p99_ms, "messages": 9}
     broker_reports.record_report(make_snapshot(
         int(START.timestamp() + second) * 1000, *clients, rates={"messages_in": messages_in}, delay=delay,
-        transports=[make_transport("tcp")], pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
+        transports=[make_transport("tcp")],
+        pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
     ))  # fmt: skip
 
 

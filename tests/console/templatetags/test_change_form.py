@@ -1,4 +1,6 @@
-"""Forms of pending changes: an address of a view or a given one, further attributes, and the request's token."""
+"""Forms of pending changes: an address of a view or a given one, further attributes, and the request's
+token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The help on the pages: each part that is named stands in the guide, and comes without links or HTML of its own."""
+"""The help on the pages: each part that is named stands in the guide, and comes without links or HTML of its
+own.
+"""
 
 from __future__ import annotations
 

@@ -261,7 +261,9 @@ def test_the_proof_ends_after_minutes_and_with_the_next_key(
 def test_where_everybody_must_have_one_each_login_is_shown_a_key_of_its_own(
     operator: Any, settings: Any
 ) -> None:
-    """Somebody who knows the password and looks at the key first doesn't know the key that the owner takes."""
+    """Somebody who knows the password and looks at the key first doesn't know the key that the owner
+    takes.
+    """
     settings.SLUICE_REQUIRE_TOTP = True
     thief, owner = come_in(), come_in()
     seen = shown_key(thief.get("/login/second-factor/").content.decode())
@@ -289,14 +291,22 @@ RIGHT_AND_WRONG: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     ),
     "account_totp_begin": ("/account/totp/begin/", {"password": PASSWORD}, {"password": "wrong"}),
     "account_totp_confirm": ("/account/totp/confirm/", {"code": "", "proof": ""}, {"code": "000000"}),
-    "account_totp_remove": ("/account/totp/remove/", {"password": PASSWORD, "code": ""}, {"password": "wrong"}),
+    "account_totp_remove": (
+        "/account/totp/remove/",
+        {"password": PASSWORD, "code": ""},
+        {"password": "wrong"},
+    ),
     "access_password": ("/access/people/vera/password/", {"password": PASSWORD}, {"password": "wrong"}),
     "access_second_factor": (
-        "/access/people/vera/second-factor/", {"password": PASSWORD}, {"password": "wrong"},
+        "/access/people/vera/second-factor/",
+        {"password": PASSWORD},
+        {"password": "wrong"},
     ),
     "access_open": ("/access/people/vera/open/", {"password": PASSWORD}, {"password": "wrong"}),
     "v1:person": (
-        "/api/v1/people/vera", {"is_active": "true", "own_password": PASSWORD}, {"own_password": "wrong"},
+        "/api/v1/people/vera",
+        {"is_active": "true", "own_password": PASSWORD},
+        {"own_password": "wrong"},
     ),
     "access_grant": (
         "/access/grants/",
@@ -315,10 +325,12 @@ RIGHT_AND_WRONG: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     ),
     "v1:tokens": ("/api/v1/tokens", {"name": "ci", "own_password": PASSWORD}, {"own_password": "wrong"}),
     "v1:person-password": (
-        "/api/v1/people/vera/password", {"own_password": PASSWORD}, {"own_password": "wrong"},
+        "/api/v1/people/vera/password",
+        {"own_password": PASSWORD},
+        {"own_password": "wrong"},
     ),
     "second_factor": ("/login/second-factor/", {"code": ""}, {"code": "000000"}),
-}  # fmt: skip
+}
 
 
 def test_the_law_covers_every_address_that_compares_a_secret() -> None:

@@ -20,8 +20,10 @@ def weekly(instance: Instance) -> Action:
 def form_of(weekly: Action, **changes: str) -> dict[str, str]:
     """The editor's fields as they stand, with changes."""
     return {
-        "action_id": str(weekly.pk), "version": str(weekly.version), "name": weekly.name, "enabled": "on", "missed": "run_once",
-        "when-0-part": "on.schedule", "when-0-every": "Saturday at 00:30Z", "steps-0-part": "do.archive", "steps-0-age": "7d", **changes,
+        "action_id": str(weekly.pk), "version": str(weekly.version), "name": weekly.name, "enabled": "on",
+        "missed": "run_once",
+        "when-0-part": "on.schedule", "when-0-every": "Saturday at 00:30Z", "steps-0-part": "do.archive",
+        "steps-0-age": "7d", **changes,
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from django.test import Client
 from console.models import Instance
 from tests.console.views.test_client import apply
 from tests.console.views.test_policies import instance_form
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 from tests.support.fake_broker import FakeBroker
 
 EDIT_BUDGETS = {"sqlite": 335_000, "postgresql": 371_000}
@@ -20,7 +20,7 @@ def test_one_changed_limit_stays_within_its_budget_of_calls(
 ) -> None:
     costs = []
     for limit in ("512MiB", "500MiB", "480MiB", "460MiB"):
-        with counted() as number:
+        with counting_calls() as number:
             browser.post("/policies/instance/", instance_form(message_memory_limit=limit))
             apply(browser, "because", confirmed="on")
         costs.append(number())

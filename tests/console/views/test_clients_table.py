@@ -21,8 +21,9 @@ def test_columns_are_kept_for_the_person_and_an_address_says_otherwise(
     browser: Client, onlooker: Client, broker: FakeBroker
 ) -> None:
     answer = browser.post(
-        reverse("clients_columns"), {"query": "health=stalled&sort=name", "column": ["user", "protocol", "name", "x"]}
-    )  # fmt: skip
+        reverse("clients_columns"),
+        {"query": "health=stalled&sort=name", "column": ["user", "protocol", "name", "x"]},
+    )
     assert answer["Location"] == "/clients/?health=stalled&sort=name&columns=protocol,user"
     assert b'data-key="protocol"' in browser.get("/clients/").content
     assert b'data-key="protocol"' not in browser.get("/clients/?columns=").content

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from broker_core.access.credential_hashes import hash_token, verify_password
-from broker_core.config.transports import OF_SOME_KINDS
+from broker_core.config.transports import RESTRICTED_FIELDS
 from console.models import Action, AuditEvent, Instance, PolicyDraft
 from console.services import drafts, policies
 from console.services.actors import Actor
@@ -133,7 +133,8 @@ def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft
     send(browser, draft, "rules/new/", **RULE)
     assert stored(draft)["rules"] == [{
         "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for",
-        "limit": 64 * 2**20, "hold_ms": 10_000, "ladder": [{"action": "warn"}, {"action": "continue_from_journal", "after_ms": 5_000}],
+        "limit": 64 * 2**20, "hold_ms": 10_000,
+        "ladder": [{"action": "warn"}, {"action": "continue_from_journal", "after_ms": 5_000}],
     }]  # fmt: skip
     page = browser.get(at(draft)).content.decode()
     assert "limit 64MiB" in page
@@ -166,11 +167,15 @@ def test_a_form_brings_no_new_problem_and_says_it_in_the_brokers_words(
 
 
 @pytest.mark.parametrize(("part", "form", "entry", "shown"), [
-    ("activemq", {"topic": "prices.>", "prefetch": "1000", "prefetch_rate_pending_message_limit_strategy": "2.5", "abort_connection": "false"},
-     {"topic": "prices.>", "prefetch": 1000, "prefetch_rate_pending_message_limit_strategy": 2.5, "abort_connection": False},
+    ("activemq",
+        {"topic": "prices.>", "prefetch": "1000", "prefetch_rate_pending_message_limit_strategy": "2.5",
+            "abort_connection": "false"},
+     {"topic": "prices.>", "prefetch": 1000, "prefetch_rate_pending_message_limit_strategy": 2.5,
+         "abort_connection": False},
      "prefetchRatePendingMessageLimitStrategy multiplier 2.5"),
     ("qpid", {"topic": "stocks.us.*", "depth": "4235264", "message_age": "600000", "mode": "shadow"},
-     {"topic": "stocks.us.*", "depth": 4235264, "message_age": 600000, "mode": "shadow"}, "messageAge 600000 ms"),
+     {"topic": "stocks.us.*", "depth": 4235264, "message_age": 600000, "mode": "shadow"},
+     "messageAge 600000 ms"),
     ("xap", {"transport": "websocket", "enabled": "true", "latency": "2000"},
      {"transport": "websocket", "enabled": True, "latency": 2000}, "slow-consumer.latency 2000 ms"),
     ("entitlements", {"who": "group:desk\r\n*", "publish": "orders.*", "filter": "/region = 'eu'"},
@@ -220,19 +225,20 @@ def test_limits_and_transports_are_edited_in_the_draft(browser: Client, draft: P
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("tcp", set()), ("websocket", {"origins"}), ("stomp", {"resume", "max_body"}), ("stomp-ws", set(OF_SOME_KINDS))],
+    [("tcp", set()), ("websocket", {"origins"}), ("stomp", {"resume", "max_body"}),
+        ("stomp-ws", set(RESTRICTED_FIELDS))],
 )  # fmt: skip
 def test_a_transports_form_has_what_its_kind_has_and_the_draft_shows_what_was_said(
     browser: Client, draft: PolicyDraft, name: str, fields: set[str]
 ) -> None:
     form = browser.get(at(draft, f"transports/{name}/")).context["form"]
-    assert fields == set(OF_SOME_KINDS) & set(form.fields)
+    assert fields == set(RESTRICTED_FIELDS) & set(form.fields)
     said = {"origins": "https://desk.example", "resume": "last-acked", "max_body": "65536"}
     before = next(one for one in stored(draft)["transports"] if one["name"] == name)
     listener = {"host": "127.0.0.1", "port": before["port"], "enabled": "on", "authentication": "none"}
     assert send(browser, draft, f"transports/{name}/", **listener, **said).status_code == 302
     after = next(one for one in stored(draft)["transports"] if one["name"] == name)
-    assert {field for field in OF_SOME_KINDS if after.get(field) != before.get(field)} == fields
+    assert {field for field in RESTRICTED_FIELDS if after.get(field) != before.get(field)} == fields
     shown = {one["name"]: one["settings"] for one in browser.get(at(draft)).context["transports"]}
     words = {
         "origins": "origins https://desk.example",
@@ -379,10 +385,13 @@ def test_what_is_gone_is_said(browser: Client, draft: PolicyDraft) -> None:
 
 def test_a_draft_with_wrong_values_is_shown_all_the_same(browser: Client, draft: PolicyDraft) -> None:
     wrong = {
-        "rules": [{"name": 5, "scope": 5, "ladder": [7], "limit": "x", "signal": []}], "qpid": [{}], "xap": [{"mode": 1}],
-        "client_policy": {"client_max_capacity": "lots"}, "transports": [{"name": "t", "pool": 3, "tls": 4}],
+        "rules": [{"name": 5, "scope": 5, "ladder": [7], "limit": "x", "signal": []}],
+        "qpid": [{}],
+        "xap": [{"mode": 1}],
+        "client_policy": {"client_max_capacity": "lots"},
+        "transports": [{"name": "t", "pool": 3, "tls": 4}],
         "access": {"users": [{"groups": 3}], "entitlements": [{"who": 1}]},
-    }  # fmt: skip
+    }
     drafts.edit_draft(Actor("person", "maria"), draft.pk, wrong)
     for rest in (
         "",

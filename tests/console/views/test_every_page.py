@@ -1,4 +1,6 @@
-"""What holds for every page: who may see it, what it does without a broker, and that nothing is changed by a GET."""
+"""What holds for every page: who may see it, what it does without a broker, and that nothing is changed by a
+GET.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every kind of run, step, state and failure on every page that shows runs; and what of them those see who may not read all."""
+"""Every kind of run, step, state and failure on every page that shows runs; and what of them those see who
+may not read all.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,12 @@ CONDITIONS: dict[str, dict[str, str]] = {
 }
 SECRET = "the-price-is-4711"
 MESSAGE = {
-    "AMPS_TOPIC": "orders.1", "AMPS_DATA": f'{{"note": "{SECRET}"}}', "AMPS_DATA_LENGTH": "29", "AMPS_BOOKMARK": "sluice-1|7|",
+    "AMPS_TOPIC": "orders.1",
+    "AMPS_DATA": f'{{"note": "{SECRET}"}}',
+    "AMPS_DATA_LENGTH": "29",
+    "AMPS_BOOKMARK": "sluice-1|7|",
     "AMPS_CLIENT_NAME": "board-jfk",
-}  # fmt: skip
+}
 LISTS = ("/runs/", "/runs/list/", "/api/v1/runs", "/api/v1/runs?format=csv")
 PAGES = ("/", "/actions/", *LISTS)
 
@@ -128,8 +133,13 @@ def test_pages_show_a_run_of_every_kind_in_every_state(
     """Also one that has a little of everything, as rows of lost workers have."""
     browser = Client()
     browser.force_login(operator)
-    plans: list[Any] = [None, {}, {"steps": []}, {"chosen": ["a"]}, {"chosen": [{"name": "a"}], "bytes": 1, "skipped": [{"name": "b", "why": "needed by replay of board-jfk", "reason": "replay"}]}]  # fmt: skip
-    errors: list[Any] = [None, {}, {"code": "x"}, {"message": "m", "code": "journal_pinned", "details": {"needed_by": ["spool of board-jfk"]}}, "text"]  # fmt: skip
+    plans: list[Any] = [None, {}, {"steps": []}, {"chosen": ["a"]},
+        {"chosen": [{"name": "a"}], "bytes": 1,
+            "skipped": [{"name": "b", "why": "needed by replay of board-jfk",
+                    "reason": "replay"}]}]  # fmt: skip
+    errors: list[Any] = [None, {}, {"code": "x"},
+        {"message": "m", "code": "journal_pinned", "details": {"needed_by": ["spool of board-jfk"]}},
+        "text"]  # fmt: skip
     results: list[Any] = [
         None,
         {},
@@ -141,9 +151,12 @@ def test_pages_show_a_run_of_every_kind_in_every_state(
     for number in range(6):
         run = ActionRun.objects.create(
             instance=instance, kind=kind, state=RunState.FAILED, actor="maria", actor_kind="person",
-            parameters={"steps": [], "variables": {}} if kind == RunKind.ACTION else {"age": "7d", "age_s": 1, "job": "lake", "options": {}},
-            plan=plans[number % 5], error=errors[number % 5], result=results[number], steps=[{"do": "publish", "state": "failed", "error": errors[3]}][: number % 2],
-            log="skipped b: needed by replay of board-jfk\n" * (number % 2), started_at=timezone.now() if number % 3 else None,
+            parameters={"steps": [], "variables": {}} if kind == RunKind.ACTION else {"age": "7d", "age_s": 1,
+                "job": "lake", "options": {}},
+            plan=plans[number % 5], error=errors[number % 5], result=results[number],
+            steps=[{"do": "publish", "state": "failed", "error": errors[3]}][: number % 2],
+            log="skipped b: needed by replay of board-jfk\n" * (number % 2),
+            started_at=timezone.now() if number % 3 else None,
         )  # fmt: skip
     narrow = Client()
     narrow.force_login(person("nora", Role.VIEWER, client_pattern="carrier-*"))

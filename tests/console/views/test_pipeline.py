@@ -24,7 +24,7 @@ from console.services.actors import Actor
 from pipeline.config import settings_from
 from pipeline.plots import PlotSpec
 from pipeline.run_record import RecordingReporter
-from tests.pipeline.support import Told
+from tests.pipeline.support import FakeReporter
 from tests.support.control_plane import person
 from tests.support.html import minified
 
@@ -39,7 +39,7 @@ def lake(tmp_path: Path, settings: Any) -> Path:
 
 def keep(lake: Path, table: pa.Table, *plots: PlotSpec) -> str:
     """As a job's own process does at its end."""
-    record = RecordingReporter(Told(), "capacity", argparse.Namespace(start=5, strict=False))
+    record = RecordingReporter(FakeReporter(), "capacity", argparse.Namespace(start=5, strict=False))
     record.note("Three <b>topics</b>.")
     record.table("topics", table, "Topics", plots)
     assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"records": 12})
@@ -178,7 +178,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
     other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in minified(browser.get(f"/policies/drafts/{other.pk}/backtest/"))
-    record = RecordingReporter(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
+    record = RecordingReporter(FakeReporter(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")
     assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
     for where in (page, f"{page}runs/"):  # without loading the page anew, too

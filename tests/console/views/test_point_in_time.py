@@ -23,7 +23,9 @@ def address(path: str, at: datetime) -> str:
 
 @pytest.fixture
 def recorded(instance: Instance, actor: Actor) -> Instance:
-    """Two hours ago: one behind, one at rest since half a minute, one that had left; the first revision ran."""
+    """Two hours ago: one behind, one at rest since half a minute, one that had left; the first revision
+    ran.
+    """
 
     def sample(name: str, seconds: int, state: str = "live", lag: int = 0) -> ClientSample:
         at = THEN - timedelta(seconds=seconds)

@@ -131,7 +131,8 @@ def test_pager_of_filtered_runs_keeps_the_filter(browser: Client, instance: Inst
 def test_an_incident_names_its_rule_in_words(browser: Client, instance: Instance) -> None:
     for second in range(3):
         Decision.objects.create(
-            instance=instance, at=timezone.now() - timedelta(seconds=second), client="one", action="offline", mode="enforce",
+            instance=instance, at=timezone.now() - timedelta(seconds=second), client="one", action="offline",
+            mode="enforce",
             reason="client_capacity", rule="amps.client_max_capacity.memory",
         )  # fmt: skip
     text = minified(browser.get("/decisions/"))

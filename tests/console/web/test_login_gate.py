@@ -39,7 +39,8 @@ def test_one_password_for_many_names_is_stopped_and_others_are_not(operator: Any
     elsewhere = log_in("maria", PASSWORD, REMOTE_ADDR="192.0.2.1")
     assert elsewhere.status_code == 200
     assert AccessAttempt.objects.count() == MAX_FAILURES
-    # The failures have an event each, what was refused behind them one for the minute (two, when a minute ends within this test).
+    # The failures have an event each, what was refused behind them one for the minute (two, when a minute
+    # ends within this test).
     events = AuditEvent.objects.filter(result="denied").count()
     assert MAX_FAILURES + 1 <= events <= MAX_FAILURES + 2
 
@@ -82,7 +83,9 @@ def test_only_configured_proxies_say_that_it_was_tls(operator: Any, settings: An
 def test_hashing_takes_turns_and_holds_up_nobody_else(
     operator: Any, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More logins than may wait: those beyond are told so at once, and reading goes on while passwords are hashed."""
+    """More logins than may wait: those beyond are told so at once, and reading goes on while passwords are
+    hashed.
+    """
     let_go, at_once, most = threading.Event(), 0, 0
     encode, lock = MD5PasswordHasher.encode, threading.Lock()
 

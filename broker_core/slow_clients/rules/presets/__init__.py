@@ -295,7 +295,7 @@ def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> 
 
     The first rule acts on a client that is over two of its limits; the client is acted on only once.
     """
-    policy = document.client_policy_of(transport)
+    policy = document.client_policy_for(transport)
     age, percent = (
         policy.client_message_age_limit_ms,
         policy.client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY,

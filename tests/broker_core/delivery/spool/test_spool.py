@@ -1,4 +1,4 @@
-"""One client's disk backlog: order, counts, rolling, a full disk, damage, and the law that it is a queue."""
+"""One client's spool: order, counts, rolling, a full disk, damage, and a property test that it is a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from broker_core.journal.files import FileSystem
 from broker_core.journal.segment import BatchPosition
 
 AT = 77
-"""From when a copy's age counts: later than its batch was accepted, as for who subscribed in between."""
+"""Start of a copy's age: later than the accept time of its batch, as for a client that subscribed in
+between.
+"""
 
 
 @pytest.fixture
@@ -80,8 +82,8 @@ def test_what_goes_in_comes_out_in_order(spool):
     assert (spool.messages, spool.copied_messages, spool.backlog_bytes, spool.disk_bytes) == (0, 0, 0, 0)
 
 
-def joined(spool, start, lengths, *, stream=7, segment=1):
-    """Whole batches, one right behind the other from an offset on."""
+def join_entries(spool, start, lengths, *, stream=7, segment=1):
+    """Return whole batches that follow each other directly from an offset on."""
     for length in lengths:
         place, batch = (
             BatchPosition(segment, start),
@@ -93,7 +95,7 @@ def joined(spool, start, lengths, *, stream=7, segment=1):
 
 
 def test_neighbours_in_the_journal_are_one_reference(spool):
-    joined(spool, 4_096, [1_000] * 50)
+    join_entries(spool, 4_096, [1_000] * 50)
     assert (spool.entries, spool.messages, spool.backlog_bytes, spool.disk_bytes) == (1, 250, 50_000, 40)
     assert (spool.oldest_at, spool.first_sequence) == (4_096, 4_096)
     tally = spool.tallies[7]
@@ -115,30 +117,30 @@ def test_neighbours_in_the_journal_are_one_reference(spool):
     pytest.param({"lengths": [RUN_BYTES - 992]}, id="that would be too long"),
 ])  # fmt: skip
 def test_neighbours_that_are_a_reference_of_their_own(spool, other):
-    joined(spool, 4_096, [1_000])
-    joined(spool, **{"start": 5_096, "lengths": [1_000]} | other)
+    join_entries(spool, 4_096, [1_000])
+    join_entries(spool, **{"start": 5_096, "lengths": [1_000]} | other)
     assert (spool.entries, spool.disk_bytes) == (2, 80)
     assert [entry.count for entry in spool.pull(10**9)] == [5, 5]
 
 
 def test_a_part_of_a_batch_joins_nothing(spool):
-    joined(spool, 4_096, [1_000])
+    join_entries(spool, 4_096, [1_000])
     spool.append_reference(7, BatchPosition(1, 5_096), 1_000, 2, 9, 9, np.array([0, 3]), 500)
-    joined(spool, 6_096, [1_000])
+    join_entries(spool, 6_096, [1_000])
     assert [(entry.count, entry.nbytes) for entry in spool.pull(10**9)] == [(5, 1_000), (2, 500), (5, 1_000)]
 
 
 def test_what_was_seen_or_written_grows_no_more(spool):
-    joined(spool, 4_096, [1_000])
+    join_entries(spool, 4_096, [1_000])
     assert spool.oldest_at == 4_096  # read from memory
-    joined(spool, 5_096, [1_000])
+    join_entries(spool, 5_096, [1_000])
     assert [entry.length for entry in spool.pull(10**9)] == [1_000, 1_000]
 
 
 def test_a_full_disk_keeps_the_reference_that_was_growing(tmp_path):
     files = FullDisk()
     spool = Spool(tmp_path / "i.anna.1.spool", files=files)
-    joined(spool, 4_096, [1_000, 1_000])
+    join_entries(spool, 4_096, [1_000, 1_000])
     files.full = True
     with pytest.raises(JournalError, match="disk_full"):
         spool.append_copy(1, copy(b"x" * 20_000), AT)
@@ -174,14 +176,14 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     assert spool.empty and spool.first_sequence == 0
 
 
-def numbered(spool, first):
-    """Five records from `first` on, apart from what is before them in the log."""
+def journaled_records(spool, first):
+    """Return five records from sequence `first`, not adjacent to earlier ones in the log."""
     spool.append_reference(7, BatchPosition(1, first * 1_000), 1_000, 5, first, first)
 
 
 def test_how_far_a_stream_has_come_is_known_by_what_was_handed_on(spool):
     for first in (10, 20, 30):
-        numbered(spool, first)
+        journaled_records(spool, first)
     spool.pull(1)
     assert spool.first_sequences()[7] == 10, "as long as nobody says what was taken"
     spool.set_delivered_upto(7, 14)
@@ -189,13 +191,13 @@ def test_how_far_a_stream_has_come_is_known_by_what_was_handed_on(spool):
     spool.set_delivered_upto(8, 99)
     spool.pull(10**9)
     assert spool.first_sequences() == {}
-    numbered(spool, 40)
+    journaled_records(spool, 40)
     assert spool.first_sequences()[7] == 40, "what was there before says nothing of what comes"
 
 
 def test_where_an_older_record_came_behind_a_newer_one_nothing_is_passed(spool):
     for first in (30, 10, 50):
-        numbered(spool, first)
+        journaled_records(spool, first)
     spool.pull(1)
     spool.set_delivered_upto(7, 34)
     assert spool.first_sequences()[7] == 10
@@ -333,7 +335,7 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
-    """Whatever goes in and out: what comes out is what went in, in order, and the counts are exact."""
+    """Entries leave in the order in which they were added, and the counts are exact."""
     spool = Spool(tmp_path_factory.mktemp("law") / "i.a.1.spool")
     model: list[tuple[int, int, int]] = []  # offset (of a copy, its moment), count, nbytes
     out: list[tuple[int, int, int]] = []

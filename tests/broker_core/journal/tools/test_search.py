@@ -1,4 +1,4 @@
-"""grep, stat and find over a log of current, sealed, archived, compressed and damaged segments."""
+"""The commands grep, stat and find over current, sealed, archived, compressed and damaged segments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPICS = ("orders.a", "orders.b", "quotes")
 
 
 def write(journal, count, *, at, publisher="anna", numbered=True, pad=1_000):
-    """A batch with a topic each in turn; bodies are JSON that names the record."""
+    """Write a batch whose records cycle through the topics; bodies are JSON that names the record."""
     first = journal.next_sequence
     names = [TOPICS[(first + row) % 3] for row in range(count)]
     bodies = [orjson.dumps({"n": first + row, "pad": "." * pad}) for row in range(count)]
@@ -41,8 +41,10 @@ def write(journal, count, *, at, publisher="anna", numbered=True, pad=1_000):
 
 
 @pytest.fixture
-def place(tmp_path):
-    """400 records, four an hour's minute; segments archived, archived and compressed, compressed, sealed, current."""
+def journal_directory(tmp_path):
+    """400 records, four an hour's minute; segments archived, archived and compressed, compressed, sealed,
+    current.
+    """
     journal = open_journal(tmp_path)
     for number in range(100):
         write(
@@ -87,51 +89,51 @@ def expected(test):
          lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 0 and 101 <= n <= 300),
     ],
 )  # fmt: skip
-def test_what_matches_is_found(place, query, test):
-    search = LogSearch(place, query)
+def test_what_matches_is_found(journal_directory, query, test):
+    search = LogSearch(journal_directory, query)
     assert sequences(search) == expected(test)
     assert search.problems == []
 
 
-def test_segments_that_cannot_match_are_not_opened(place, monkeypatch):
+def test_segments_that_cannot_match_are_not_opened(journal_directory, monkeypatch):
     opened = []
     real = module.open_segment
     monkeypatch.setattr(module, "open_segment", lambda *args: opened.append(args[1]) or real(*args))
-    sequences(LogSearch(place, LogQuery(first=395)))
+    sequences(LogSearch(journal_directory, LogQuery(first=395)))
     assert len(opened) == 1
     opened.clear()
-    sequences(LogSearch(place, LogQuery(until=999 * HOUR)))
+    sequences(LogSearch(journal_directory, LogQuery(until=999 * HOUR)))
     assert opened == [393]  # the current segment has no sidecar to tell
 
 
-def test_progress_ends_at_the_whole(place):
+def test_progress_ends_at_the_whole(journal_directory):
     told = []
-    sequences(LogSearch(place, LogQuery(), lambda done, total: told.append((done, total))))
+    sequences(LogSearch(journal_directory, LogQuery(), lambda done, total: told.append((done, total))))
     assert told[0][0] == 0
     assert told[-1][0] == told[-1][1] > 400_000
     assert told == sorted(told)
 
 
-def test_damage_is_told_and_gone_over(place):
-    segment = sorted(place.directory.glob("*.journal"))[0]
+def test_damage_is_reported_and_skipped(journal_directory):
+    segment = sorted(journal_directory.directory.glob("*.journal"))[0]
     first = int(segment.name.split(".")[1])
     flip(segment, HEADER_SIZE + 300)
-    search = LogSearch(place, LogQuery())
+    search = LogSearch(journal_directory, LogQuery())
     missing = set(range(first, first + 4))
     assert sequences(search) == expected(lambda n: n not in missing)
     assert len(search.problems) == 1
     assert str(HEADER_SIZE) in search.problems[0]
 
 
-def test_records_behind_the_frontier_are_not_there_yet(place):
-    mark = read_mark(place.directory, INSTANCE)
+def test_records_behind_the_frontier_are_not_there_yet(journal_directory):
+    mark = read_mark(journal_directory.directory, INSTANCE)
     assert mark is not None
-    frontier_path(place.directory, INSTANCE).write_bytes(encode_mark(mark._replace(sequence=398)))
-    assert sequences(LogSearch(place, LogQuery(first=395))) == [395, 396, 397, 398]
+    frontier_path(journal_directory.directory, INSTANCE).write_bytes(encode_mark(mark._replace(sequence=398)))
+    assert sequences(LogSearch(journal_directory, LogQuery(first=395))) == [395, 396, 397, 398]
 
 
-def test_a_line_for_a_record(place):
-    found = next(iter(LogSearch(place, LogQuery(TopicPattern.parse("quotes"), first=6))))
+def test_a_line_for_a_record(journal_directory):
+    found = next(iter(LogSearch(journal_directory, LogQuery(TopicPattern.parse("quotes"), first=6))))
     line = orjson.loads(next(record_lines(found.batch, found.selected_rows, INSTANCE, found.segment)))
     assert line.pop("data")["n"] == 8
     assert line == {
@@ -161,10 +163,10 @@ def test_law_lines_say_what_records_hold(records, data):
             assert line["data"] == orjson.loads(bodies[row])
 
 
-def test_stat_counts_by_each_combination_in_one_pass(place):
+def test_stat_counts_by_each_combination_in_one_pass(journal_directory):
     size = sum(len(orjson.dumps({"n": n, "pad": "." * 1_000})) for n in range(1, 401))
     by_topic, by_publisher, by_hour, crossed = count_records(
-        LogSearch(place, LogQuery()), ("topic",), ("publisher",), ("hour",), ("publisher", "hour")
+        LogSearch(journal_directory, LogQuery()), ("topic",), ("publisher",), ("hour",), ("publisher", "hour")
     )
     assert by_topic[0] == ("topic",)
     assert sorted((one.values[0], one.records) for one in by_topic[1]) == [
@@ -178,9 +180,9 @@ def test_stat_counts_by_each_combination_in_one_pass(place):
     assert len(crossed[1]) == 8
 
 
-def test_stat_of_a_selection(place):
+def test_stat_of_a_selection(journal_directory):
     ((_, counts),) = count_records(
-        LogSearch(place, LogQuery(TopicPattern.parse("quotes"), publisher="anna")), ("topic",)
+        LogSearch(journal_directory, LogQuery(TopicPattern.parse("quotes"), publisher="anna")), ("topic",)
     )
     assert [(one.values, one.records) for one in counts] == [(("quotes",), len(
         expected(lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 1)
@@ -189,8 +191,8 @@ def test_stat_of_a_selection(place):
 
 
 @pytest.mark.parametrize("sequence", [1, 5, 60, 130, 170, 260, 400])
-def test_a_bookmark_is_located_in_every_form_of_segment(place, sequence):
-    found = locate_record(place, f"{INSTANCE}|{sequence}|")
+def test_a_bookmark_is_located_in_every_form_of_segment(journal_directory, sequence):
+    found = locate_record(journal_directory, f"{INSTANCE}|{sequence}|")
     assert (found["state"], found["bookmark"]) == ("found", f"{INSTANCE}|{sequence}|")
     assert found["publisher_sequence"] == sequence
     assert found["row"] == (sequence - 1) % 4
@@ -203,13 +205,13 @@ def test_a_bookmark_is_located_in_every_form_of_segment(place, sequence):
             assert Batch.parse(file.read(found["batch_bytes"])).first_sequence <= sequence
 
 
-def test_moments_and_the_start_are_located(place):
-    assert locate_record(place, format_moment(1_002 * HOUR))["bookmark"] == f"{INSTANCE}|201|"
-    assert locate_record(place, "0")["bookmark"] == f"{INSTANCE}|1|"
+def test_moments_and_the_start_are_located(journal_directory):
+    assert locate_record(journal_directory, format_moment(1_002 * HOUR))["bookmark"] == f"{INSTANCE}|201|"
+    assert locate_record(journal_directory, "0")["bookmark"] == f"{INSTANCE}|1|"
 
 
-def test_what_is_not_there_is_said(place, tmp_path):
-    assert locate_record(place, f"{INSTANCE}|401|") == {
+def test_what_is_not_there_is_said(journal_directory, tmp_path):
+    assert locate_record(journal_directory, f"{INSTANCE}|401|") == {
         "state": "ahead",
         "asked": f"{INSTANCE}|401|",
         "newest": f"{INSTANCE}|400|",
@@ -218,16 +220,16 @@ def test_what_is_not_there_is_said(place, tmp_path):
     journal.remove([journal.segments()[0].name])
     oldest = journal.first_sequence
     journal.close()
-    assert locate_record(place, f"{INSTANCE}|1|")["oldest"] == f"{INSTANCE}|{oldest}|"
-    segment = sorted(place.directory.glob("*.journal"))[0]
+    assert locate_record(journal_directory, f"{INSTANCE}|1|")["oldest"] == f"{INSTANCE}|{oldest}|"
+    segment = sorted(journal_directory.directory.glob("*.journal"))[0]
     first = int(segment.name.split(".")[1])
     flip(segment, HEADER_SIZE + 300)
-    assert locate_record(place, f"{INSTANCE}|{first}|")["next"] == f"{INSTANCE}|{first + 4}|"
+    assert locate_record(journal_directory, f"{INSTANCE}|{first}|")["next"] == f"{INSTANCE}|{first + 4}|"
     with pytest.raises(OperatorError, match="other"):
-        locate_record(place, "other|1|")
+        locate_record(journal_directory, "other|1|")
     for text in ("x", "0|1|", f"{INSTANCE}|1|,{INSTANCE}|2|"):
         with pytest.raises((ClientError, OperatorError)):
-            locate_record(place, text)
+            locate_record(journal_directory, text)
 
 
 def test_a_log_that_is_not_there(tmp_path):

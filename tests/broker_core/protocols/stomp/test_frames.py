@@ -1,4 +1,4 @@
-"""STOMP's frames: read as the version has them, however they are cut, and refused by name."""
+"""STOMP frames: parsed as each version defines, however the bytes are split, and refused by name."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def reader(version: StompVersion = StompVersion.V12, **limits: int) -> StompFram
     return StompFrameReader(FrameLimits(**limits), version)
 
 
-def written(frames: list[StompFrame], end: bytes = b"") -> bytes:
-    """A receipt stands in the middle of the headers."""
+def frame_with_receipt(frames: list[StompFrame], end: bytes = b"") -> bytes:
+    """Return an encoded frame with a receipt among its headers."""
     parts = []
     for frame in frames:
         headers = list(frame.headers.items())
@@ -62,12 +62,12 @@ def bare(frames: list[StompFrame]) -> list[StompFrame]:
 
 @given(FRAMES, st.sampled_from([b"", b"\n", b"\r\n\n"]))
 def test_what_is_written_is_read_again(frames: list[StompFrame], between: bytes) -> None:
-    assert bare(reader().feed(written(frames, between))) == frames
+    assert bare(reader().feed(frame_with_receipt(frames, between))) == frames
 
 
 @given(FRAMES, st.integers(1, 7))
 def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[StompFrame], step: int) -> None:
-    stream, cut = written(frames), reader()
+    stream, cut = frame_with_receipt(frames), reader()
     found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
     assert bare(found) == frames
     assert cut.error is None and cut.buffered_bytes == 0
@@ -105,11 +105,11 @@ ODD = [
     *product(ASKED, MORE, LENGTHS[:2], BODIES[:1], ENDS[:1]),
     *product(ASKED[:2], MORE[:1], LENGTHS, BODIES, ENDS),
 ]
-"""A SEND's lines, body and end, and what stands behind it."""
+"""Unusual SEND frames: lines, body and end, and the bytes after it."""
 
 
-def taken(made: StompFrameReader, most: int) -> list[StompFrame]:
-    """What can be read now, SENDs together as far as they may be."""
+def parsed_frames(made: StompFrameReader, most: int) -> list[StompFrame]:
+    """Return the frames that can be read now; consecutive SENDs are read together where possible."""
     found: list[StompFrame] = []
     frame = made.read_frames()
     while frame is not None:
@@ -135,10 +135,10 @@ def test_sends_that_are_alike_are_read_as_each_by_itself(version: StompVersion, 
     for asked, more, length, body, end in ODD:
         told = length % len(body) if b"%" in length else length
         one = b"SEND\ndestination:/topic/a\n" + asked + more + told + b"\n" + body + end
-        read_both_ways(version, step, 3 * usual + 3 * one + 2 * usual)
+        check_both_readers(version, step, 3 * usual + 3 * one + 2 * usual)
 
 
-def read_both_ways(version: StompVersion, step: int, stream: bytes) -> None:
+def check_both_readers(version: StompVersion, step: int, stream: bytes) -> None:
     single, together = reader(version, body=100), reader(version, body=100)
     one_by_one = [
         frame for at in range(0, len(stream), step) for frame in single.feed(stream[at : at + step])
@@ -146,7 +146,7 @@ def read_both_ways(version: StompVersion, step: int, stream: bytes) -> None:
     found: list[StompFrame] = []
     for at in range(0, len(stream), step):
         together.put(stream[at : at + step])
-        found += taken(together, 5)
+        found += parsed_frames(together, 5)
     assert bare(found) == bare(one_by_one)
     assert (together.error is None) == (single.error is None)
     if single.error is not None and together.error is not None:

@@ -1,4 +1,6 @@
-"""What members of a group tell each other of what is kept: each what has changed here, and what didn't get into the log again."""
+"""Position updates between members of a group: each sends its changes, and updates that did not get into the
+log again.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from tests.broker_core.replay.positions.test_store import REPLAY
 NUMBER = 2 * IN_A_RECORD
 
 
-class Walked(PositionStore):
-    """Counts how often somebody goes through all that is kept."""
+class CountingDict(PositionStore):
+    """A dict that counts iterations over all positions."""
 
     walks = 0
 
@@ -34,11 +36,11 @@ class Walked(PositionStore):
         return super().__iter__()
 
 
-class Member:
-    """One member's, whose log takes what it is told, or doesn't."""
+class SyncMember:
+    """A member whose log accepts or refuses its updates."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = Walked(home / f"{name}.kept.json", PinTable().add)
+        self.kept = CountingDict(home / f"{name}.kept.json", PinTable().add)
         self.now, self.takes = 0.0, True
         self.said: list[bytes] = []
         self.common = GroupPositionSync(
@@ -52,8 +54,8 @@ class Member:
             self.said += bodies
         return [PendingBatch(Batch.parse(buf), failed=not self.takes)]
 
-    def tells(self) -> tuple[int, int]:
-        """How many are told whole now, and how many as positions alone."""
+    def publish_counts(self) -> tuple[int, int]:
+        """Send the changes; return how many were sent as whole entries and how many as positions alone."""
         self.said.clear()
         self.common.publish_changes()
         told = [msgspec.json.decode(one, type=PositionUpdate) for one in self.said]
@@ -67,28 +69,28 @@ def durable(number: int) -> DurableSubscriptionRecord:
 
 
 def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_path: Path) -> None:
-    a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
+    a, b = SyncMember(tmp_path, "a"), SyncMember(tmp_path, "b")
     durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplayRecord(**REPLAY)
     for one in (*durables, replay):
         a.kept.add(one)
-    assert a.tells() == (NUMBER + 1, 0)
+    assert a.publish_counts() == (NUMBER + 1, 0)
     b.common.apply_updates(a.said)
     a.kept.walks = b.kept.walks = 0
 
     durables[3].position, replay.paused, replay.steered_at = 20, False, 20
-    a.kept.on_client_left(durables[3])
+    a.kept.record_disconnect(durables[3])
     a.kept.mark_changed(replay)
-    assert a.tells() == (1, 1)
+    assert a.publish_counts() == (1, 1)
     b.common.apply_updates(a.said)
     assert b.kept.durables["c", "d3"].position == 20
     assert not b.kept.replays["nightly"].paused
     b.kept.durables["c", "d3"].position = 30
     b.kept.mark_changed(b.kept.durables["c", "d3"])
     # What one knows from the other it doesn't tell back, and what nobody touched nobody tells.
-    assert (b.tells(), a.tells()) == ((0, 1), (0, 0))
+    assert (b.publish_counts(), a.publish_counts()) == ((0, 1), (0, 0))
 
     a.kept.remove(durables[4])
-    assert a.tells() == (0, 0)
+    assert a.publish_counts() == (0, 0)
     b.common.apply_updates(a.said)
     assert ("c", "d4") not in b.kept.durables
 
@@ -97,27 +99,29 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     a.kept.mark_changed(durables[5])
     a.common.publish_changes()
     a.takes = True
-    assert (a.tells(), a.tells()) == ((1, 0), (0, 0))
+    assert (a.publish_counts(), a.publish_counts()) == ((1, 0), (0, 0))
 
     # And all of it after a day, some a second.
     a.now += RETRY_DELAY_S + 1
-    assert [a.tells() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
+    assert [a.publish_counts() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
     assert (a.kept.walks, b.kept.walks) == (0, 0)
 
 
 def test_a_position_that_was_told_late_moves_no_later_one_of_that_name(tmp_path: Path) -> None:
-    """One member tells how far a client has come while the other deletes that one and makes another."""
-    a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
+    """One member reports a client's progress while the other deletes the subscription and creates another of
+    that name.
+    """
+    a, b = SyncMember(tmp_path, "a"), SyncMember(tmp_path, "b")
     a.kept.add(durable(1))
-    a.tells()
+    a.publish_counts()
     b.common.apply_updates(a.said)
     b.kept.remove(b.kept.durables["c", "d1"])
     b.kept.add(msgspec.structs.replace(durable(1), created_at=2))
-    b.tells()
+    b.publish_counts()
     a.kept.durables["c", "d1"].position = 100
     a.kept.mark_changed(a.kept.durables["c", "d1"])
     deleted = [*b.said]
-    a.tells()
+    a.publish_counts()
     b.common.apply_updates(a.said)
     a.common.apply_updates(deleted)
     assert [one.kept.durables["c", "d1"].position for one in (a, b)] == [7, 7]

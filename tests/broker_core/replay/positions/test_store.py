@@ -1,4 +1,4 @@
-"""What is kept for clients that are away: its file, its one writer, and what it holds of the log."""
+"""The store of positions for disconnected clients: its file, its single writer, and its pins."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from broker_core.replay.positions.file import (
     encode_entries,
     encode_positions,
     join_encoded,
+    load_applied_upto,
     load_positions,
-    load_upto,
 )
 from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.span import NEVER
@@ -32,13 +32,17 @@ from tests.broker_core.journal.support import FailingFiles
 from tests.support.lost_renames import LostRenames
 
 DURABLE = {
-    "client": "reader", "name": "orders", "topic": "t", "filter": None, "position": 7, "created_at": 11, "seen_at": 12,
+    "client": "reader", "name": "orders", "topic": "t", "filter": None, "position": 7, "created_at": 11,
+    "seen_at": 12,
 }  # fmt: skip
 REPLAY = {
-    "name": "nightly", "client": "auditor", "topic": "orders.>", "filter": "/n > 1", "bookmark": "0", "rate": "2X",
-    "rate_max_gap": "10s", "conflation": None, "conflation_key": None, "paused": True, "first": 3, "not_before": 0,
+    "name": "nightly", "client": "auditor", "topic": "orders.>", "filter": "/n > 1", "bookmark": "0",
+    "rate": "2X",
+    "rate_max_gap": "10s", "conflation": None, "conflation_key": None, "paused": True, "first": 3,
+    "not_before": 0,
     "last": MAX_SEQUENCE, "not_after": NEVER, "position": 9, "begun": True, "created_at": 13, "began_at": 3,
-    "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0, "carried": 0,
+    "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0,
+    "carried": 0, "carried_limit": 0,
     "set_back": None, "steered_at": 15,
 }  # fmt: skip
 GOLDEN = (
@@ -53,8 +57,8 @@ def durable(name: str = "orders", position: int = 7) -> DurableSubscriptionRecor
     )
 
 
-class Home:
-    """An instance's directories, and the pins of its log."""
+class InstanceDirectory:
+    """Directories of an instance, and the pins of its log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "journal" / "i.kept.json"
@@ -64,22 +68,22 @@ class Home:
     def store(self, files: FileSystem | None = None) -> PositionStore:
         return PositionStore(self.path, self.pins.add, files)
 
-    def held(self) -> dict[str, int]:
-        return {pin.owner: pin.sequence for pin in self.pins.all()}
+    def pinned_from(self) -> dict[str, int]:
+        return {pin.owner: pin.sequence for pin in self.pins.list_pins()}
 
     def stored(self) -> dict[str, int]:
-        """Name → position, of those on disk."""
+        """Return the positions on disk by name."""
         entries = orjson.loads(self.path.read_bytes())["kept"] if self.path.exists() else []
         return {one["name"]: one["position"] for one in entries}
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> InstanceDirectory:
+    return InstanceDirectory(tmp_path)
 
 
 class SlowFiles(FileSystem):
-    """A disk on which a rename waits until it is let through."""
+    """A disk on which each rename waits until the test lets it through."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -94,7 +98,7 @@ class SlowFiles(FileSystem):
         self._let.release(number)
 
 
-async def begun(files: SlowFiles, number: int) -> None:
+async def start_renames(files: SlowFiles, number: int) -> None:
     async with asyncio.timeout(30):
         while files.begun < number:
             await asyncio.sleep(0)
@@ -103,13 +107,13 @@ async def begun(files: SlowFiles, number: int) -> None:
 # The file.
 
 
-def test_golden_bytes(home: Home) -> None:
+def test_golden_bytes(home: InstanceDirectory) -> None:
     assert encode_positions([durable()]) == GOLDEN
     home.path.write_bytes(GOLDEN)
     assert list(home.store().durables) == [("reader", "orders")]
 
 
-def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home) -> None:
+def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: InstanceDirectory) -> None:
     entries = [{"kind": "durable", **DURABLE, "later": [1]}, {"kind": "managed", **REPLAY, "later": {}}]
     crc = crc32c(orjson.dumps(entries))
     home.path.write_bytes(orjson.dumps({"version": VERSION, "crc": crc, "kept": entries, "later": 1}))
@@ -118,14 +122,16 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home
         {"kind": "durable", "sharing": None, **DURABLE},
         {"kind": "managed", **REPLAY},
     ]
-    assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
+    assert home.pinned_from() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
 
 
-def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(home: Home) -> None:
-    """Of a group's member: `taken` behind where it was would pass over what others told."""
+def test_a_flipped_bit_is_reported_or_harmless_and_no_update_is_skipped(
+    home: InstanceDirectory,
+) -> None:
+    """On a group's member, a `taken` that moved forward would skip updates of other members."""
     content = join_encoded(encode_entries([durable()]), {}, 4_711)
     home.path.write_bytes(content)
-    assert home.store().taken_upto == 4_711
+    assert home.store().applied_upto == 4_711
     anew = 0
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
@@ -137,17 +143,20 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
             assert problem.code == "bad_kept_positions"
             continue
         assert encode_positions(found) == encode_positions([durable()])
-        upto = load_upto(home.path)
+        upto = load_applied_upto(home.path)
         assert upto in (0, 4_711)
         anew += upto == 0
     assert anew, "what isn't believed doesn't keep the broker from starting"
 
 
 @pytest.mark.parametrize("content", [
-    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":1,"kept":[]}', b'{"version":2,"kept":[]}', b'{"version":3,"crc":0,"kept":[]}', GOLDEN.replace(b'"position":7', b'"position":6'), b'{"version":1}', GOLDEN.replace(b"durable", b"lasting"),
-    GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""), GOLDEN.replace(b"orders", b"\xff"),
+    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":1,"kept":[]}', b'{"version":2,"kept":[]}',
+    b'{"version":3,"crc":0,"kept":[]}', GOLDEN.replace(b'"position":7', b'"position":6'), b'{"version":1}',
+    GOLDEN.replace(b"durable", b"lasting"),
+    GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""),
+    GOLDEN.replace(b"orders", b"\xff"),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: bytes) -> None:
+def test_a_file_that_cannot_be_read_is_refused_by_name(home: InstanceDirectory, content: bytes) -> None:
     home.path.write_bytes(content)
     with pytest.raises(OperatorError) as refused:
         home.store()
@@ -155,7 +164,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: byte
 
 
 def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_smaller_whole(
-    home: Home,
+    home: InstanceDirectory,
 ) -> None:
     whole = encode_positions([durable(), durable("other", 70)], {"queue.x": 17})
     for kept in range(len(whole)):
@@ -164,13 +173,13 @@ def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_
             with pytest.raises(OperatorError) as refused:
                 home.store()
             assert (refused.value.code, home.path.read_bytes()) == ("bad_kept_positions", torn), kept
-    assert home.held() == {}, "what can't be read holds nothing"
+    assert home.pinned_from() == {}, "what can't be read holds nothing"
     home.path.write_bytes(whole)
     assert [one.position for one in home.store()] == [7, 70]
 
 
 async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_power_cut_loses(
-    home: Home,
+    home: InstanceDirectory,
 ) -> None:
     lost = told = at = 0
     while True:
@@ -186,13 +195,13 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
             await kept.save()
         except JournalError:
             saved = False
-        held, cut = home.held()["durable subscription orders of reader"], files.calls >= at
+        held, cut = home.pinned_from()["durable subscription orders of reader"], files.calls >= at
         files.power_goes_at = 0
         lost += files.power_on()
         assert home.stored() == {"orders": 8} if saved else home.stored()["orders"] in (7, 8)
         assert held <= home.stored()["orders"], "the log is there from where it goes on"
         told += saved
-        for pin in home.pins.all():
+        for pin in home.pins.list_pins():
             pin.release()
         if not cut:
             break
@@ -204,7 +213,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
 # The writer.
 
 
-async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
+async def test_however_many_wait_they_share_the_next_write(home: InstanceDirectory) -> None:
     files = SlowFiles()
     kept = home.store(files)
     waiting = []
@@ -212,36 +221,36 @@ async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
         kept.add(durable(f"d{number}"))
         waiting.append(asyncio.create_task(kept.save()))
         if number == 249:
-            await begun(files, 1)
+            await start_renames(files, 1)
     files.let(2)
     await asyncio.gather(*waiting)
     assert (files.begun, len(home.stored())) == (2, 500)
 
 
-async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: Home) -> None:
+async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: InstanceDirectory) -> None:
     files = SlowFiles()
     kept = home.store(files)
     kept.add(durable("early"))
     early = asyncio.create_task(kept.save())
-    await begun(files, 1)
+    await start_renames(files, 1)
     kept.add(durable("late"))
     late = asyncio.create_task(kept.save())
     files.let()
     await early
     assert home.stored() == {"early": 7}
-    await begun(files, 2)
+    await start_renames(files, 2)
     assert not late.done()
     files.let()
     await late
     assert home.stored() == {"early": 7, "late": 7}
 
 
-async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home: Home) -> None:
+async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home: InstanceDirectory) -> None:
     files = SlowFiles()
     kept = home.store(files)
     kept.add(durable())
     impatient, patient = asyncio.create_task(kept.save()), asyncio.create_task(kept.save())
-    await begun(files, 1)
+    await start_renames(files, 1)
     impatient.cancel()
     files.let()
     await patient
@@ -249,7 +258,7 @@ async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home:
     assert home.stored() == {"orders": 7}
 
 
-async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: Home) -> None:
+async def test_a_failed_write_is_reported_to_its_waiters_and_repeated(home: InstanceDirectory) -> None:
     files = FailingFiles()
     kept = home.store(files)
     kept.add(durable())
@@ -266,7 +275,9 @@ async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: H
     assert home.stored() == {"orders": 7}
 
 
-async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_at_the_end(home: Home) -> None:
+async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_at_the_end(
+    home: InstanceDirectory,
+) -> None:
     files = FailingFiles()
     kept = home.store(files)
     kept.save_soon()
@@ -281,35 +292,35 @@ async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_a
     assert len(files.calls) == written
 
 
-async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> None:
+async def test_the_log_is_held_until_the_new_position_is_on_disk(home: InstanceDirectory) -> None:
     files = FailingFiles()
     kept, one = home.store(files), durable(position=7)
     replay = ManagedReplayRecord(**REPLAY)
     kept.add(one)
     kept.add(replay)
-    assert home.held() == {one.owner: 7, replay.owner: 5}
+    assert home.pinned_from() == {one.owner: 7, replay.owner: 5}
     one.position, replay.ended = 20, "cancelled"
     kept.mark_changed(one)
     files.fail = lambda name: True
     with pytest.raises(JournalError):
         await kept.save()
-    assert home.held() == {one.owner: 7, replay.owner: 5}
+    assert home.pinned_from() == {one.owner: 7, replay.owner: 5}
     files.fail = lambda name: False
     await kept.save()
-    assert home.held() == {one.owner: 20}
+    assert home.pinned_from() == {one.owner: 20}
     kept.remove(one)
-    assert home.held() == {}
+    assert home.pinned_from() == {}
     kept.remove(one)
     assert list(kept) == [replay]
 
 
-def test_dropping_one_leaves_another_of_the_same_name_alone(home: Home) -> None:
+def test_dropping_one_leaves_another_of_the_same_name_alone(home: InstanceDirectory) -> None:
     kept, earlier, later = home.store(), durable(), durable(position=9)
     kept.add(earlier)
     kept.remove(earlier)
     kept.add(later)
     kept.remove(earlier)
-    assert (list(kept), home.held()) == ([later], {later.owner: 9})
+    assert (list(kept), home.pinned_from()) == ([later], {later.owner: 9})
 
 
 steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend", "wait"]), max_size=40)
@@ -317,11 +328,11 @@ steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend"
 
 @settings(max_examples=100, deadline=None)
 @given(steps)
-def test_whoever_was_told_that_it_is_saved_finds_it_so(
+def test_a_position_reported_as_saved_is_found_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory, plan: list[str]
 ) -> None:
-    """And the log is held from what is on disk, whatever fails in between."""
-    home, files = Home(tmp_path_factory.mktemp("kept")), FailingFiles()
+    """Also the log is pinned from the position on disk, whatever fails in between."""
+    home, files = InstanceDirectory(tmp_path_factory.mktemp("kept")), FailingFiles()
 
     async def run() -> None:
         kept, states, saving = (
@@ -356,7 +367,8 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
                 await asyncio.sleep(0)
             on_disk = home.stored()
             assert all(
-                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE) for pin in home.pins.all()
+                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE)
+                for pin in home.pins.list_pins()
             )
         files.fail = lambda name: False
         while saving:

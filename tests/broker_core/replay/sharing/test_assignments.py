@@ -1,4 +1,4 @@
-"""The laws of who has what: each record is in one place, and what is counted is what is there."""
+"""Property tests of record assignments: each record is in one place, and all counts are exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = st.tuples(
 def step(
     handout: RecordAssignments[str], here: list[int], done: set[int], what: str, holder: str, number: int
 ) -> None:
-    """Do that; `here` is what could be given, the lowest first, `done` what was acknowledged."""
+    """Perform one step; `here` has the assignable records, lowest first, `done` the acknowledged ones."""
     mine = list(handout.records_of(holder))
     match what:
         case "took":
@@ -33,7 +33,7 @@ def step(
             handout.acknowledge(holder, [*mine[:number], 1_000_000])  # and what it doesn't have
             done.update(mine[:number])
         case "returned":
-            handout.release(holder, [*mine[-number:], 1_000_000], mine[-1:], for_good=number == 1)
+            handout.release(holder, [*mine[-number:], 1_000_000], mine[-1:], is_permanent=number == 1)
         case "spared":
             handout.retry(holder, mine[:1])
         case "left":
@@ -46,9 +46,9 @@ def step(
 
 @given(st.lists(STEPS, max_size=60), st.sampled_from([0, 2]))
 def test_each_record_is_in_one_place_and_the_numbers_are_those_of_what_is_there(
-    steps: list[tuple[str, str, int]], most_tries: int
+    steps: list[tuple[str, str, int]], max_tries: int
 ) -> None:
-    handout, here, done = RecordAssignments[str](1, 0, most_tries=most_tries), list[int](), set[int]()
+    handout, here, done = RecordAssignments[str](1, 0, max_tries=max_tries), list[int](), set[int]()
     for what, holder, number in steps:
         step(handout, here, done, what, holder, number)
         held = [sequence for holder in HOLDERS for sequence in handout.records_of(holder)]
@@ -60,4 +60,4 @@ def test_each_record_is_in_one_place_and_the_numbers_are_those_of_what_is_there(
         assert position == min([*here, *held, *back], default=handout.upto + 1)
         kept = {one for first, last in handout.completed_intervals() for one in range(first, last + 1)}
         assert kept == {one for one in done if one > position}
-        assert handout.again.isdisjoint(done) and handout.tries.keys() <= {*here, *held, *back}
+        assert handout.possible_repeats.isdisjoint(done) and handout.tries.keys() <= {*here, *held, *back}

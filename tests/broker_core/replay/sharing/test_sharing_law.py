@@ -1,7 +1,8 @@
-"""The laws of a shared subscription over a real engine and journal, whatever its consumers and the process do:
+"""Property tests of a shared subscription over a real broker engine and journal, for any consumers and
+crashes.
 
-nothing is lost; nobody is given what another holds, or what was acknowledged (after a crash: when that was saved); what was
-given back goes out before anything new; and every consumer's account balances.
+No record is lost. No consumer gets a record that another holds, or that was acknowledged (after a crash: if
+that was saved). Returned records go out before new ones. Every consumer's account balances.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
 from broker_core.protocols.replies import ErrorReply, Reply
 from broker_core.replay.positions.file import SHARED_OWNER
-from tests.support.crash_copy import copy_of_the_living
+from tests.support.crash_copy import copy_live_directory
 
 HUGE = 1 << 40
 KEY = SHARED_OWNER, "jobs"
 
 
-class Socket:
-    """A consumer's: what it was given and holds, by number."""
+class ConsumerSocket:
+    """A consumer's socket: the messages delivered and not yet acknowledged, by number."""
 
     protocol, remote, text_mode = "tcp", "test", False
     peer_names: frozenset[str] = frozenset()
     is_flushed, window_step_bytes, is_network_limited, receive_window = True, 0, False, UNKNOWN
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharingModel) -> None:
         self.world = world
         self.is_writable = True
         self.written_bytes = self.numbers = 0
@@ -52,7 +53,7 @@ class Socket:
             self.written_bytes += entry.nbytes
             for sequence in entry.batch.sequences().tolist():
                 self.numbers += 1
-                self.world.check_given(sequence)
+                self.world.check_assignable(sequence)
                 self.holds[self.numbers] = sequence
 
     def send_reply(self, reply: Reply) -> None:
@@ -68,17 +69,17 @@ class Socket:
         assert code == "shutting_down", (code, message)
 
 
-class World:
-    """A broker, its consumers, and what they know together."""
+class SharingModel:
+    """A broker, its consumers, and a model of their shared subscription."""
 
     def __init__(self, home: Path, max_deliveries: int) -> None:
         self.home, self.max_deliveries = home, max_deliveries
         self.published: set[int] = set()
-        """Sequences of what is for the shared subscription."""
+        """Sequences that match the shared subscription."""
         self.acked: set[int] = set()
         self.saved: set[int] = set()
-        """What was acknowledged when it was last saved."""
-        self.consumers: list[tuple[Connection, Socket]] = []
+        """Sequences acknowledged at the last save."""
+        self.consumers: list[tuple[Connection, ConsumerSocket]] = []
         self.lives = 0
         self.start()
 
@@ -92,14 +93,14 @@ class World:
         self.engine = Engine(journal, default_policy("law-1"), place / "spool", HUGE, None, SystemClock())
         self.publisher = self.client()[0]
 
-    def client(self) -> tuple[Connection, Socket]:
+    def client(self) -> tuple[Connection, ConsumerSocket]:
         self.names += 1
-        socket = Socket(self)
+        socket = ConsumerSocket(self)
         connection = self.engine.add_connection("tcp", socket)
         connection.execute_command(commands.Logon(name=f"c{self.names}"))
         return connection, socket
 
-    def check_given(self, sequence: int) -> None:
+    def check_assignable(self, sequence: int) -> None:
         assert sequence not in self.acked, "nobody is given what another has acknowledged"
         holders = [socket for _, socket in self.consumers if sequence in socket.holds.values()]
         assert not holders, "nobody is given what another holds"
@@ -123,19 +124,21 @@ class World:
         elif operation == "crash":
             await self.crash()
         elif operation == "leave" and consumer is not None:
-            await self.leave(*consumer)
+            await self.disconnect(*consumer)
         elif consumer is not None:
-            self.act(operation, *consumer, number)
+            self.perform(operation, *consumer, number)
         await self.engine.durables.record_positions()
         self.check_position()
 
     def check_position(self) -> None:
-        """The place that is kept never moves back, but by a crash, which loses what wasn't on disk."""
+        """Check that the stored position never moves back, except by a crash, which loses unsynced
+        changes.
+        """
         position = max((one.position for one in self.engine.kept.durables.values()), default=0)
         assert position >= self.position, "a kept place moved back"
         self.position = position
 
-    async def leave(self, connection: Connection, socket: Socket) -> None:
+    async def disconnect(self, connection: Connection, socket: ConsumerSocket) -> None:
         self.consumers.remove((connection, socket))
         connection.on_closed()
         async with asyncio.timeout(60):
@@ -145,7 +148,7 @@ class World:
         assert account.matched == sum_volumes(what for _, what in account_parts(account))
         assert account.waiting.messages == account.in_flight.messages == 0
 
-    def act(self, operation: str, connection: Connection, socket: Socket, number: int) -> None:
+    def perform(self, operation: str, connection: Connection, socket: ConsumerSocket, number: int) -> None:
         if operation == "block":
             socket.is_writable = not socket.is_writable
             if socket.is_writable:
@@ -185,33 +188,33 @@ class World:
         self.saved = saved
 
     async def crash(self) -> None:
-        """What is on the disk now is all that the next life has."""
+        """Restart from a copy of the files on disk."""
         await self.engine.dispatch.barrier()
-        copy_of_the_living(self.home / str(self.lives), self.home / str(self.lives + 1))
+        copy_live_directory(self.home / str(self.lives), self.home / str(self.lives + 1))
         self.consumers.clear()
         await self.engine.close()
         self.acked = set(self.saved)
         self.start()
 
     async def drain(self) -> None:
-        """Consumers that acknowledge everything get everything that is owed."""
+        """Check that consumers that acknowledge everything receive the whole backlog."""
         for connection, socket in self.consumers:
             socket.is_writable = True
             connection.on_writable()
         self.join(50)
         async with asyncio.timeout(60):
             # A dead letter is in the log a moment before it is known that what it is of is done.
-            while (owed := self.published - self.acked - self.buried()) or any(
+            while (owed := self.published - self.acked - self.dead_letters()) or any(
                 one.unacknowledged for one in self.engine.durables.list_entries()
             ):
                 assert owed >= {one for _, s in self.consumers for one in s.holds.values()}
                 for consumer in self.consumers:
                     while consumer[1].holds:
-                        self.act("ack", *consumer, 0)
+                        self.perform("ack", *consumer, 0)
                 await asyncio.sleep(0.001)
 
-    def buried(self) -> set[int]:
-        """Sequences of what the dead letters say they are of."""
+    def dead_letters(self) -> set[int]:
+        """Return the sequences that the dead letters name."""
         journal, found, at = self.engine.journal, set[int](), 1
         while self.max_deliveries and (read := journal.read(at, 1 << 20, self.engine.frontier.durable)):
             for batch in read:
@@ -248,11 +251,11 @@ OPERATIONS = st.tuples(
 
 
 async def live_out(script: list[tuple[str, int]], home: Path, max_deliveries: int) -> None:
-    world = World(home, max_deliveries)
+    world = SharingModel(home, max_deliveries)
     for operation, number in script:
         await world.do(operation, number)
     await world.drain()
-    assert world.published <= world.acked | world.buried()
+    assert world.published <= world.acked | world.dead_letters()
     await world.save()
     kept = world.engine.kept.durables[KEY]
     assert kept.sharing is not None and kept.sharing.done == [] and kept.sharing.tries == {}

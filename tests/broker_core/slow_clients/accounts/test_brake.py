@@ -1,4 +1,4 @@
-"""The brake of a staged rollout: decisions beyond the allowance are held, and what rules remember stays as it was."""
+"""The brake of a staged rollout: decisions beyond the allowance are withheld, and rule state is unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_core.config.rule_terms import EnforcementMode
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 from tests.broker_core.slow_clients.accounts.test_coming_into_force import BIG, NOTIFY
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 
 OLD = {
     "name": "old",
@@ -23,11 +23,11 @@ OLD = {
 }
 
 
-def waiting(names: str, **rules: Any) -> SlowClientGuard:
-    """A guard of clients for which something has waited for a minute."""
-    made = guard(policy(BIG, **rules))
+def waiting_guard(names: str, **rules: Any) -> SlowClientGuard:
+    """Return a guard of clients that have had waiting messages for a minute."""
+    made = make_guard(policy(BIG, **rules))
     for name in names:
-        made.on_queued(made.register(name, "tcp", Still(START - 60 * SECOND)), 10, START)
+        made.on_queued(made.register(name, "tcp", FixedBacklog(START - 60 * SECOND)), 10, START)
     return made
 
 
@@ -42,7 +42,7 @@ def staged(allowed: int | None, revision: int = 2, **rules: Any) -> StagedRevisi
 def test_no_more_than_the_allowance_is_carried_out_and_the_preview_says_so(
     clients: int, allowed: int, ticks: int
 ) -> None:
-    made, stage, ended = waiting("abcdef"[:clients]), staged(allowed), []
+    made, stage, ended = waiting_guard("abcdef"[:clients]), staged(allowed), []
     made.on_exhausted = lambda: ended.append(made.brake)
     said = made.preview(policy(BIG), START, stage)
     made.apply_policy(policy(BIG), stage)
@@ -55,7 +55,7 @@ def test_no_more_than_the_allowance_is_carried_out_and_the_preview_says_so(
 
 
 def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> None:
-    made = waiting("ab", rules=[OLD])
+    made = waiting_guard("ab", rules=[OLD])
     made.apply_policy(policy(BIG, rules=[OLD]), staged(1, rules=[{**OLD, "limit": 500}]))
     first, held = made.tick(START)
     assert (first.client, first.mode, held.client, held.held_at) == ("a", EnforcementMode.ENFORCE, "b", 1)
@@ -70,7 +70,7 @@ def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> 
 
 def test_a_rule_that_both_revisions_have_still_acts_once_the_stage_is_withdrawn() -> None:
     rule = {**OLD, "ladder": NOTIFY}
-    made = waiting("a")
+    made = waiting_guard("a")
     made.apply_policy(policy(BIG, rules=[rule]), staged(0, rules=[rule]))
     (held,) = made.tick(START)
     assert held.held_at == 0
@@ -80,7 +80,7 @@ def test_a_rule_that_both_revisions_have_still_acts_once_the_stage_is_withdrawn(
 
 
 def test_a_withdrawn_revision_stays_withdrawn_until_another_one_is_staged() -> None:
-    made = waiting("ab")
+    made = waiting_guard("ab")
     made.apply_policy(policy(BIG), staged(0))
     made.tick(START)
     made.withdraw_stage()
@@ -93,11 +93,11 @@ def test_a_withdrawn_revision_stays_withdrawn_until_another_one_is_staged() -> N
 
 
 def test_the_same_stage_again_gives_no_new_allowance() -> None:
-    made = waiting("ab")
+    made = waiting_guard("ab")
     made.apply_policy(policy(BIG), staged(2))
     assert len(made.tick(START)) == 2
     made.apply_policy(policy(BIG), staged(2))
-    made.on_queued(made.register("c", "tcp", Still(START - 60 * SECOND)), 10, START)
+    made.on_queued(made.register("c", "tcp", FixedBacklog(START - 60 * SECOND)), 10, START)
     assert [one.held_at for one in made.tick(START + SECOND)] == [2]
 
 

@@ -1,4 +1,4 @@
-"""The ranking: always the true largest, whatever grew and shrank, and cheap while nobody asks."""
+"""The ranking always yields the largest client, and costs little while it is not read."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from broker_core.slow_clients.rules.rule import UNLIMITED
 
 
 @dataclass(eq=False)
-class User:
+class RankedUsage:
     memory: int = 0
     bound: int = 0
     oldest_at: int = 0
     connection_number: int = field(default_factory=count(1).__next__)
 
     @property
-    def backlog(self) -> User:
+    def backlog(self) -> RankedUsage:
         return self
 
 
-def bounded(user: User, bound: int) -> None:
+def bounded(user: RankedUsage, bound: int) -> None:
     user.bound = bound
 
 
-def ranking(*users: User) -> UsageRanking:
+def ranking(*users: RankedUsage) -> UsageRanking:
     made = UsageRanking(lambda user: user.memory, bounded)  # type: ignore[arg-type, attr-defined, return-value]
     for user in users:
         made.add(user)  # type: ignore[arg-type]
     return made
 
 
-def use(made: UsageRanking, user: User, used: int, ranked: bool = True) -> None:
+def use(made: UsageRanking, user: RankedUsage, used: int, ranked: bool = True) -> None:
     user.memory = used
     if ranked and used > user.bound:
         made.add(user)  # type: ignore[arg-type]
 
 
-def test_nobody_who_uses_nothing_is_named() -> None:
-    assert ranking(User(), User()).largest(2) == []
+def test_a_client_without_usage_is_never_ranked() -> None:
+    assert ranking(RankedUsage(), RankedUsage()).largest(2) == []
 
 
 def test_while_nobody_asks_growth_is_noted_once() -> None:
-    small, large = User(), User()
+    small, large = RankedUsage(), RankedUsage()
     made = ranking(small, large)
     assert large.bound == UNLIMITED
     use(made, large, 10**9)
@@ -64,7 +64,7 @@ def test_while_nobody_asks_growth_is_noted_once() -> None:
 
 
 def test_prepared_in_time_a_question_ranks_nobody() -> None:
-    users = [User(used) for used in range(1, 101)]
+    users = [RankedUsage(used) for used in range(1, 101)]
     made = ranking(*users)
     made.rank_some()
     ranked = [user for user in users if user.bound < UNLIMITED]
@@ -78,7 +78,7 @@ def test_prepared_in_time_a_question_ranks_nobody() -> None:
 
 
 def test_the_largest_that_shrank_is_no_longer_the_largest() -> None:
-    one, other = User(), User()
+    one, other = RankedUsage(), RankedUsage()
     made = ranking(one, other)
     use(made, one, 10**9)
     use(made, other, 10**6)
@@ -88,7 +88,7 @@ def test_the_largest_that_shrank_is_no_longer_the_largest() -> None:
 
 
 def test_a_user_discarded_is_not_named_and_may_come_back() -> None:
-    one, other = User(900), User(100)
+    one, other = RankedUsage(900), RankedUsage(100)
     made = ranking(one, other)
     made.discard(one)  # type: ignore[arg-type]
     made.discard(one)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_a_user_discarded_is_not_named_and_may_come_back() -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_left_over_entries_stay_few(asked: bool) -> None:
-    users = [User() for _ in range(10)]
+    users = [RankedUsage() for _ in range(10)]
     made = ranking(*users)
     made.rank_some()
     for used in range(1, 1_000):
@@ -111,7 +111,7 @@ def test_left_over_entries_stay_few(asked: bool) -> None:
 
 
 def test_nothing_is_left_over_of_users_that_have_gone() -> None:
-    users = [User(used) for used in range(1, 1_001)]
+    users = [RankedUsage(used) for used in range(1, 1_001)]
     made = ranking(*users)
     assert made.largest(1) == [users[-1]]
     for user in users[1:]:
@@ -122,8 +122,13 @@ def test_nothing_is_left_over_of_users_that_have_gone() -> None:
     assert made.largest(1) == [users[0]]
 
 
-def test_of_equals_the_older_backlog_comes_first_then_the_earlier_connection() -> None:
-    users = [User(oldest_at=9), User(oldest_at=5), User(oldest_at=5), User(oldest_at=7)]
+def test_among_equals_the_older_backlog_then_the_earlier_connection_comes_first() -> None:
+    users = [
+        RankedUsage(oldest_at=9),
+        RankedUsage(oldest_at=5),
+        RankedUsage(oldest_at=5),
+        RankedUsage(oldest_at=7),
+    ]
     made = ranking(*users)
     for user in users:
         use(made, user, 10**6)
@@ -133,7 +138,7 @@ def test_of_equals_the_older_backlog_comes_first_then_the_earlier_connection() -
 
 
 def test_a_crowd_of_equals_is_ranked_at_once() -> None:
-    users = [User(oldest_at=5) for _ in range(2_000)]
+    users = [RankedUsage(oldest_at=5) for _ in range(2_000)]
     made = ranking(*users)
     for user in users:
         use(made, user, 70_000)
@@ -148,10 +153,10 @@ STEP = st.tuples(st.sampled_from("ggggsssedpr?"), st.integers(0, 19), st.integer
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEP, max_size=250))
 def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
-    """Few users and few sizes, hence many that are equal; and what is left over is cleared away all the time."""
+    """Few users and few sizes give many equal ones; stale entries are removed all the time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ranking_module, "_SPARE", 0)
-        users = [User() for _ in range(20)]
+        users = [RankedUsage() for _ in range(20)]
         made, inside = ranking(*users), dict.fromkeys(users)
         for moment, (what, number, size) in enumerate(steps, 1):
             user = users[number]
@@ -177,6 +182,6 @@ def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
         assert made.largest(20) == by_sorting(inside)
 
 
-def by_sorting(users: Iterable[User]) -> list[User]:
+def by_sorting(users: Iterable[RankedUsage]) -> list[RankedUsage]:
     holding = [user for user in users if user.memory]
     return sorted(holding, key=lambda user: (-user.memory, user.oldest_at, user.connection_number))

@@ -1,4 +1,4 @@
-"""A policy that comes into force acts at once on whoever is over its limits, and a preview says just that beforehand."""
+"""A new policy acts immediately on clients over its limits, and a preview predicts exactly that."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 from broker_core.slow_clients.rules.rulebook import StagedRevision
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 NOTIFY = [{"action": "notify"}]
@@ -24,7 +24,8 @@ NOTIFY = [{"action": "notify"}]
 def essence(decisions: list[Decision]) -> list[tuple[Any, ...]]:
     return sorted(
         (
-            one.client, one.subscription, one.rule, one.rung, one.action.value, one.observed, one.limit, one.kept, one.lost,
+            one.client, one.subscription, one.rule, one.rung, one.action.value, one.observed, one.limit,
+            one.kept, one.lost,
             one.used, str(one.chosen_over), one.revision, one.at, one.mode.value,
         )
         for one in decisions
@@ -41,17 +42,26 @@ MS = st.sampled_from([500, 1_000, 30_000])
 COUNTS = st.sampled_from([1, 4, 9])
 MODES = st.sampled_from(["enforce", "shadow", "off"])
 OWN = st.sampled_from([
-    {"name": "age", "signal": "oldest_age", "limit": 2_000, "ladder": [{"action": "warn", "at_percent": 50}, {"action": "disconnect"}]},
-    {"name": "blocked", "signal": "write_blocked", "limit": 1_000, "ladder": [{"action": "ask_to_close"}], "check_ms": 30_000},
+    {"name": "age", "signal": "oldest_age", "limit": 2_000,
+        "ladder": [{"action": "warn", "at_percent": 50}, {"action": "disconnect"}]},
+    {"name": "blocked", "signal": "write_blocked", "limit": 1_000, "ladder": [{"action": "ask_to_close"}],
+        "check_ms": 30_000},
     {"name": "owed", "signal": "backlog_messages", "limit": 5, "ladder": NOTIFY},
-    {"name": "cut", "signal": "backlog_messages", "limit": 3, "scope": {"topic": ">"}, "ladder": [{"action": "discard_oldest"}]},
-    {"name": "unacked", "signal": "unacked_messages", "limit": 4, "ladder": [{"action": "pause"}], "check_ms": 5_000},
-    {"name": "silent", "signal": "ack_silence", "limit": 900, "shape": "duration_without", "ladder": [{"action": "cancel_subscription"}]},
-    {"name": "share", "signal": "outbound_bytes", "shape": "percent_of", "percent": 20, "ladder": [{"action": "offline"}]},
-    {"name": "held", "signal": "oldest_age", "shape": "soft_for", "limit": 1_000, "hold_ms": 1_000, "ladder": NOTIFY},
-    {"name": "pool", "signal": "pool_memory", "limit": 600, "choose": "largest_in_pool", "shape": "largest_when_pool_over",
+    {"name": "cut", "signal": "backlog_messages", "limit": 3, "scope": {"topic": ">"},
+        "ladder": [{"action": "discard_oldest"}]},
+    {"name": "unacked", "signal": "unacked_messages", "limit": 4, "ladder": [{"action": "pause"}],
+        "check_ms": 5_000},
+    {"name": "silent", "signal": "ack_silence", "limit": 900, "shape": "duration_without",
+        "ladder": [{"action": "cancel_subscription"}]},
+    {"name": "share", "signal": "outbound_bytes", "shape": "percent_of", "percent": 20,
+        "ladder": [{"action": "offline"}]},
+    {"name": "held", "signal": "oldest_age", "shape": "soft_for", "limit": 1_000, "hold_ms": 1_000,
+        "ladder": NOTIFY},
+    {"name": "pool", "signal": "pool_memory", "limit": 600, "choose": "largest_in_pool",
+        "shape": "largest_when_pool_over",
      "ladder": [{"action": "offline"}], "protected": ["c1*"]},
-    {"name": "crowd", "signal": "pool_disk", "limit": 300, "choose": "largest_in_pool", "ladder": [{"action": "warn"}]},
+    {"name": "crowd", "signal": "pool_disk", "limit": 300, "choose": "largest_in_pool",
+        "ladder": [{"action": "warn"}]},
     {"name": "gone", "signal": "spool_age", "limit": 1_500, "ladder": NOTIFY},
 ])  # fmt: skip
 RULES = st.lists(st.tuples(OWN, MODES), max_size=4, unique_by=lambda pair: pair[0]["name"]).map(
@@ -63,17 +73,20 @@ LIMITS = st.one_of(st.just(BIG), st.builds(
 ))  # fmt: skip
 POLICIES = st.builds(
     lambda pool, own, capacity, age, rules, activemq, qpid, revision: policy(
-        pool, capacity, age, {"a": {"pool": own} if own else {}, "b": {}}, revision, rules=rules, activemq=activemq, qpid=qpid,
+        pool, capacity, age, {"a": {"pool": own} if own else {}, "b": {}}, revision, rules=rules,
+        activemq=activemq, qpid=qpid,
     ),
     LIMITS, st.one_of(st.none(), LIMITS), st.integers(10, 100), st.one_of(st.none(), MS), RULES,
     st.lists(st.builds(
         lambda pending, abort, duration, mode: {
-            "topic": ">", "constant_pending_message_limit_strategy": pending, "abort_slow_consumer_strategy": abort,
+            "topic": ">", "constant_pending_message_limit_strategy": pending,
+            "abort_slow_consumer_strategy": abort,
             "max_slow_duration": duration, "mode": mode,
         }, st.integers(-1, 5), st.booleans(), MS, MODES,
     ), max_size=1),
     st.lists(st.builds(
-        lambda count, age, mode: {"topic": "t.*", "message_count": count, "message_age": age, "mode": mode}, COUNTS, MS, MODES
+        lambda count, age, mode: {"topic": "t.*", "message_count": count, "message_age": age, "mode": mode},
+        COUNTS, MS, MODES
     ), max_size=1),
     st.integers(2, 9),
 )  # fmt: skip
@@ -82,12 +95,14 @@ POLICIES = st.builds(
 
 MOMENTS = st.sampled_from([0, 700, 1_500, 40_000])
 SUBSCRIPTIONS = st.lists(
-    st.tuples(st.sampled_from(["t.a", "t.b", "quiet"]), st.booleans(), st.integers(0, 10), st.integers(0, 10), MOMENTS, MOMENTS,
+    st.tuples(st.sampled_from(["t.a", "t.b", "quiet"]), st.booleans(), st.integers(0, 10), st.integers(0, 10),
+        MOMENTS, MOMENTS,
               st.sampled_from([0, 5])),
     max_size=3,
 )  # fmt: skip
 CLIENTS = st.lists(
-    st.tuples(st.integers(0, 900), st.integers(0, 900), MOMENTS, MOMENTS, st.integers(0, 9), st.booleans(), SUBSCRIPTIONS),
+    st.tuples(st.integers(0, 900), st.integers(0, 900), MOMENTS, MOMENTS, st.integers(0, 9), st.booleans(),
+        SUBSCRIPTIONS),
     min_size=1, max_size=6,
 )  # fmt: skip
 
@@ -96,16 +111,18 @@ def at(ms: int) -> int:
     return START - ms * 1_000_000 if ms else 0
 
 
-def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
-    made = guard(document)
+def make_guard_with_clients(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
+    made = make_guard(document)
     for number, (memory, disk, age, blocked, owed, offlined, subscriptions) in enumerate(clients):
-        backlog = Still(0, BacklogCounts(owed, disk // 40, owed // 2, "s|3|"))
+        backlog = FixedBacklog(0, BacklogCounts(owed, disk // 40, owed // 2, "s|3|"))
         backlog.blocked_since, backlog.owed_messages = at(blocked), owed
         use = made.register(f"c{number}", "ab"[number % 2], backlog)
         for place, (topic, durable, messages, unacked, old, full, prefetch) in enumerate(subscriptions):
             made.subscribe(use, SubscriptionSignals(
-                str(place), topic, durable=durable, prefetch=prefetch, backlog_messages=messages + unacked, outbox_messages=messages,
-                unacked_messages=unacked, oldest_at=at(old), acked_at=at(old), window_full_since=at(full), blocked_since=at(blocked),
+                str(place), topic, durable=durable, prefetch=prefetch, backlog_messages=messages + unacked,
+                outbox_messages=messages,
+                unacked_messages=unacked, oldest_at=at(old), acked_at=at(old), window_full_since=at(full),
+                blocked_since=at(blocked),
             ))  # fmt: skip
         if memory:
             backlog.oldest_at = at(age)
@@ -133,7 +150,7 @@ def test_a_preview_is_what_then_happens(
     clients: list[Any],
     seconds: int,
 ) -> None:
-    made = scene(before, clients)
+    made = make_guard_with_clients(before, clients)
     for second in range(seconds + 1):
         made.tick(START + second * SECOND)
     now = START + seconds * SECOND
@@ -150,21 +167,26 @@ def test_a_preview_is_what_then_happens(
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]}, PolicyAction.CANCEL_SUBSCRIPTION),
+        ({"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True}]},
+            PolicyAction.CANCEL_SUBSCRIPTION),
         ({"qpid": [{"topic": "quiet", "message_count": 3}]}, PolicyAction.DISCONNECT),
-        ({"rules": [{"name": "r", "mode": "enforce", "signal": "unacked_messages", "limit": 5, "check_ms": 60_000, "ladder": NOTIFY}]},
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "unacked_messages", "limit": 5,
+                        "check_ms": 60_000, "ladder": NOTIFY}]},
          PolicyAction.NOTIFY),
-        ({"rules": [{"name": "r", "mode": "enforce", "signal": "write_blocked", "limit": 5, "ladder": NOTIFY}]}, PolicyAction.NOTIFY),
-        ({"rules": [{"name": "r", "mode": "enforce", "signal": "backlog_messages", "limit": 5, "ladder": NOTIFY}]}, PolicyAction.NOTIFY),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "write_blocked", "limit": 5,
+                        "ladder": NOTIFY}]}, PolicyAction.NOTIFY),
+        ({"rules": [{"name": "r", "mode": "enforce", "signal": "backlog_messages", "limit": 5,
+                        "ladder": NOTIFY}]}, PolicyAction.NOTIFY),
     ],
-    ids=["looked at every 30 s", "a quiet topic", "looked at each minute", "nothing in memory", "all of it in flight"],
+    ids=["looked at every 30 s", "a quiet topic", "looked at each minute", "nothing in memory",
+        "all of it in flight"],
 )  # fmt: skip
 @pytest.mark.parametrize("staged", [False, True])
 def test_it_acts_at_once_on_the_quiet_too(
     rules: dict[str, Any], expected: PolicyAction, staged: bool
 ) -> None:
-    made = guard(policy(BIG))
-    backlog = Still()
+    made = make_guard(policy(BIG))
+    backlog = FixedBacklog()
     backlog.owed_messages, backlog.blocked_since = 9, at(700)
     made.subscribe(made.register("c", "tcp", backlog), SubscriptionSignals(
         "s", "quiet", prefetch=9, backlog_messages=9, unacked_messages=9, window_full_since=at(40_000)
@@ -183,8 +205,8 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
         "hold_ms": 3_000,
         "ladder": NOTIFY,
     }
-    made = guard(policy(BIG, rules=[own]))
-    made.on_queued(made.register("c", "tcp", Still(START)), 10, START)
+    made = make_guard(policy(BIG, rules=[own]))
+    made.on_queued(made.register("c", "tcp", FixedBacklog(START)), 10, START)
     said = [one for second in range(8) for one in made.tick(START + second * SECOND)]
     assert [one.mode for one in said] == [EnforcementMode.SHADOW]
     enforced = policy(BIG, rules=[own | {"mode": "enforce"}])
@@ -195,10 +217,10 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
     assert made.tick(START + 9 * SECOND) == [], "what stays as it was has acted already"
 
 
-def test_another_limit_begins_anew() -> None:
+def test_a_changed_limit_restarts_its_duration() -> None:
     own = {"name": "r", "mode": "enforce", "signal": "oldest_age", "limit": 2_000, "ladder": NOTIFY}
-    made = guard(policy(BIG, rules=[own]))
-    made.on_queued(made.register("c", "tcp", Still(START)), 10, START)
+    made = make_guard(policy(BIG, rules=[own]))
+    made.on_queued(made.register("c", "tcp", FixedBacklog(START)), 10, START)
     assert len([one for second in range(4) for one in made.tick(START + second * SECOND)]) == 1
     apply(made, policy(BIG, rules=[own | {"limit": 1_000}]))
     assert len(made.tick(START + 4 * SECOND)) == 1

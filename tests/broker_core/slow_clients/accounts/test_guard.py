@@ -1,4 +1,4 @@
-"""The guard: exact accounts, what it never does twice, and that it agrees with evaluate() over everybody."""
+"""The guard: exact accounts, no repeated decision, and agreement with evaluate() over all clients."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts, ClientSample
 from broker_core.slow_clients.evaluate.wording import decision_entry
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import evaluate
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 
 
 def offlined(made: SlowClientGuard, name: str, memory: int = 501) -> ClientUsage:
-    account = made.register(name, "tcp", Still(START))
+    account = made.register(name, "tcp", FixedBacklog(START))
     decision = made.on_queued(account, memory, START)
     assert decision is not None and decision.action is PolicyAction.OFFLINE
     return account
 
 
 def test_a_name_has_one_account() -> None:
-    made = guard(policy())
-    first = made.register("a", "tcp", Still())
+    made = make_guard(policy())
+    first = made.register("a", "tcp", FixedBacklog())
     with pytest.raises(ValueError, match="a is registered"):
-        made.register("a", "tcp", Still())
+        made.register("a", "tcp", FixedBacklog())
     made.unregister(first)
-    second = made.register("a", "tcp", Still())
+    second = made.register("a", "tcp", FixedBacklog())
     made.unregister(first)
     assert made.usage_of("a") is second
 
 
 def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> None:
-    made = guard(policy(SMALL))
-    account = made.register("a", "tcp", Still())
+    made = make_guard(policy(SMALL))
+    account = made.register("a", "tcp", FixedBacklog())
     made.on_queued(account, 300, START)
     made.unregister(account)
     made.on_queued(account, 5_000, START)
@@ -52,8 +52,8 @@ def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> 
 
 
 def test_more_than_is_held_cannot_be_released() -> None:
-    made = guard(policy(SMALL))
-    account = made.register("a", "tcp", Still())
+    made = make_guard(policy(SMALL))
+    account = made.register("a", "tcp", FixedBacklog())
     made.on_queued(account, 10, START)
     with pytest.raises(ValueError, match="release 11 of 10"):
         made.on_released(account, 11)
@@ -63,10 +63,10 @@ def test_more_than_is_held_cannot_be_released() -> None:
 
 
 def test_one_decision_and_no_second_while_it_is_carried_out() -> None:
-    made = guard(policy(SMALL))
+    made = make_guard(policy(SMALL))
     account = offlined(made, "a")
     assert made.on_queued(account, 50, START) is None
-    other = made.register("b", "tcp", Still())
+    other = made.register("b", "tcp", FixedBacklog())
     assert made.on_queued(other, 500, START) is None, "memory on its way to disk isn't held against others"
     assert made.tick(START) == []
     made.on_released(account, 551)
@@ -75,9 +75,9 @@ def test_one_decision_and_no_second_while_it_is_carried_out() -> None:
 
 
 def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
-    made = guard(policy(SMALL))
-    big, small = (made.register(name, "tcp", Still(START)) for name in ("big", "small"))
-    middle = made.register("middle", "tcp", Still(START))
+    made = make_guard(policy(SMALL))
+    big, small = (made.register(name, "tcp", FixedBacklog(START)) for name in ("big", "small"))
+    middle = made.register("middle", "tcp", FixedBacklog(START))
     assert made.on_queued(big, 450, START) is None and made.on_queued(middle, 400, START) is None
     decision = made.on_queued(small, 200, START)
     assert decision is not None
@@ -86,11 +86,13 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
     assert (decision.observed, decision.used) == (1_050, 450)
 
 
-def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
-    made = guard(policy(SMALL, 100))
+def test_among_equal_users_the_one_with_the_older_backlog_is_disconnected() -> None:
+    made = make_guard(policy(SMALL, 100))
     for name, age in (("young", 1), ("old", 9), ("middle", 5)):
-        assert made.on_queued(made.register(name, "tcp", Still(START - age * SECOND)), 300, START) is None
-    other = made.register("new", "tcp", Still(START))
+        assert (
+            made.on_queued(made.register(name, "tcp", FixedBacklog(START - age * SECOND)), 300, START) is None
+        )
+    other = made.register("new", "tcp", FixedBacklog(START))
     decision = made.on_queued(other, 101, START)
     assert decision is not None and (decision.client, decision.chosen_over) == (
         "old",
@@ -99,7 +101,7 @@ def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
 
 
 def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
-    made = guard(policy(SMALL))
+    made = make_guard(policy(SMALL))
     account = offlined(made, "a")
     made.on_released(account, 501)
     decision = made.on_spooled(account, 2_001, START)
@@ -111,7 +113,7 @@ def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
 
 
 def test_live_only_with_an_empty_spool() -> None:
-    made = guard(policy(SMALL))
+    made = make_guard(policy(SMALL))
     account = offlined(made, "a")
     made.on_released(account, 501)
     assert made.on_spooled(account, 40, START) is None
@@ -125,8 +127,8 @@ def test_live_only_with_an_empty_spool() -> None:
 
 
 def test_age_is_judged_at_the_tick() -> None:
-    made = guard(policy(SMALL, age_ms=5_000))
-    account = made.register("a", "tcp", Still(START))
+    made = make_guard(policy(SMALL, age_ms=5_000))
+    account = made.register("a", "tcp", FixedBacklog(START))
     made.on_queued(account, 1, START)
     assert made.tick(START + 5 * SECOND) == []
     (decision,) = made.tick(START + 6 * SECOND)
@@ -134,9 +136,9 @@ def test_age_is_judged_at_the_tick() -> None:
     assert made.tick(START + 7 * SECOND) == []
 
 
-def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_roused() -> None:
-    made = guard(policy(SMALL, age_ms=2_000))
-    backlog = Still(oldest_at=START)
+def test_an_idle_client_is_not_checked_by_ticks_nor_counted_in_its_pool() -> None:
+    made = make_guard(policy(SMALL, age_ms=2_000))
+    backlog = FixedBacklog(oldest_at=START)
     use = made.register("slow", "tcp", backlog)
     made.on_queued(use, 10, START)
     made.suspend_ticks(use)
@@ -148,8 +150,11 @@ def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_rous
     assert (decided.client, decided.action) == ("slow", PolicyAction.DISCONNECT)
 
 
-def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> None:
-    """What they hold together stands in the pool meanwhile; the largest of them is chosen over who took the pool over its limit."""
+def test_idle_clients_are_updated_before_a_pool_chooses() -> None:
+    """The pool counts the total of idle clients.
+
+    The guard requests their figures before it chooses the largest one of a pool over its limit.
+    """
     asked: list[tuple[str, Signal, int]] = []
 
     def summon(pool: Pool, signal: Signal, wanted: int) -> None:
@@ -160,7 +165,7 @@ def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> N
 
     document = policy({"message_memory_limit": 1_000})
     made = SlowClientGuard(document, 8 * 2**30, None, "/nowhere", summon=summon)
-    uses = {name: made.register(name, "tcp", Still(START)) for name in ("small", "large")}
+    uses = {name: made.register(name, "tcp", FixedBacklog(START)) for name in ("small", "large")}
     pool = uses["small"].pool
     made.suspend_ticks(uses["large"])
     pool.adjust_resting_usage(800, 0)
@@ -172,8 +177,8 @@ def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> N
 
 
 def test_a_decision_carries_the_last_samples_oldest_first() -> None:
-    made = guard(policy({"message_memory_limit": 1_000_000}))
-    account = made.register("a", "tcp", Still(START))
+    made = make_guard(policy({"message_memory_limit": 1_000_000}))
+    account = made.register("a", "tcp", FixedBacklog(START))
     for second in range(100):
         made.on_queued(account, 4_000, START)
         made.tick(START + second * SECOND)
@@ -185,8 +190,8 @@ def test_a_decision_carries_the_last_samples_oldest_first() -> None:
 
 
 def test_a_decisions_samples_stay_as_they_were() -> None:
-    made = guard(policy({"message_memory_limit": 1_000_000}))
-    account = made.register("a", "tcp", Still(START))
+    made = make_guard(policy({"message_memory_limit": 1_000_000}))
+    account = made.register("a", "tcp", FixedBacklog(START))
     for second in range(3):
         made.on_queued(account, 100_000, START)
         made.tick(START + second * SECOND)
@@ -203,8 +208,8 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
 
 
 def test_clients_are_ranked_before_the_pool_is_full() -> None:
-    made = guard(policy(SMALL))
-    a, b = (made.register(name, "tcp", Still(START)) for name in "ab")
+    made = make_guard(policy(SMALL))
+    a, b = (made.register(name, "tcp", FixedBacklog(START)) for name in "ab")
     made.on_queued(a, 400, START)
     made.on_queued(b, 475, START)
     made.tick_part(START)
@@ -220,8 +225,8 @@ def test_clients_are_ranked_before_the_pool_is_full() -> None:
 
 
 def test_a_client_that_keeps_up_has_no_history_and_one_that_recovered_loses_it() -> None:
-    made = guard(policy({"message_memory_limit": 1_000_000}))
-    quick, slow = (made.register(name, "tcp", Still(START)) for name in ("quick", "slow"))
+    made = make_guard(policy({"message_memory_limit": 1_000_000}))
+    quick, slow = (made.register(name, "tcp", FixedBacklog(START)) for name in ("quick", "slow"))
     made.on_queued(quick, 100, START)
     made.on_queued(slow, 100_000, START)
     made.tick(START)
@@ -233,8 +238,8 @@ def test_a_client_that_keeps_up_has_no_history_and_one_that_recovered_loses_it()
 
 
 def test_a_new_policy_takes_over_what_is_held() -> None:
-    made = guard(policy(SMALL))
-    accounts = [made.register(name, "tcp", Still(START)) for name in "abc"]
+    made = make_guard(policy(SMALL))
+    accounts = [made.register(name, "tcp", FixedBacklog(START)) for name in "abc"]
     for account, size in zip(accounts, (300, 200, 100), strict=True):
         assert made.on_queued(account, size, START) is None
     made.apply_policy(policy({"message_memory_limit": 400}, 100, revision=2))
@@ -245,8 +250,11 @@ def test_a_new_policy_takes_over_what_is_held() -> None:
 
 def test_a_new_policy_may_split_the_pool() -> None:
     two = {"a": {}, "b": {}}
-    made = guard(policy(SMALL, transports=two))
-    one, other = made.register("one", "a", Still(START)), made.register("other", "b", Still(START))
+    made = make_guard(policy(SMALL, transports=two))
+    one, other = (
+        made.register("one", "a", FixedBacklog(START)),
+        made.register("other", "b", FixedBacklog(START)),
+    )
     made.on_queued(one, 300, START)
     made.on_queued(other, 200, START)
     assert made.pools()["instance"][1] == ["a", "b"]
@@ -258,15 +266,17 @@ def test_a_new_policy_may_split_the_pool() -> None:
 
 
 def test_clients_of_a_transport_that_is_gone_fall_to_the_instance() -> None:
-    made = guard(policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 9}}, "b": {}}))
-    account = made.register("one", "a", Still(START))
+    made = make_guard(policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 9}}, "b": {}}))
+    account = made.register("one", "a", FixedBacklog(START))
     made.apply_policy(policy(SMALL, transports={"b": {}}))
     assert account.pool.name == "instance" and made.on_queued(account, 500, START) is None
 
 
 def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
-    made = guard(policy(SMALL))
-    accounts = [made.register(name, "tcp", Still(START, BacklogCounts(5, 0, 2, "s|3|"))) for name in "ab"]
+    made = make_guard(policy(SMALL))
+    accounts = [
+        made.register(name, "tcp", FixedBacklog(START, BacklogCounts(5, 0, 2, "s|3|"))) for name in "ab"
+    ]
     for account, size in zip(accounts, (300, 200), strict=True):
         made.on_queued(account, size, START)
     stricter = policy({"message_memory_limit": 450, "message_disk_limit": 4_000}, 100, revision=9)
@@ -282,9 +292,9 @@ STEP = st.tuples(st.sampled_from("qqqqrut"), st.integers(0, 5), st.integers(1, 2
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_the_guard_agrees_with_evaluate_over_everybody(steps: list[tuple[str, int, int]]) -> None:
-    """The guard hands evaluate() one client or two; with all clients at hand it would have said the same."""
-    made = guard(policy({"message_memory_limit": 500_000, "message_disk_limit": 500_000}, 60))
-    accounts = [made.register(f"c{number}", "tcp", Still(START)) for number in range(6)]
+    """The guard passes one or two clients to evaluate(); with all clients the result would be equal."""
+    made = make_guard(policy({"message_memory_limit": 500_000, "message_disk_limit": 500_000}, 60))
+    accounts = [made.register(f"c{number}", "tcp", FixedBacklog(START)) for number in range(6)]
     for what, number, size in steps:
         account = accounts[number]
         if account.closing:
@@ -313,7 +323,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
 def _expected(
     made: SlowClientGuard, uses: list[ClientUsage], account: ClientUsage, size: int
 ) -> tuple[object, ...] | None:
-    """What the judge says to all clients once this one has grown."""
+    """Return the decision of a full evaluation after this account has grown."""
     field, total = ("disk", "disk_used") if account.is_offlined else ("memory", "memory_used")
     clients = [copy(use) for use in uses if not use.closing]
     for client in clients:
@@ -353,8 +363,8 @@ def test_what_a_rule_in_shadow_would_have_left_out_adds_up_until_its_client_is_g
         "mode": "shadow",
         "ladder": [{"action": "offline"}],
     }
-    made = guard(policy(rules=[own]))
-    use = made.register("a", "tcp", Still(START))
+    made = make_guard(policy(rules=[own]))
+    use = made.register("a", "tcp", FixedBacklog(START))
     made.on_queued(use, 2_000, START)
     (decision, *_) = made.tick(START + 2 * SECOND)
     assert (
@@ -372,13 +382,13 @@ def test_what_a_rule_in_shadow_would_have_left_out_adds_up_until_its_client_is_g
 def test_what_a_peer_has_taken_meanwhile_is_looked_up_before_a_client_is_judged_for_what_is_queued(
     where: str,
 ) -> None:
-    class Looked(Still):
+    class CountingBacklog(FixedBacklog):
         looks = 0
 
         def update_progress(self) -> None:
             self.looks += 1
 
-    made, backlog = guard(policy(SMALL)), Looked(START)
+    made, backlog = make_guard(policy(SMALL)), CountingBacklog(START)
     use = made.register("a", "tcp", backlog)
     add = made.on_queued if where == "memory" else made.on_spooled
     if where == "disk":

@@ -1,5 +1,4 @@
-"""Whom the guard chooses and what it says of it where two figures lie close together, and what is left of decisions whose
-client has gone."""
+"""Choices of the guard between close figures, their explanation, and decisions on disconnected clients."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 PART = SECOND // 40
@@ -24,7 +23,7 @@ def warns(signal: str, limit: int, **more: object) -> dict[str, object]:
 
 
 def registered(made: SlowClientGuard, *names: str) -> list[ClientUsage]:
-    return [made.register(name, "tcp", Still(START, BacklogCounts(3, 0, 0, "s|3|"))) for name in names]
+    return [made.register(name, "tcp", FixedBacklog(START, BacklogCounts(3, 0, 0, "s|3|"))) for name in names]
 
 
 def offlined(made: SlowClientGuard, use: ClientUsage, memory: int) -> None:
@@ -41,7 +40,7 @@ def spooled(made: SlowClientGuard, use: ClientUsage, disk: int) -> None:
 
 
 def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     leaving, largest, other = registered(made, "leaving", "largest", "other")
     offlined(made, leaving, 1_001)
     assert made.on_queued(largest, 700, START) is None
@@ -54,7 +53,7 @@ def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
 
 @pytest.mark.parametrize("grown", [201, 300])
 def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: int) -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     first, second = registered(made, "first", "second")
     spooled(made, first, 1_800)
     spooled(made, second, 2_000)
@@ -69,7 +68,7 @@ def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: 
 
 
 def test_a_disk_that_is_just_full_is_within() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     first, second = registered(made, "first", "second")
     spooled(made, first, 1_900)
     spooled(made, second, 2_100)
@@ -81,7 +80,7 @@ def test_a_disk_that_is_just_full_is_within() -> None:
 
 
 def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choice() -> None:
-    made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
+    made = make_guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
     for use, memory in zip(registered(made, *"abcd"), (400, 300, 200, 100), strict=True):
         assert made.on_queued(use, memory, START) is None
     made.apply_policy(policy({"message_memory_limit": 450, "message_disk_limit": 10_000}, 100, revision=2))
@@ -91,7 +90,7 @@ def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choi
 
 
 def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves_both() -> None:
-    made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
+    made = make_guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
     a, b, c = registered(made, "a", "b", "c")
     for use, disk in ((a, 2_900), (b, 1_000)):
         offlined(made, use, 10_001)
@@ -106,24 +105,28 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
 
 
 def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     a, b = registered(made, "a", "b")
     made.on_queued(a, 400, START)
     made.on_queued(b, 101, START)
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", PolicyAction.WARN)}
-    quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    quiet = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     made.on_queued(registered(quiet, "a")[0], 500, START)
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
 
 
-def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
-    """A guard with two rules that pass together: one acts at once, the other's word comes with the next tick."""
+def guard_with_two_rules(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
+    """Return a guard with two rules that trigger together: one acts immediately, the other at the next
+    tick.
+    """
     rules = [
-        {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "warn"}]},
-        {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]},
+        {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100,
+            "ladder": [{"action": "warn"}]},
+        {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100,
+            "ladder": [{"action": "offline"}]},
     ]  # fmt: skip
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
     (use,) = registered(made, "a")
     decision = made.on_queued(use, 101, START)
     assert decision is not None and decision.mode is EnforcementMode.ENFORCE
@@ -134,7 +137,7 @@ def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
 def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to_be_recorded(
     mode: str, said: list[str]
 ) -> None:
-    made, use = both(mode)
+    made, use = guard_with_two_rules(mode)
     assert len(made._later) == 1
     made.unregister(use)
     registered(made, "a")
@@ -145,15 +148,15 @@ def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to
 
 
 def test_what_was_decided_about_others_stays() -> None:
-    made, use = both("enforce")
+    made, use = guard_with_two_rules("enforce")
     (other,) = registered(made, "b")
     made.unregister(other)
-    made.unregister(ClientUsage("a", "tcp", "", Still(), use.pool, 99, lambda name: 0))
+    made.unregister(ClientUsage("a", "tcp", "", FixedBacklog(), use.pool, 99, lambda name: 0))
     assert [d.client for d in made.tick(START)] == ["a"], "neither another name's end nor another a's"
 
 
 def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
-    made = guard(policy({}, rules=[warns("unacked_messages", 1)]))
+    made = make_guard(policy({}, rules=[warns("unacked_messages", 1)]))
     (use,) = registered(made, "a")
     view = SubscriptionSignals("s", "t", unacked_messages=9)
     watched = made.subscribe(use, view)
@@ -167,14 +170,14 @@ def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
 
 
 def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
-    class Looked(Still):
+    class CountingBacklog(FixedBacklog):
         looks = 0
 
         def update_progress(self) -> None:
             self.looks += 1
 
-    made = guard(policy(SMALL))
-    backlog, idle = Looked(START), Looked(START)
+    made = make_guard(policy(SMALL))
+    backlog, idle = CountingBacklog(START), CountingBacklog(START)
     made.on_queued(made.register("a", "tcp", backlog), 300, START)
     made.register("idle", "tcp", idle)
     made.preview(policy(SMALL), START)
@@ -182,7 +185,7 @@ def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
 
 
 def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_before() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     spool, small, memory, other = registered(made, "spool", "small", "memory", "other")
     spooled(made, spool, 2_000)
     spooled(made, small, 1_500)
@@ -203,7 +206,7 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
 
 
 def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
-    made = guard(policy({}))
+    made = make_guard(policy({}))
     (use,) = registered(made, "a")
     made.on_queued(use, 10, START)
     made.subscribe(use, SubscriptionSignals("s", "orders.eu", backlog_messages=50, unacked_messages=50))
@@ -222,7 +225,7 @@ def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
 
 
 def test_what_leaves_a_spool_leaves_its_pool() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     a, b = registered(made, "a", "b")
     spooled(made, a, 1_000)
     spooled(made, b, 500)
@@ -235,7 +238,7 @@ def test_what_leaves_a_spool_leaves_its_pool() -> None:
 
 
 def test_from_when_a_client_is_offlined_is_said() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     (use,) = registered(made, "a")
     assert made.on_queued(use, 1_001, START + 7) is not None
     assert use.offlined_at == START + 7
@@ -246,13 +249,13 @@ OWN_POOL = warns("pool_memory", 500, choose="largest_in_pool", shape="largest_wh
 
 def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
     transports = {"a": {"pool": {"message_memory_limit": 20_000}}, "b": {}}
-    made = guard(policy({"message_memory_limit": 10_000}, 100, transports=transports, rules=[OWN_POOL]))
-    there = made.register("there", "a", Still(START))
-    here, other = (made.register(name, "b", Still(START)) for name in ("here", "other"))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, transports=transports, rules=[OWN_POOL]))
+    there = made.register("there", "a", FixedBacklog(START))
+    here, other = (made.register(name, "b", FixedBacklog(START)) for name in ("here", "other"))
     made.on_queued(there, 9_000, START)
     made.on_queued(here, 300, START)
     made.on_queued(other, 250, START)
-    made.register("idle", "b", Still(START))
+    made.register("idle", "b", FixedBacklog(START))
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     by_pool = {
         (d.client, d.observed, d.chosen_over and d.chosen_over.client) for d in found if d.rule == "own"
@@ -262,7 +265,7 @@ def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
 
 
 def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     (use,) = registered(made, "a")
     pool = made.pool_of("tcp")
 
@@ -278,7 +281,7 @@ def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
 
 
 def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[warns("outbound_bytes", 100)]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[warns("outbound_bytes", 100)]))
     (use,) = registered(made, "a")
     assert made.on_queued(use, 101, START) is not None and list(use.rule_states) == [("own", "")]
     assert made.on_queued(use, 50, START) is None and made.tick(START + SECOND) == []
@@ -288,7 +291,7 @@ def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
 
 
 def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() -> None:
-    made = guard(policy(SMALL, 100, rules=[warns("spool_bytes", 100)]))
+    made = make_guard(policy(SMALL, 100, rules=[warns("spool_bytes", 100)]))
     (use,) = registered(made, "a")
     spooled(made, use, 50)
     decision = made.on_spooled(use, 51, START)
@@ -302,9 +305,9 @@ HELD = warns("oldest_age", 1_000, hold_ms=400, shape="soft_for")
 
 @pytest.mark.parametrize("whole", [True, False], ids=["after a whole round", "after its own moment"])
 def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends(whole: bool) -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, rules=[HELD]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, rules=[HELD]))
     for number in range(1, 30):
-        made.register(f"idle{number}", "tcp", Still())
+        made.register(f"idle{number}", "tcp", FixedBacklog())
     (use,) = registered(made, "c30")
     made.on_queued(use, 10, START)  # whose moment is the thirtieth of forty
     begin = START + 2 * SECOND
@@ -320,7 +323,7 @@ def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends
 
 
 def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
-    made = guard(policy({}, qpid=[{"topic": "t", "message_count": 40}]))
+    made = make_guard(policy({}, qpid=[{"topic": "t", "message_count": 40}]))
     (use,) = registered(made, "a")
     view = SubscriptionSignals("s", "t", backlog_messages=40)
     watched = made.subscribe(use, view)
@@ -330,8 +333,8 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
     assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 41)
 
 
-def test_whose_spool_was_within_again_is_judged_at_once_when_it_passes_its_limit_once_more() -> None:
-    made = guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
+def test_a_spool_that_exceeds_its_limit_again_is_judged_immediately() -> None:
+    made = make_guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
     (use,) = registered(made, "a")
     first = made.on_spooled(use, 1_001, START)
     assert first is not None and first.rule == "own"

@@ -1,10 +1,10 @@
-"""What a client's subscriptions cost: each by itself, however many there are."""
+"""Cost of a client's subscriptions: each costs the same, however many there are."""
 
 from __future__ import annotations
 
-from tests.support.calls import calls
+from tests.support.broker_simulation import START, FixedBacklog, make_guard, policy
+from tests.support.call_counts import count_calls
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import START, Still, guard, policy
 
 DOCUMENT = policy(
     activemq=[{"topic": ">", "constant_pending_message_limit_strategy": 50}, {"topic": "t.>", "prefetch": 5},
@@ -16,10 +16,10 @@ DOCUMENT = policy(
 
 
 def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> None:
-    made = guard(DOCUMENT)
+    made = make_guard(DOCUMENT)
 
     def of(client: str, numbers: int) -> int:
-        use = made.register(client, "tcp", Still(START))
+        use = made.register(client, "tcp", FixedBacklog(START))
         views = [
             SubscriptionSignals(str(number), f"t.{number % 50}.{client}.{number}")
             for number in range(numbers)
@@ -29,7 +29,7 @@ def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> No
             for view in views:
                 made.subscribe(use, view)
 
-        cost = calls(subscribe)
+        cost = count_calls(subscribe)
         assert len(use.narrow) == numbers
         return cost
 
@@ -38,13 +38,13 @@ def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> No
     assert many < 11 * few
     for client in range(8):
         of(f"c{client}", 1_000)
-    again = calls(lambda: made.apply_policy(DOCUMENT))
+    again = count_calls(lambda: made.apply_policy(DOCUMENT))
     assert again < 11 * many, "nine thousand of them, and a policy comes into force"
 
 
 def test_one_that_comes_or_goes_touches_no_other() -> None:
-    made = guard(DOCUMENT)
-    use = made.register("c", "tcp", Still(START))
+    made = make_guard(DOCUMENT)
+    use = made.register("c", "tcp", FixedBacklog(START))
     first = made.subscribe(use, SubscriptionSignals("1", "t.1.a.b"))
     rules = first.rules
     made.subscribe(use, SubscriptionSignals("2", "t.1.a.c"))
@@ -57,7 +57,7 @@ def test_one_that_comes_or_goes_touches_no_other() -> None:
 
 
 def test_more_topics_than_are_remembered_are_judged_all_the_same() -> None:
-    made = guard(policy(qpid=[{"topic": "t.*", "message_count": 5}]))
-    use = made.register("c", "tcp", Still(START))
+    made = make_guard(policy(qpid=[{"topic": "t.*", "message_count": 5}]))
+    use = made.register("c", "tcp", FixedBacklog(START))
     for number in range(20_500):
         assert made.subscribe(use, SubscriptionSignals(str(number), f"t.{number}")).alarm_messages == 5

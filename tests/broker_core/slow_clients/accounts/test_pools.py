@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.rules.rule import PoolLimits
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 
 
 def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
@@ -19,9 +19,9 @@ def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     ]
 
 
-def test_whoever_has_left_counts_no_more_and_is_never_chosen() -> None:
-    made = guard(policy())
-    uses = [made.register(name, "tcp", Still()) for name in ("a", "b")]
+def test_a_disconnected_client_does_not_count_and_is_never_chosen() -> None:
+    made = make_guard(policy())
+    uses = [made.register(name, "tcp", FixedBacklog()) for name in ("a", "b")]
     pool = uses[0].pool
     for use, size in zip(uses, (200, 100), strict=True):
         made.on_queued(use, size, START)

@@ -1,4 +1,4 @@
-"""What a decision says to people, to JSON and to the client."""
+"""Texts of a decision: for people, as JSON, and for the client."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ from broker_core.slow_clients.evaluate.wording import (
     format_quantity,
     notice_fields,
 )
-from tests.support.slow_clients import START
+from tests.support.broker_simulation import START
 
 AGE = Decision(
-    START, "fix-1", "tcp", "instance", PolicyAction.DISCONNECT, DecisionReason.AGE, "amps.client_message_age_limit",
-    "ClientMessageAgeLimit", 7, EnforcementMode.ENFORCE, TargetSelection.SELF, Signal.OLDEST_AGE, 30_500, 30_000,
+    START, "fix-1", "tcp", "instance", PolicyAction.DISCONNECT, DecisionReason.AGE,
+    "amps.client_message_age_limit",
+    "ClientMessageAgeLimit", 7, EnforcementMode.ENFORCE, TargetSelection.SELF, Signal.OLDEST_AGE, 30_500,
+    30_000,
     Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (ClientSample(START, 10, 20, 30),),
 )  # fmt: skip
 POOL = replace(
     AGE, action=PolicyAction.OFFLINE, reason=DecisionReason.POOL_MEMORY, rule="amps.message_memory_limit",
-    setting="MessageMemoryLimit", choose=TargetSelection.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY, observed=2 << 20,
+    setting="MessageMemoryLimit", choose=TargetSelection.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY,
+    observed=2 << 20,
     limit=1 << 20, unit=Unit.BYTES, used=600_000, chosen_over=DecisionCandidate("fix-2", 500), kept=1,
 )  # fmt: skip
 

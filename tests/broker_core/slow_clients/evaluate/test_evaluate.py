@@ -18,8 +18,8 @@ from broker_core.slow_clients.evaluate.signals import BacklogCounts, PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import RuleSubject
+from tests.support.broker_simulation import START, policy, rule_book
 from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
-from tests.support.slow_clients import START, policy, rule_book
 
 MEMORY, DISK = 1_000, 4_000
 
@@ -52,7 +52,7 @@ def judge(*clients: ClientSignals, by: RuleBook | None = None) -> list[Decision]
     return list(evaluate(rules() if by is None else by, clients, [pool], START).decisions)
 
 
-def acts(decisions: list[Decision]) -> list[tuple[str, PolicyAction, DecisionReason]]:
+def client_actions(decisions: list[Decision]) -> list[tuple[str, PolicyAction, DecisionReason]]:
     return [(decision.client, decision.action, decision.reason) for decision in decisions]
 
 
@@ -62,11 +62,13 @@ def test_nothing_is_decided_exactly_at_every_limit() -> None:
     assert judge(client("a", memory=1, age_ms=30_000)) == []
 
 
-def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_up_once() -> None:
-    """It costs as much as there are subscriptions: a thousand decisions would stop the loop."""
+def test_the_backlog_of_a_client_is_summed_once_for_all_its_subscriptions() -> None:
+    """Summing up costs as much as there are subscriptions; a sum for each of a thousand decisions would block
+    the loop.
+    """
     looks = []
 
-    class Counted(ClientSignals):
+    class CountingSignals(ClientSignals):
         __slots__ = ()
 
         def waiting(self) -> BacklogCounts:
@@ -82,19 +84,21 @@ def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_u
     }
     book = rules(rules=[{**warn, "ladder": [{"action": "warn"}]}])
     many = tuple(SubscriptionSignals(str(n), "t", backlog_messages=11) for n in range(50))
-    busy = [Counted(name, "tcp", "instance", subscriptions=many) for name in ("a", "b")]
+    busy = [CountingSignals(name, "tcp", "instance", subscriptions=many) for name in ("a", "b")]
     assert len(judge(*busy, by=book)) == 100
     assert looks == ["a", "b"]
 
 
 def test_over_its_share_of_memory_a_client_is_offlined() -> None:
     (decision,) = judge(client("a", memory=501))
-    assert acts([decision]) == [("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)]
+    assert client_actions([decision]) == [("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)]
     assert (decision.observed, decision.limit, decision.used, decision.chosen_over) == (501, 500, 501, None)
 
 
 def test_over_its_share_of_disk_an_offlined_client_is_disconnected() -> None:
-    assert acts(judge(client("a", disk=2_001))) == [("a", PolicyAction.DISCONNECT, DecisionReason.CAPACITY)]
+    assert client_actions(judge(client("a", disk=2_001))) == [
+        ("a", PolicyAction.DISCONNECT, DecisionReason.CAPACITY)
+    ]
 
 
 def test_an_offlined_client_is_not_offlined_again() -> None:
@@ -103,7 +107,7 @@ def test_an_offlined_client_is_not_offlined_again() -> None:
 
 def test_too_old_is_disconnected_live_or_offlined() -> None:
     decisions = judge(client("a", memory=1, age_ms=30_001), client("b", disk=1, age_ms=99_000))
-    assert acts(decisions) == [
+    assert client_actions(decisions) == [
         ("a", PolicyAction.DISCONNECT, DecisionReason.AGE),
         ("b", PolicyAction.DISCONNECT, DecisionReason.AGE),
     ]
@@ -126,13 +130,13 @@ def test_over_the_pools_memory_the_largest_go_until_it_is_under() -> None:
 
 def test_a_pool_that_is_back_at_exactly_its_limit_costs_no_second_one() -> None:
     clients = [client("large", memory=300), *(client(f"small-{number}", memory=250) for number in range(4))]
-    assert acts(judge(*clients)) == [("large", PolicyAction.OFFLINE, DecisionReason.POOL_MEMORY)]
+    assert client_actions(judge(*clients)) == [("large", PolicyAction.OFFLINE, DecisionReason.POOL_MEMORY)]
 
 
 def test_over_the_pools_disk_the_largest_is_disconnected() -> None:
     clients = (client(name, disk=size) for name, size in (("a", 1_500), ("b", 1_600), ("c", 1_000)))
     (decision,) = judge(*clients, client("d", memory=300))
-    assert acts([decision]) == [("b", PolicyAction.DISCONNECT, DecisionReason.DISK)]
+    assert client_actions([decision]) == [("b", PolicyAction.DISCONNECT, DecisionReason.DISK)]
     assert (decision.observed, decision.limit, decision.chosen_over) == (
         4_100,
         4_000,
@@ -145,30 +149,33 @@ def test_memory_that_is_leaving_costs_nobody_else_their_place() -> None:
 
 
 def test_a_client_acted_on_for_itself_relieves_the_pool() -> None:
-    assert acts(judge(client("a", memory=600), client("b", memory=450))) == [
+    assert client_actions(judge(client("a", memory=600), client("b", memory=450))) == [
         ("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)
     ]
 
 
 def test_a_client_over_two_limits_is_acted_on_once_by_the_harder_rule() -> None:
-    assert acts(judge(client("a", memory=2_000, age_ms=40_000))) == [
+    assert client_actions(judge(client("a", memory=2_000, age_ms=40_000))) == [
         ("a", PolicyAction.DISCONNECT, DecisionReason.AGE)
     ]
 
 
-def own(name: str, action: str, **more: object) -> dict[str, object]:
-    return {"name": name, "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "ladder": [{"action": action}], **more}  # fmt: skip
+def custom_rule(name: str, action: str, **more: object) -> dict[str, object]:
+    return {"name": name, "mode": "enforce", "signal": "oldest_age", "limit": 1_000,
+        "ladder": [{"action": action}], **more}  # fmt: skip
 
 
-def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_none() -> None:
-    book = rules(None, rules=[own("ends", "disconnect", protected=["a*"]), own("tells", "notify")])
+def test_no_further_rule_acts_on_a_closed_client_and_none_on_a_protected_one() -> None:
+    book = rules(
+        None, rules=[custom_rule("ends", "disconnect", protected=["a*"]), custom_rule("tells", "notify")]
+    )
     old = [client(name, memory=1, age_ms=2_000) for name in ("a1", "b")]
     assert [(one.client, one.rule) for one in judge(*old, by=book)] == [("a1", "tells"), ("b", "ends")]
 
 
 def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
     (rule,) = rules(
-        None, rules=[own("r", "notify", protected=["a*"], scope={"client": "*"})]
+        None, rules=[custom_rule("r", "notify", protected=["a*"], scope={"client": "*"})]
     ).rules_of_client(RuleSubject("tcp", "", "a1"))[-1:]
     assert [exemption_reason(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
     assert exemption_reason(replace(rule, protected=()), "a1") == ""
@@ -182,9 +189,11 @@ def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
         (PolicyAction.DELETE_DURABLE, {"durable": True}, {}, PolicyAction.DELETE_DURABLE),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": True}, {}, PolicyAction.CONTINUE_FROM_JOURNAL),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {}, PolicyAction.OFFLINE),
-        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"}, PolicyAction.CONTINUE_FROM_JOURNAL),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"},
+            PolicyAction.CONTINUE_FROM_JOURNAL),
         (PolicyAction.CONTINUE_FROM_JOURNAL, None, {}, PolicyAction.OFFLINE),
-        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1}, PolicyAction.OFFLINE),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1},
+            PolicyAction.OFFLINE),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {"disk": 1}, None),
         (PolicyAction.OFFLINE, None, {"disk": 1}, None),
         (PolicyAction.PAUSE, {"paused": True}, {}, None),
@@ -203,7 +212,7 @@ def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
     assert (decision.action if decision is not None else None) == done
 
 
-def test_of_equals_the_first_by_name() -> None:
+def test_among_equals_the_first_by_name_is_chosen() -> None:
     decisions = judge(*(client(name, memory=400) for name in "cab"))
     assert [decision.client for decision in decisions] == ["a"]
 
@@ -220,7 +229,7 @@ def test_the_two_figures_of_what_it_costs() -> None:
 
 def test_a_transport_without_rules_is_judged_by_the_instances() -> None:
     stranger = replace(client("a", memory=501), transport="gone")
-    assert acts(judge(stranger)) == [("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)]
+    assert client_actions(judge(stranger)) == [("a", PolicyAction.OFFLINE, DecisionReason.MEMORY_CAPACITY)]
 
 
 AT_100 = {"name": "own", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]}
@@ -237,7 +246,7 @@ def test_shadow_is_judged_as_if_it_were_alone() -> None:
     ]  # fmt: skip
 
 
-def test_of_equals_the_one_with_the_older_backlog() -> None:
+def test_among_equals_the_older_backlog_is_chosen() -> None:
     decisions = judge(
         client("a", memory=400, age_ms=5),
         client("b", memory=400, age_ms=9),

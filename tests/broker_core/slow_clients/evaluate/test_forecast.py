@@ -1,4 +1,4 @@
-"""Forecasts: right on a steady slope, silent without one."""
+"""Forecasts: correct for a steady slope, absent without one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleState
 from broker_core.slow_clients.evaluate.signal_table import READINGS
 from broker_core.slow_clients.evaluate.signals import ClientSample
 from broker_core.slow_clients.rules.rule import Rule
-from tests.support.slow_clients import SECOND, START
+from tests.support.broker_simulation import SECOND, START
 
 
 def rule(
@@ -33,7 +33,7 @@ def samples(*memory: int, spool: int = 0, age: int = 0) -> list[ClientSample]:
 
 
 def forecast(rules: list[Rule], looks: list[ClientSample]) -> ForecastEntry | None:
-    """As the guard has it of a client's samples."""
+    """Return the forecast that the guard would make from these samples."""
     found = []
     for one in rules if looks else []:
         column = READINGS[one.signal].column
@@ -104,8 +104,10 @@ def test_over_already_is_now() -> None:
 # Every rule and signal has a time, or the reason why there is none.
 
 
-def look(one: Rule, value: int, *before: int, hold: RuleState = NO_HOLD, spared: str = "") -> ForecastEntry:
-    """The rule read these values a second apart, the last of them now."""
+def add_sample(
+    one: Rule, value: int, *before: int, hold: RuleState = NO_HOLD, spared: str = ""
+) -> ForecastEntry:
+    """Add a value to the rule's readings, one second after the previous one."""
     values = [*before, value]
     points = [(START - (len(values) - 1 - place) * SECOND, read) for place, read in enumerate(values)]
     return forecast_of(ForecastInput(one, value, hold, points, spared=spared), START)
@@ -116,7 +118,7 @@ def test_there_is_a_time_or_a_reason_for_each(signal: Signal) -> None:
     for shape in Shape:
         one = replace(rule(signal, 100), shape=shape, count=3, window_ms=500, clear=10)
         for values in ((0,), (50,), (10, 20, 30), (30, 20, 10), (200,), (-1,), (99, 1, 99, 1)):
-            made = look(one, values[-1], *values[:-1])
+            made = add_sample(one, values[-1], *values[:-1])
             assert (made.fires_in_ms is None) == bool(made.why_none), made
             assert made.fires_in_ms is None or made.fires_in_ms >= 0
 
@@ -125,9 +127,9 @@ def test_there_is_a_time_or_a_reason_for_each(signal: Signal) -> None:
     "signal", [Signal.WRITE_BLOCKED, Signal.ACK_SILENCE, Signal.WINDOW_FULL, Signal.SPOOL_AGE]
 )
 def test_what_grows_with_the_clock_needs_no_looks(signal: Signal) -> None:
-    assert look(rule(signal, 30_000, hold_ms=2_000), 10_000).fires_in_ms == 22_000
+    assert add_sample(rule(signal, 30_000, hold_ms=2_000), 10_000).fires_in_ms == 22_000
     checked = replace(rule(signal, 30_000), check_ms=30_000)
-    made = look(checked, 10_000)
+    made = add_sample(checked, 10_000)
     assert made.fires_in_ms == -(-(START // 1_000_000 + 20_000) // 30_000) * 30_000 - START // 1_000_000, (
         "at the next check after it"
     )
@@ -136,11 +138,11 @@ def test_what_grows_with_the_clock_needs_no_looks(signal: Signal) -> None:
 def test_while_a_hold_runs_the_time_to_its_end_whatever_the_signal_does() -> None:
     held = rule(hold_ms=10_000)
     assert (
-        look(held, 120_000, 150_000, 101_000, hold=RuleState(over_since=START - 4 * SECOND)).fires_in_ms
+        add_sample(held, 120_000, 150_000, 101_000, hold=RuleState(over_since=START - 4 * SECOND)).fires_in_ms
         == 6_000
     )
     clearing = replace(held, shape=Shape.SET_CLEAR, clear=50_000)
-    assert look(clearing, 60_000, hold=RuleState(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
+    assert add_sample(clearing, 60_000, hold=RuleState(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
 
 
 def test_the_next_rung_is_forecast_and_after_the_last_there_is_nothing_to() -> None:
@@ -150,19 +152,19 @@ def test_the_next_rung_is_forecast_and_after_the_last_there_is_nothing_to() -> N
         Rung(PolicyAction.DISCONNECT, after_ms=9_000),
     )
     one = replace(rule(), ladder=ladder)
-    first = look(one, 40_000, 20_000, 30_000)
+    first = add_sample(one, 40_000, 20_000, 30_000)
     assert (first.action, first.fires_in_ms) == (PolicyAction.WARN, 2_000)
-    second = look(one, 70_000, 50_000, 60_000, hold=RuleState(done=1))
+    second = add_sample(one, 70_000, 50_000, 60_000, hold=RuleState(done=1))
     assert (second.action, second.fires_in_ms) == (PolicyAction.OFFLINE, 3_000)
-    third = look(one, 120_000, hold=RuleState(over_since=START - SECOND, done=2))
+    third = add_sample(one, 120_000, hold=RuleState(over_since=START - SECOND, done=2))
     assert (third.action, third.fires_in_ms) == (PolicyAction.DISCONNECT, 8_000)
-    last = look(one, 120_000, hold=RuleState(over_since=START - SECOND, done=3))
+    last = add_sample(one, 120_000, hold=RuleState(over_since=START - SECOND, done=3))
     assert last.fires_in_ms is None and last.why_none.startswith("it has acted")
 
 
 def test_a_cooldown_is_waited_for() -> None:
     quiet = replace(rule(), cooldown_ms=60_000)
-    assert look(quiet, 120_000, hold=RuleState(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
+    assert add_sample(quiet, 120_000, hold=RuleState(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
 
 
 SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500,
@@ -170,28 +172,28 @@ SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms
 
 
 def test_a_rate_that_falls_says_when_it_is_at_the_floor_and_looked_at() -> None:
-    made = look(SLOW, 9_000, 11_000, 10_000)
+    made = add_sample(SLOW, 9_000, 11_000, 10_000)
     assert made.fires_in_ms == 4_500 and made.per_second == -1_000 and made.percent == 55.6
-    assert look(SLOW, 9_000, 7_000, 8_000).why_none == "the rate isn't falling"
-    assert look(SLOW, 1_000).fires_in_ms == 500, "below already: the looks"
+    assert add_sample(SLOW, 9_000, 7_000, 8_000).why_none == "the rate isn't falling"
+    assert add_sample(SLOW, 1_000).fires_in_ms == 500, "below already: the looks"
     suspected = RuleState(over_since=START - SECOND // 4, checked_at=START, tries=2)
-    assert look(SLOW, 0, hold=suspected).fires_in_ms == 250
+    assert add_sample(SLOW, 0, hold=suspected).fires_in_ms == 250
 
 
 def test_counts_go_by_their_pace() -> None:
     often = replace(rule(Signal.WINDOW_FULL), shape=Shape.COUNT_IN_WINDOW, count=10)
     marks = tuple(START - place * 10 * SECOND for place in range(5, 0, -1))
-    made = look(often, 5, hold=RuleState(marks=marks))
+    made = add_sample(often, 5, hold=RuleState(marks=marks))
     assert (made.value, made.limit, made.percent, made.fires_in_ms) == (5, 10, 50.0, 40_000)
-    assert look(replace(often, window_ms=60_000), 5, hold=RuleState(marks=marks)).why_none.startswith(
+    assert add_sample(replace(often, window_ms=60_000), 5, hold=RuleState(marks=marks)).why_none.startswith(
         "at its pace there are never"
     )
     assert (
-        look(often, 2, hold=RuleState(marks=marks[-2:])).why_none
+        add_sample(often, 2, hold=RuleState(marks=marks[-2:])).why_none
         == "it was counted 2 of 10 times, too few to tell a pace"
     )
 
 
-def test_whoever_is_spared_has_the_reason_and_no_time() -> None:
-    made = look(rule(), 120_000, spared="big would be chosen first")
+def test_a_spared_client_has_a_reason_and_no_forecast() -> None:
+    made = add_sample(rule(), 120_000, spared="big would be chosen first")
     assert made.fires_in_ms is None and made.why_none == "big would be chosen first" and made.percent == 120.0

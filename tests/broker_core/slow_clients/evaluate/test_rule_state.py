@@ -1,4 +1,4 @@
-"""Shapes and ladders, one value after another: what is remembered, when a rung is due, how often."""
+"""Shapes and ladders of rules over sequences of values: state, due rungs, and repetition."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def rule(
     )  # fmt: skip
 
 
-def run(
+def due_actions(
     one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None
 ) -> list[tuple[int, PolicyAction]]:
-    """At which look which action was due. Looks are made as the guard makes them: when woken or something is held."""
+    """Return the actions due, with the number of the sample at which each was due."""
     hold, acts = NO_HOLD, []
     for place, value in enumerate(values):
         now = NOW + int(place * step_s * SECOND)
@@ -57,22 +57,22 @@ def run(
 
 
 def test_exactly_at_the_limit_is_within() -> None:
-    assert run(rule(), [99, 100, 101]) == [(2, PolicyAction.DISCONNECT)]
+    assert due_actions(rule(), [99, 100, 101]) == [(2, PolicyAction.DISCONNECT)]
 
 
 def test_it_acts_once_and_again_only_after_a_dip() -> None:
     notify = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
-    assert [at for at, _ in run(notify, [200, 300, 200, 50, 200])] == [0, 4]
+    assert [at for at, _ in due_actions(notify, [200, 300, 200, 50, 200])] == [0, 4]
 
 
 def test_a_soft_limit_acts_after_its_hold_and_not_before() -> None:
-    assert [at for at, _ in run(rule(Shape.SOFT_FOR, hold_ms=3_000), [101] * 6)] == [3]
+    assert [at for at, _ in due_actions(rule(Shape.SOFT_FOR, hold_ms=3_000), [101] * 6)] == [3]
 
 
 @pytest.mark.parametrize("dip", [100, 0, NOT_APPLICABLE])
 def test_a_dip_or_an_idle_moment_resets_the_hold(dip: int) -> None:
     assert [
-        at for at, _ in run(rule(Shape.SOFT_FOR, hold_ms=3_000), [101, 101, dip, 101, 101, 101, 101])
+        at for at, _ in due_actions(rule(Shape.SOFT_FOR, hold_ms=3_000), [101, 101, dip, 101, 101, 101, 101])
     ] == [6]
 
 
@@ -83,66 +83,66 @@ def test_the_narrowest_rung_comes_first_and_each_at_its_time() -> None:
         Rung(PolicyAction.DISCONNECT, after_ms=2_000),
     )
     values = [50, 61, 70, 101, 120, 120, 120]
-    assert run(rule(Shape.HARD, *ladder), values) == [
+    assert due_actions(rule(Shape.HARD, *ladder), values) == [
         (1, PolicyAction.WARN), (3, PolicyAction.OFFLINE), (5, PolicyAction.DISCONNECT)
     ]  # fmt: skip
 
 
 def test_a_rung_that_is_met_to_the_point_waits_for_more() -> None:
     ladder = (Rung(PolicyAction.NOTIFY, 50), Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT))
-    assert run(rule(Shape.HARD, *ladder), [50, 80, 80, 81]) == [
+    assert due_actions(rule(Shape.HARD, *ladder), [50, 80, 80, 81]) == [
         (1, PolicyAction.NOTIFY),
         (3, PolicyAction.WARN),
     ]
 
 
 def test_a_jump_past_the_warning_acts_at_once() -> None:
-    assert run(rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT)), [10, 150]) == [
-        (1, PolicyAction.DISCONNECT)
-    ]
+    assert due_actions(
+        rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT)), [10, 150]
+    ) == [(1, PolicyAction.DISCONNECT)]
 
 
 def test_a_dip_between_warning_and_limit_keeps_the_warning_given() -> None:
     ladder = (Rung(PolicyAction.WARN, 60), Rung(PolicyAction.OFFLINE))
-    assert run(rule(Shape.HARD, *ladder), [70, 101, 80, 101, 10, 70]) == [
+    assert due_actions(rule(Shape.HARD, *ladder), [70, 101, 80, 101, 10, 70]) == [
         (0, PolicyAction.WARN), (1, PolicyAction.OFFLINE), (3, PolicyAction.OFFLINE), (5, PolicyAction.WARN)
     ]  # fmt: skip
 
 
 def test_set_and_clear_dont_flap() -> None:
     flapping = rule(Shape.SET_CLEAR, Rung(PolicyAction.NOTIFY), limit=100, clear=50)
-    assert [at for at, _ in run(flapping, [101, 90, 101, 60, 101, 50, 101])] == [0, 6]
+    assert [at for at, _ in due_actions(flapping, [101, 90, 101, 60, 101, 50, 101])] == [0, 6]
 
 
 def test_a_cooldown_keeps_quiet_for_a_while() -> None:
     quiet = rule(Shape.HARD, Rung(PolicyAction.NOTIFY), cooldown_ms=4_000)
-    assert [at for at, _ in run(quiet, [101, 0, 101, 0, 101, 0, 101])] == [0, 4]
+    assert [at for at, _ in due_actions(quiet, [101, 0, 101, 0, 101, 0, 101])] == [0, 4]
 
 
 def test_checks_go_by_the_clock_so_that_the_worst_case_is_limit_and_period() -> None:
-    """Trap 5: a limit of 30 s looked at every 30 s acts 30 to 60 s after it began, and says so."""
+    """Trap 5: a limit of 30 s checked every 30 s acts 30 to 60 s after the start, and reports that."""
     quantised = rule(Shape.HARD, signal=Signal.WINDOW_FULL, limit=30_000, check_ms=30_000)
     offset = 7
     ages = [0] * offset + [1_000 * n for n in range(1, 100)]
-    acted = run(quantised, ages)[0][0]
+    acted = due_actions(quantised, ages)[0][0]
     assert NOW % (30 * SECOND) == 0 and 30 <= acted - offset <= 60
     assert acted % 30 == NOW // SECOND % 30
     assert quantised.worst_case_ms() == 31_000
 
 
-def test_so_many_times_within_a_window() -> None:
+def test_a_count_within_a_window_triggers() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=10_000)
-    assert [at for at, _ in run(often, [101, 0, 101, 0, 101, 0])] == [4]
-    assert run(often, [101, *[0] * 10, 101, *[0] * 10, 101]) == []
-    assert run(often, [101] * 9) == [], "once over is once, however long"
+    assert [at for at, _ in due_actions(often, [101, 0, 101, 0, 101, 0])] == [4]
+    assert due_actions(often, [101, *[0] * 10, 101, *[0] * 10, 101]) == []
+    assert due_actions(often, [101] * 9) == [], "once over is once, however long"
     brim = [101, 0, 101, *[0] * 7, 101]
-    assert [at for at, _ in run(often, brim)] == [10], "what is as old as the window is in it"
-    assert run(often, [brim[0], 0, *brim[1:]]) == []
+    assert [at for at, _ in due_actions(often, brim)] == [10], "what is as old as the window is in it"
+    assert due_actions(often, [brim[0], 0, *brim[1:]]) == []
 
 
 def test_times_are_counted_between_two_looks_too() -> None:
     full = rule(Shape.COUNT_IN_WINDOW, signal=Signal.WINDOW_FULL, count=30, limit=30)
-    assert [at for at, _ in run(full, [0, 1, 29, 30, 31])] == [3]
+    assert [at for at, _ in due_actions(full, [0, 1, 29, 30, 31])] == [3]
 
 
 def test_a_rate_must_stay_low_at_each_look() -> None:
@@ -156,38 +156,42 @@ def test_a_rate_must_stay_low_at_each_look() -> None:
         check_ms=125,
     )
     looks = 8
-    assert [at for at, _ in run(slow, [10] * looks, 0.125, [0] * looks)] == [4]
+    assert [at for at, _ in due_actions(slow, [10] * looks, 0.125, [0] * looks)] == [4]
     recovering = [0, 0, 0, 700, 700, 700, 700, 700]
-    assert run(slow, [10, 10, 10, 10, 5_000, 5_000, 5_000, 5_000], 0.125, recovering) == []
+    assert due_actions(slow, [10, 10, 10, 10, 5_000, 5_000, 5_000, 5_000], 0.125, recovering) == []
 
 
 def test_a_rate_at_the_floor_is_fast_enough() -> None:
     slow = rule(Shape.RATE_BELOW, signal=Signal.DRAIN_RATE, limit=5_000, count=1, window_ms=500, check_ms=125)
-    assert run(slow, [5_000] * 5, 0.125, [0] * 5) == []
-    assert run(slow, [NOT_APPLICABLE] * 5, 0.125, [0] * 5) == []
+    assert due_actions(slow, [5_000] * 5, 0.125, [0] * 5) == []
+    assert due_actions(slow, [NOT_APPLICABLE] * 5, 0.125, [0] * 5) == []
 
 
 @pytest.mark.parametrize("mode", [EnforcementMode.ENFORCE, EnforcementMode.SHADOW])
 def test_discarding_goes_on(mode: EnforcementMode) -> None:
     cut = rule(Shape.HARD, Rung(PolicyAction.DISCARD_OLDEST), mode=mode)
-    assert len(run(cut, [101, 102, 103])) == 3
+    assert len(due_actions(cut, [101, 102, 103])) == 3
 
 
 def test_a_request_to_close_is_repeated_while_it_is_ignored_and_said_once_in_shadow() -> None:
     asked = rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE))
-    assert [place for place, _ in run(asked, [101] * 25)] == [0, 10, 20]
-    assert [place for place, _ in run(asked, [101, 101, 99, 101])] == [0, 3], "within in between"
+    assert [place for place, _ in due_actions(asked, [101] * 25)] == [0, 10, 20]
+    assert [place for place, _ in due_actions(asked, [101, 101, 99, 101])] == [0, 3], "within in between"
     slowly = rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE), check_ms=30_000)
-    assert [place for place, _ in run(slowly, [101] * 100)] == [30, 60, 90], "at each check"
+    assert [place for place, _ in due_actions(slowly, [101] * 100)] == [30, 60, 90], "at each check"
     assert (
-        len(run(rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE), mode=EnforcementMode.SHADOW), [101] * 25))
+        len(
+            due_actions(
+                rule(Shape.HARD, Rung(PolicyAction.ASK_TO_CLOSE), mode=EnforcementMode.SHADOW), [101] * 25
+            )
+        )
         == 1
     )
 
 
 def test_a_wider_rung_follows_a_request_that_is_ignored() -> None:
     ladder = Rung(PolicyAction.ASK_TO_CLOSE), Rung(PolicyAction.DISCONNECT, after_ms=15_000)
-    assert run(rule(Shape.HARD, *ladder), [101] * 40) == [
+    assert due_actions(rule(Shape.HARD, *ladder), [101] * 40) == [
         (0, PolicyAction.ASK_TO_CLOSE),
         (10, PolicyAction.ASK_TO_CLOSE),
         (15, PolicyAction.DISCONNECT),
@@ -197,7 +201,7 @@ def test_a_wider_rung_follows_a_request_that_is_ignored() -> None:
 @given(st.lists(st.integers(0, 200), max_size=60), st.integers(0, 5))
 def test_no_act_comes_before_its_hold_or_after_the_stated_worst_case(values: list[int], hold_s: int) -> None:
     one = rule(Shape.SOFT_FOR if hold_s else Shape.HARD, hold_ms=hold_s * 1_000)
-    acts = {at for at, _ in run(one, values)}
+    acts = {at for at, _ in due_actions(one, values)}
     over_for, acted = -1, False
     for place, value in enumerate(values):
         over_for = over_for + 1 if value > 100 else -1
@@ -305,12 +309,15 @@ def test_the_clocks_grid_begins_with_the_first_value_and_ends_with_none() -> Non
 
 def test_a_rung_that_the_value_has_fallen_to_is_given_again_when_it_is_passed_again() -> None:
     ladder = Rung(PolicyAction.NOTIFY, 50), Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT)
-    assert run(rule(Shape.HARD, *ladder), [81, 80, 81]) == [(0, PolicyAction.WARN), (2, PolicyAction.WARN)]
+    assert due_actions(rule(Shape.HARD, *ladder), [81, 80, 81]) == [
+        (0, PolicyAction.WARN),
+        (2, PolicyAction.WARN),
+    ]
 
 
 def test_a_value_a_hair_above_a_rung_keeps_it_given() -> None:
     ladder = Rung(PolicyAction.NOTIFY, 50), Rung(PolicyAction.WARN, 80), Rung(PolicyAction.DISCONNECT)
-    assert run(rule(Shape.HARD, *ladder, limit=1_000), [900, 801, 900]) == [(0, PolicyAction.WARN)]
+    assert due_actions(rule(Shape.HARD, *ladder, limit=1_000), [900, 801, 900]) == [(0, PolicyAction.WARN)]
 
 
 def test_at_the_value_that_wakes_nobody_nothing_is_remembered() -> None:
@@ -323,11 +330,11 @@ def test_between_clear_and_set_nothing_begins() -> None:
     band = rule(
         Shape.SET_CLEAR, Rung(PolicyAction.WARN, 40), Rung(PolicyAction.DISCONNECT), limit=100, clear=50
     )
-    assert run(band, [90, 90, 101, 90]) == [(0, PolicyAction.WARN), (2, PolicyAction.DISCONNECT)]
+    assert due_actions(band, [90, 90, 101, 90]) == [(0, PolicyAction.WARN), (2, PolicyAction.DISCONNECT)]
 
 
 def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left() -> None:
-    """It was over while the cooldown kept quiet; when that is over the value is between clear and the warning."""
+    """The first incident ended during the cooldown. After it the value lies between clear and warning."""
     band = rule(
         Shape.SET_CLEAR,
         Rung(PolicyAction.WARN, 80),
@@ -351,9 +358,9 @@ def test_a_cooldown_is_over_at_its_last_moment() -> None:
 
 
 def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
-    """Nothing has been asked yet: the last rung of the ladder isn't the one before the first."""
+    """No request was sent yet: the last rung of the ladder is not the one before the first."""
     late = rule(Shape.SOFT_FOR, Rung(PolicyAction.ASK_TO_CLOSE), hold_ms=60_000)
-    assert [at for at, _ in run(late, [101] * 62)] == [60]
+    assert [at for at, _ in due_actions(late, [101] * 62)] == [60]
 
 
 # Counts.
@@ -361,13 +368,13 @@ def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
 
 def test_a_value_at_the_limit_isnt_counted() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY, 50), count=2, window_ms=60_000)
-    assert [at for at, _ in run(often, [101, 0, 100, 0, 101])] == [4]
+    assert [at for at, _ in due_actions(often, [101, 0, 100, 0, 101])] == [4]
 
 
 def test_a_later_rung_of_a_count_comes_so_long_after_the_last_time() -> None:
     ladder = Rung(PolicyAction.NOTIFY), Rung(PolicyAction.DISCONNECT, after_ms=5_000)
     often = rule(Shape.COUNT_IN_WINDOW, *ladder, count=2, window_ms=60_000)
-    assert run(often, [101, 0, 0, 101, *[101] * 7]) == [
+    assert due_actions(often, [101, 0, 0, 101, *[101] * 7]) == [
         (3, PolicyAction.NOTIFY),
         (8, PolicyAction.DISCONNECT),
     ]
@@ -375,15 +382,15 @@ def test_a_later_rung_of_a_count_comes_so_long_after_the_last_time() -> None:
 
 def test_a_request_to_close_by_a_count_is_made_again_only_when_it_is_counted_once_more() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.ASK_TO_CLOSE), count=2, window_ms=3_600_000)
-    assert [at for at, _ in run(often, [101, 0, 101, *[0] * 12, 101, *[0] * 12])] == [2, 15]
+    assert [at for at, _ in due_actions(often, [101, 0, 101, *[0] * 12, 101, *[0] * 12])] == [2, 15]
 
 
 def test_a_warning_of_a_count_is_due_at_the_smallest_limit_too() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.WARN, 60), count=2, window_ms=60_000, limit=0)
-    assert [at for at, _ in run(often, [1, 0, 1])] == [2]
+    assert [at for at, _ in due_actions(often, [1, 0, 1])] == [2]
 
 
-def test_what_was_counted_is_told_with_it() -> None:
+def test_a_decision_reports_the_count() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), count=2, window_ms=60_000)
     hold = check_rule(often, 900, NO_HOLD, NOW).hold
     hold = check_rule(often, 0, hold, NOW + SECOND).hold
@@ -392,7 +399,7 @@ def test_what_was_counted_is_told_with_it() -> None:
     assert check_rule(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
 
 
-def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
+def test_a_client_within_limits_has_no_state_of_another_shape() -> None:
     hard = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
     assert check_rule(hard, 0, RuleState(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
@@ -403,13 +410,14 @@ def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
 
 
 SLOW = rule(
-    Shape.RATE_BELOW, Rung(PolicyAction.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2, window_ms=500, check_ms=125
+    Shape.RATE_BELOW, Rung(PolicyAction.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2,
+    window_ms=500, check_ms=125
 )  # fmt: skip
 CHECK = 125_000_000
 
 
 def test_a_rate_acts_at_the_check_that_makes_it_so_many() -> None:
-    assert [at for at, _ in run(SLOW, [10] * 6, 0.125, [0] * 6)] == [2]
+    assert [at for at, _ in due_actions(SLOW, [10] * 6, 0.125, [0] * 6)] == [2]
 
 
 def test_a_rate_at_the_floor_begins_nothing_and_says_what_it_is() -> None:
@@ -447,9 +455,12 @@ def test_each_rule_of_a_change_is_looked_at_by_itself() -> None:
 
     before = [named("same"), named("asks"), named("clock", check_ms=30_000), named("other")]
     after = [
-        named("same"), named("asks", Rung(PolicyAction.OFFLINE)), named("clock", limit=7, check_ms=30_000), named("other", limit=7),
+        named("same"),
+        named("asks", Rung(PolicyAction.OFFLINE)),
+        named("clock", limit=7, check_ms=30_000),
+        named("other", limit=7),
         named("new", check_ms=60_000),
-    ]  # fmt: skip
+    ]
     held = {
         name: RuleState(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")
     }

@@ -1,9 +1,9 @@
-"""The pace at which a client takes and messages come: now, and usually."""
+"""Rates of a client's reads and of arriving messages: current and usual."""
 
 from __future__ import annotations
 
 from broker_core.slow_clients.evaluate.samples import ClientRates, RateMeter
-from tests.support.slow_clients import SECOND, START
+from tests.support.broker_simulation import SECOND, START
 
 
 def test_a_burst_is_seen_against_what_is_usual() -> None:

@@ -1,4 +1,4 @@
-"""One row a signal: everything there is to know of it stands there once, and a signal without a row can't be."""
+"""The signal table has one complete row for each signal."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from broker_core.slow_clients.evaluate.signal_table import (
 )
 from broker_core.slow_clients.evaluate.signals import PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
+from tests.support.broker_simulation import SECOND, START
 from tests.support.signals import ClientSignals, SubscriptionSignals
-from tests.support.slow_clients import SECOND, START
 
 SLOW = SubscriptionSignals(
-    "s", "t", prefetch=5, backlog_bytes=11, backlog_messages=12, outbox_bytes=13, outbox_messages=14, conflation_bytes=15,
-    oldest_at=START - 16 * SECOND, unacked_messages=17, unacked_since=START - 18 * SECOND, acked_at=START - 19 * SECOND,
+    "s", "t", prefetch=5, backlog_bytes=11, backlog_messages=12, outbox_bytes=13, outbox_messages=14,
+    conflation_bytes=15,
+    oldest_at=START - 16 * SECOND, unacked_messages=17, unacked_since=START - 18 * SECOND,
+    acked_at=START - 19 * SECOND,
     window_full_since=START - 20 * SECOND, blocked_since=START - 21 * SECOND, pinned_bytes=22,
 )  # fmt: skip
 CLIENT = ClientSignals(
     "c", "tcp", "instance", memory=1, outbox_messages=2, disk=3, oldest_at=START - 4 * SECOND,
-    offlined_at=START - 5 * SECOND, conflation_bytes=6, blocked_since=START - 7 * SECOND, owed_bytes=8, owed_messages=9,
+    offlined_at=START - 5 * SECOND, conflation_bytes=6, blocked_since=START - 7 * SECOND, owed_bytes=8,
+    owed_messages=9,
     subscriptions=(SLOW,), pinned_bytes=10, user_pinned_bytes=23,
 )  # fmt: skip
 LIVE = {
@@ -39,8 +42,10 @@ LIVE = {
     Signal.USER_PINNED_BYTES: 23,
 }  # fmt: skip
 NARROW = {
-    Signal.BACKLOG_BYTES: 11, Signal.BACKLOG_MESSAGES: 12, Signal.OUTBOUND_BYTES: 13, Signal.OUTBOUND_MESSAGES: 14,
-    Signal.CONFLATION_BYTES: 15, Signal.OLDEST_AGE: 16_000, Signal.UNACKED_MESSAGES: 17, Signal.UNACKED_AGE: 18_000,
+    Signal.BACKLOG_BYTES: 11, Signal.BACKLOG_MESSAGES: 12, Signal.OUTBOUND_BYTES: 13,
+    Signal.OUTBOUND_MESSAGES: 14,
+    Signal.CONFLATION_BYTES: 15, Signal.OLDEST_AGE: 16_000, Signal.UNACKED_MESSAGES: 17,
+    Signal.UNACKED_AGE: 18_000,
     Signal.ACK_SILENCE: 19_000, Signal.WINDOW_FULL: 20_000, Signal.WRITE_BLOCKED: 21_000,
     Signal.PINNED_BYTES: 22,
 }  # fmt: skip

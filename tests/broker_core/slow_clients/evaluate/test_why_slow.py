@@ -125,14 +125,15 @@ def test_a_steady_reader_is_never_said_not_to_read() -> None:
     )
 
 
-def test_who_has_taken_and_acknowledged_nothing_is_said_to() -> None:
+def test_a_client_that_read_and_acknowledged_nothing_is_diagnosed_so() -> None:
     silent = SlowEvidence(
         unread_messages=9, arrival_rate=50_000, write_blocked_ms=30_000, lump_bytes=350_000, offlined=True
     )
     assert find_slow_cause(silent).cause == SlowCause.READING_SLOWLY
     assert (
         find_slow_cause(silent).sentence
-        == "A slow network, slow reading, or none: its connection has taken nothing for 30000 ms, and 50,000 bytes/s come for it."
+        == "A slow network, slow reading, or none: its connection has taken nothing for 30000 ms, "
+        "and 50,000 bytes/s come for it."
     )
     mute = SlowEvidence(unread_messages=9, unacked_messages=100, ack_silence_ms=47_000, window_full_ms=46_000)
     assert find_slow_cause(mute).cause == SlowCause.SLOW_ACKS

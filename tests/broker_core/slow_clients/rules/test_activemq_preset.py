@@ -12,17 +12,17 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
 from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 GRID = START - START % (30 * SECOND)
 
 
-def scene(
+def guarded_subscription(
     *entries: dict[str, Any], **subscription: Any
 ) -> tuple[SlowClientGuard, ClientUsage, WatchedSubscription]:
-    made = guard(policy(activemq=list(entries)))
-    account = made.register("c", "tcp", Still(START))
+    made = make_guard(policy(activemq=list(entries)))
+    account = made.register("c", "tcp", FixedBacklog(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", "prices.usd", **subscription))
 
 
@@ -34,7 +34,7 @@ def figures(one: WatchedSubscription) -> SubscriptionSignals:
 def pend(
     made: SlowClientGuard, account: ClientUsage, one: WatchedSubscription, count: int
 ) -> Decision | None:
-    """So many messages wait for the subscription, not yet dispatched; its window is full of others."""
+    """Let `count` messages wait for the subscription behind a full window; return the decision."""
     seen = figures(one)
     seen.unacked_messages, seen.outbox_messages = seen.prefetch, count
     seen.backlog_messages = seen.prefetch + count
@@ -43,10 +43,10 @@ def pend(
     return next(iter(made.judge_subscription(account, one, START)), None)
 
 
-def slow_until(
+def keep_window_full(
     made: SlowClientGuard, one: WatchedSubscription, seconds: int, start: int = GRID + 7 * SECOND
 ) -> list[tuple[int, Decision]]:
-    """The window stays full from `start` on; the guard ticks each second."""
+    """Keep the window full from `start` on, with a tick of the guard each second."""
     seen = figures(one)
     seen.window_full_since, seen.unacked_messages = start, seen.prefetch
     seen.window_full_count += 1
@@ -57,13 +57,15 @@ def slow_until(
 
 
 def test_by_default_everything_is_kept_and_nobody_is_aborted() -> None:
-    made, account, one = scene({"topic": ">"}, prefetch=10)
+    made, account, one = guarded_subscription({"topic": ">"}, prefetch=10)
     assert not one.has_rules and pend(made, account, one, 10**6) is None
-    assert slow_until(made, one, 200) == []
+    assert keep_window_full(made, one, 200) == []
 
 
 def test_a_constant_limit_keeps_that_many_beyond_the_prefetch_and_discards_the_oldest() -> None:
-    made, account, one = scene({"topic": ">", "constant_pending_message_limit_strategy": 50}, prefetch=10)
+    made, account, one = guarded_subscription(
+        {"topic": ">", "constant_pending_message_limit_strategy": 50}, prefetch=10
+    )
     assert pend(made, account, one, 50) is None
     decision = pend(made, account, one, 53)
     assert decision is not None
@@ -83,7 +85,9 @@ def test_a_constant_limit_keeps_that_many_beyond_the_prefetch_and_discards_the_o
 
 def test_a_multiple_of_the_prefetch() -> None:
     """Seed 003: if the prefetch limit is 3, the destination retains 6."""
-    made, account, one = scene({"topic": ">", "prefetch_rate_pending_message_limit_strategy": 2}, prefetch=3)
+    made, account, one = guarded_subscription(
+        {"topic": ">", "prefetch_rate_pending_message_limit_strategy": 2}, prefetch=3
+    )
     assert pend(made, account, one, 6) is None and pend(made, account, one, 7) is not None
 
 
@@ -93,27 +97,31 @@ def test_the_lower_of_both_strategies_counts() -> None:
         "constant_pending_message_limit_strategy": 4,
         "prefetch_rate_pending_message_limit_strategy": 2,
     }
-    _, _, one = scene(both, prefetch=3)
+    _, _, one = guarded_subscription(both, prefetch=3)
     assert one.alarm_messages == 3 + 4
 
 
 def test_nothing_is_discarded_of_durable_subscriptions() -> None:
-    made, account, one = scene(
+    made, account, one = guarded_subscription(
         {"topic": ">", "constant_pending_message_limit_strategy": 0}, prefetch=3, durable=True, name="book"
     )
     assert not one.has_rules and pend(made, account, one, 99) is None
 
 
 def test_a_limit_of_nothing_keeps_nothing() -> None:
-    made, account, one = scene({"topic": ">", "constant_pending_message_limit_strategy": 0}, prefetch=3)
+    made, account, one = guarded_subscription(
+        {"topic": ">", "constant_pending_message_limit_strategy": 0}, prefetch=3
+    )
     decision = pend(made, account, one, 1)
     assert decision is not None and (decision.kept, decision.lost) == (0, 1)
 
 
 def test_the_defaults_abort_after_more_than_30_s_at_the_next_check() -> None:
-    """Trap 5: with both at 30 s it comes 30 to 60 s after the consumer became slow."""
-    made, account, one = scene({"topic": ">", "abort_slow_consumer_strategy": True}, prefetch=10)
-    ((second, decision),) = slow_until(made, one, 80)
+    """Trap 5: with both at 30 s the abort happens 30 to 60 s after the consumer became slow."""
+    made, account, one = guarded_subscription(
+        {"topic": ">", "abort_slow_consumer_strategy": True}, prefetch=10
+    )
+    ((second, decision),) = keep_window_full(made, one, 80)
     assert (decision.action, decision.reason, decision.setting) == (
         PolicyAction.CANCEL_SUBSCRIPTION,
         DecisionReason.WINDOW_FULL,
@@ -124,22 +132,22 @@ def test_the_defaults_abort_after_more_than_30_s_at_the_next_check() -> None:
 
 
 def test_abort_connection_closes_it() -> None:
-    made, account, one = scene(
+    made, account, one = guarded_subscription(
         {"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True, "check_period": 1_000},
         prefetch=10,
     )
-    ((second, decision),) = slow_until(made, one, 60)
+    ((second, decision),) = keep_window_full(made, one, 60)
     assert decision.action is PolicyAction.DISCONNECT and account.closing and second in (31, 32)
 
 
 def test_dispatch_that_resumes_ends_slowness() -> None:
-    made, _, one = scene(
+    made, _, one = guarded_subscription(
         {"topic": ">", "abort_slow_consumer_strategy": True, "check_period": 1_000}, prefetch=10
     )
-    assert slow_until(made, one, 29) == []
+    assert keep_window_full(made, one, 29) == []
     figures(one).window_full_since = 0
     assert made.tick(GRID + 37 * SECOND) == []
-    assert slow_until(made, one, 29, GRID + 38 * SECOND) == [], "the time starts anew"
+    assert keep_window_full(made, one, 29, GRID + 38 * SECOND) == [], "the time starts anew"
 
 
 def test_slow_that_many_times_is_aborted() -> None:
@@ -150,7 +158,7 @@ def test_slow_that_many_times_is_aborted() -> None:
         "check_period": 1_000,
         "max_slow_duration": -1,
     }
-    made, account, one = scene(entry, prefetch=10)
+    made, account, one = guarded_subscription(entry, prefetch=10)
     acts: list[Decision] = []
     for number in range(1, 31):
         at = START + 4 * number * SECOND
@@ -177,26 +185,26 @@ def test_minus_one_and_nothing_are_any_number_of_times_and_any_duration(never: i
         "max_slow_duration": never,
         "max_slow_count": never,
     }
-    made, _, one = scene(entry, prefetch=10)
+    made, _, one = guarded_subscription(entry, prefetch=10)
     figures(one).window_full_count = 10**6
-    assert not one.has_rules and slow_until(made, one, 100) == []
+    assert not one.has_rules and keep_window_full(made, one, 100) == []
 
 
 @pytest.mark.parametrize(("topic", "limit"), [("prices.usd", 5), ("prices.eur", 7), ("fx.eur", 9)])
 def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: int) -> None:
-    made = guard(policy(activemq=[
+    made = make_guard(policy(activemq=[
         {"topic": "prices.usd", "constant_pending_message_limit_strategy": 5},
         {"topic": ">", "constant_pending_message_limit_strategy": 9, "prefetch": 11},
         {"topic": "prices.>", "constant_pending_message_limit_strategy": 7},
     ]))  # fmt: skip
-    account = made.register("c", "tcp", Still())
+    account = made.register("c", "tcp", FixedBacklog())
     one = made.subscribe(account, SubscriptionSignals("s", topic))
     assert one.alarm_messages == 11 + limit and made.prefetch_of(account, topic) == 11
 
 
 def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
-    """Trap 9."""
-    made, account, one = scene(
+    """Trap 9 of seed 003."""
+    made, account, one = guarded_subscription(
         {"topic": "prices.>", "constant_pending_message_limit_strategy": 1}, prefetch=3
     )
     other = made.subscribe(account, SubscriptionSignals("s2", "orders.>", backlog_messages=99))
@@ -205,7 +213,9 @@ def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
 
 
 def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
-    made, account, one = scene({"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True})
+    made, account, one = guarded_subscription(
+        {"topic": ">", "abort_slow_consumer_strategy": True, "abort_connection": True}
+    )
     figures(one).backlog_messages, begun = 5, GRID + 7 * SECOND
     acts = []
     for second in range(80):
@@ -229,7 +239,7 @@ def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_
         "max_slow_duration": -1,
         "check_period": 60_000,
     }
-    made, _, one = scene(entry)
+    made, _, one = guarded_subscription(entry)
     acts: list[Decision] = []
     for number in range(1, 4):
         at = START + 10 * number * SECOND
@@ -253,14 +263,15 @@ def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_neve
         "max_slow_duration": 1_000,
         "check_period": 1_000,
     }
-    made, _, one = scene(entry)
+    made, _, one = guarded_subscription(entry)
     for second in range(100):
         figures(one).blocked_since = START + second * SECOND - 900_000_000
         assert made.tick(START + second * SECOND) == []
 
 
 @pytest.mark.parametrize(("count", "duration", "period", "looks"), [
-    (-1, 30_000, 30_000, 1), (-1, 30_000, 1_000, 30), (3, 30_000, 5_000, 3), (9, 30_000, 5_000, 6), (0, 0, 30_000, None), (2, -1, 30_000, 2),
+    (-1, 30_000, 30_000, 1), (-1, 30_000, 1_000, 30), (3, 30_000, 5_000, 3), (9, 30_000, 5_000, 6),
+    (0, 0, 30_000, None), (2, -1, 30_000, 2),
     (-1, 1, 30_000, 1), (-1, 30_001, 30_000, 2),
 ])  # fmt: skip
 def test_limits_of_the_strategy_for_acknowledgements_count_looks(
@@ -277,14 +288,17 @@ def test_limits_of_the_strategy_for_acknowledgements_count_looks(
 
 
 @pytest.mark.parametrize(("settings", "least", "most"), [
-    ({}, 30, 61), ({"check_period": 5_000}, 55, 61), ({"max_slow_count": 2}, 30, 61), ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
+    ({}, 30, 61), ({"check_period": 5_000}, 55, 61), ({"max_slow_count": 2}, 30, 61),
+    ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
     ({"check_period": 1_000, "max_slow_duration": -1, "max_slow_count": 3}, 32, 34),
 ])  # fmt: skip
 @pytest.mark.parametrize("phase", [0, 7, 23, 29])
 def test_a_consumer_that_stops_acknowledging_is_aborted_no_earlier_than_in_activemq(
     settings: dict[str, int], least: int, most: int, phase: int
 ) -> None:
-    made, _, one = scene({"topic": ">", "abort_slow_ack_consumer_strategy": True, **settings}, prefetch=10)
+    made, _, one = guarded_subscription(
+        {"topic": ">", "abort_slow_ack_consumer_strategy": True, **settings}, prefetch=10
+    )
     figures(one).unacked_messages, figures(one).acked_at = 3, (start := GRID + phase * SECOND)
     acts = [(second, act) for second in range(100) for act in made.tick(start + second * SECOND)]
     ((second, decision),) = acts
@@ -298,7 +312,7 @@ def test_a_consumer_that_stops_acknowledging_is_aborted_no_earlier_than_in_activ
 
 
 def test_consumers_that_acknowledge_in_time_or_owe_nothing_are_never_aborted() -> None:
-    made, _, one = scene({"topic": ">", "abort_slow_ack_consumer_strategy": True}, prefetch=10)
+    made, _, one = guarded_subscription({"topic": ">", "abort_slow_ack_consumer_strategy": True}, prefetch=10)
     seen = figures(one)
     seen.unacked_messages, seen.window_full_since, seen.window_full_count = 10, GRID, 1
     for second in range(200):

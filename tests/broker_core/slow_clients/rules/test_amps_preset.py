@@ -1,4 +1,4 @@
-"""AMPS's settings: defaults, which transports share a pool, and the rules they become."""
+"""AMPS settings: defaults, transports that share a pool, and the rules compiled from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_core.config.rule_terms import DecisionReason, EnforcementMode, Polic
 from broker_core.slow_clients.rules.presets import client_rules, pool_rules, resolve_pools
 from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 GIB = 1 << 30
 
@@ -53,7 +53,7 @@ def test_transports_share_the_instances_pool() -> None:
     assert pools["a"].name == "instance"
 
 
-def test_a_differing_value_makes_an_own_pool_that_keeps_the_rest() -> None:
+def test_a_differing_value_makes_a_separate_pool_with_the_other_values() -> None:
     document = policy(
         {"message_memory_limit": 1_000, "message_disk_limit": 5_000},
         transports={"a": {"pool": {"message_memory_limit": 9_000}}, "b": {}},

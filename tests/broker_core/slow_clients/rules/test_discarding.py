@@ -1,4 +1,6 @@
-"""Discarding the oldest, and conflating: no decision that discards nothing, and in shadow what enforcing would cost."""
+"""Discarding the oldest messages, and conflating: no empty decision; shadow mode reports the cost of
+enforcing.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ from broker_core.slow_clients.accounts.client_usage import WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 
-def scene(
+def guarded_client(
     signal: str, limit: int, mode: str = "enforce", action: str = "discard_oldest", **figures: int
 ) -> tuple[SlowClientGuard, WatchedSubscription]:
     own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
            "ladder": [{"action": action}]}  # fmt: skip
-    made = guard(policy(rules=[own]))
-    use = made.register("c", "tcp", Still(START, BacklogCounts(5, 0, 0, "")))
+    made = make_guard(policy(rules=[own]))
+    use = made.register("c", "tcp", FixedBacklog(START, BacklogCounts(5, 0, 0, "")))
     return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
 
 
-def costs(decisions: list[Decision]) -> list[tuple[int, int]]:
+def decision_costs(decisions: list[Decision]) -> list[tuple[int, int]]:
     return [(one.lost, one.kept) for one in decisions]
 
 
@@ -43,30 +45,31 @@ def costs(decisions: list[Decision]) -> list[tuple[int, int]]:
         ("outbound_bytes", {"outbox_bytes": 21, "outbox_messages": 1}, (1, 0)),
     ],
 )
-def test_so_many_as_are_too_many_at_their_mean_size_where_the_limit_is_in_bytes(
+def test_a_byte_limit_discards_by_the_mean_size(
     mode: str, signal: str, figures: dict[str, Any], expected: tuple[int, int]
 ) -> None:
-    made, _ = scene(signal, 20, mode, **figures)
-    assert costs(made.tick(START)) == [expected]
+    made, _ = guarded_client(signal, 20, mode, **figures)
+    assert decision_costs(made.tick(START)) == [expected]
 
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decision_that_discards_nothing(
     mode: str,
 ) -> None:
-    made, watched = scene("backlog_messages", 20, mode, backlog_messages=50, unacked_messages=50)
+    made, watched = guarded_client("backlog_messages", 20, mode, backlog_messages=50, unacked_messages=50)
     assert made.tick(START) == [] and made.tick(START + SECOND) == []
     assert isinstance(watched.view, SubscriptionSignals)
     watched.view.backlog_messages, watched.view.outbox_messages = 53, 3
-    assert costs(made.tick(START + 2 * SECOND)) == [(3, 0)], "as soon as there is something"
+    assert decision_costs(made.tick(START + 2 * SECOND)) == [(3, 0)], "as soon as there is something"
 
 
 def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
-    own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce", "scope": {"topic": ">"},
+    own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce",
+        "scope": {"topic": ">"},
            "ladder": [{"action": "discard_oldest", "at_percent": 50}]}  # fmt: skip
-    made = guard(policy(rules=[own]))
+    made = make_guard(policy(rules=[own]))
     made.subscribe(
-        made.register("c", "tcp", Still(START)),
+        made.register("c", "tcp", FixedBacklog(START)),
         SubscriptionSignals("s", "t", backlog_messages=15, outbox_messages=15),
     )
     assert made.tick(START) == []
@@ -76,11 +79,11 @@ def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
 def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it_goes_on(
     steps: list[tuple[int, int]], in_bytes: bool
 ) -> None:
-    """Messages of 10 bytes come and are sent; only where it is enforced those discarded are gone."""
+    """Messages of 10 bytes arrive and are sent; only enforcing discards any."""
     signal, limit = ("backlog_bytes", 250) if in_bytes else ("outbound_messages", 25)
     discarded = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in discarded:
-        made, watched = scene(signal, limit, mode)
+        made, watched = guarded_client(signal, limit, mode)
         view = watched.view
         assert isinstance(view, SubscriptionSignals)
         waiting = 0
@@ -99,10 +102,10 @@ def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it
 def test_in_shadow_it_counts_what_conflating_would_have_left_out_too(
     steps: list[tuple[list[int], int]],
 ) -> None:
-    """Messages with keys come and are sent; only where it is enforced the earlier ones of a key are gone."""
+    """Messages with keys arrive and are sent; only enforcing discards earlier ones of a key."""
     left_out = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in left_out:
-        made, watched = scene("outbound_messages", 15, mode, "conflate")
+        made, watched = guarded_client("outbound_messages", 15, mode, "conflate")
         view, would_be = watched.view, ShadowConflation()
         assert isinstance(view, SubscriptionSignals)
         waiting, came = list[int](), 0

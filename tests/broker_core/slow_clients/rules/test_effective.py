@@ -1,4 +1,4 @@
-"""A preview names the clients for whom something changes, with where each value comes from."""
+"""A preview names the clients whose settings change, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_rule_taken_away_is_a_change_too() -> None:
     assert (prefetch.before.value, prefetch.after.value) == (10, None)
 
 
-def test_a_ladder_is_told_as_the_policy_has_it() -> None:
+def test_a_ladder_is_reported_as_in_the_policy() -> None:
     rule = RuleSettings(
         "age",
         signal=Signal.OLDEST_AGE,
@@ -85,7 +85,7 @@ def test_a_ladder_is_told_as_the_policy_has_it() -> None:
     ]
 
 
-def test_what_is_left_to_the_host_is_told_as_what_it_comes_to() -> None:
+def test_host_defaults_are_reported_as_effective_values() -> None:
     after = replace(BASE, pool=replace(BASE.pool, message_disk_limit=5 * 2**30))
     (touched,) = compare_policies(book(BASE), book(after), [DESK])
     (change,) = touched.changes

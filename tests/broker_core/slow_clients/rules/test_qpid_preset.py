@@ -12,21 +12,21 @@ from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedS
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 STOCKS = {"topic": "stocks.us.*", "depth": 4_235_264, "message_age": 600_000, "message_count": 50}
 
 
-def scene(
+def guarded_subscription(
     *topics: dict[str, Any], topic: str = "stocks.us.ibm", **subscription: Any
 ) -> tuple[SlowClientGuard, ClientUsage, WatchedSubscription]:
-    made = guard(policy(qpid=list(topics)))
-    account = made.register("c", "tcp", Still(START))
+    made = make_guard(policy(qpid=list(topics)))
+    account = made.register("c", "tcp", FixedBacklog(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", topic, **subscription))
 
 
-def judged(
+def decisions_for(
     made: SlowClientGuard, account: ClientUsage, one: WatchedSubscription, **figures: int
 ) -> Decision | None:
     for name, value in figures.items():
@@ -45,8 +45,8 @@ def judged(
     ],
 )
 def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int], setting: str) -> None:
-    made, account, one = scene(STOCKS)
-    decision = judged(made, account, one, **figures)
+    made, account, one = guarded_subscription(STOCKS)
+    decision = decisions_for(made, account, one, **figures)
     assert decision is not None and account.closing
     assert (decision.action, decision.reason, decision.setting) == (
         PolicyAction.DISCONNECT,
@@ -59,18 +59,18 @@ def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int],
 
 def test_at_all_three_limits_nothing_happens() -> None:
     """A count of 10 and a depth of 1024 allow 10 messages as long as they aren't more than 1024 bytes."""
-    made, account, one = scene({"topic": "#", "depth": 1_024, "message_count": 10})
-    assert judged(made, account, one, backlog_bytes=1_024, backlog_messages=10) is None
-    assert judged(made, account, one, backlog_bytes=1_025, backlog_messages=2) is not None
+    made, account, one = guarded_subscription({"topic": "#", "depth": 1_024, "message_count": 10})
+    assert decisions_for(made, account, one, backlog_bytes=1_024, backlog_messages=10) is None
+    assert decisions_for(made, account, one, backlog_bytes=1_025, backlog_messages=2) is not None
 
 
 def test_other_topics_are_left_alone() -> None:
-    made, account, one = scene(STOCKS, topic="stocks.uk.bp")
-    assert judged(made, account, one, backlog_messages=10**6) is None
+    made, account, one = guarded_subscription(STOCKS, topic="stocks.uk.bp")
+    assert decisions_for(made, account, one, backlog_messages=10**6) is None
 
 
 def test_the_most_specific_key_wins_field_by_field() -> None:
-    _, _, one = scene(
+    _, _, one = guarded_subscription(
         {"topic": "#", "message_count": 9, "depth": 90},
         {"topic": "stocks.us.ibm", "message_count": 5},
         STOCKS | {"message_count": 7},
@@ -78,26 +78,28 @@ def test_the_most_specific_key_wins_field_by_field() -> None:
     assert (one.alarm_messages, one.alarm_bytes) == (5, 4_235_264)
 
 
-def test_durable_subscriptions_are_kept_and_the_operators_told() -> None:
-    made, account, one = scene(STOCKS, durable=True, name="book")
-    decision = judged(made, account, one, backlog_messages=51)
+def test_durable_subscriptions_are_retained_and_reported_to_operators() -> None:
+    made, account, one = guarded_subscription(STOCKS, durable=True, name="book")
+    decision = decisions_for(made, account, one, backlog_messages=51)
     assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.closing
     assert decision.lost == 0 and made.tick(START + SECOND) == [], "told once"
 
 
 def test_delete_persistent_deletes_them() -> None:
     confirmed = STOCKS | {"delete_persistent": True, "confirm_delete": True}
-    made, account, one = scene(confirmed, durable=True, name="book")
-    decision = judged(made, account, one, backlog_messages=51)
+    made, account, one = guarded_subscription(confirmed, durable=True, name="book")
+    decision = decisions_for(made, account, one, backlog_messages=51)
     assert decision is not None and decision.action is PolicyAction.DELETE_DURABLE and account.closing
-    made, account, one = scene(confirmed)
-    decision = judged(made, account, one, backlog_messages=51)
+    made, account, one = guarded_subscription(confirmed)
+    decision = decisions_for(made, account, one, backlog_messages=51)
     assert decision is not None and decision.action is PolicyAction.DISCONNECT
 
 
 def test_the_age_is_a_duration_on_a_real_clock_and_not_a_moment() -> None:
-    """Trap 4: the historic plug-in compared the arrival's moment with a duration, so any limit was passed at once."""
-    made, _, one = scene({"topic": "#", "message_age": 60_000})
+    """Trap 4: the historic plug-in compared the arrival's moment with a duration, so any limit was passed at
+    once.
+    """
+    made, _, one = guarded_subscription({"topic": "#", "message_age": 60_000})
     now = time.time_ns()
     assert isinstance(one.view, SubscriptionSignals)
     one.view.oldest_at, one.view.backlog_messages = now, 1

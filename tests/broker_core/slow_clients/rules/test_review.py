@@ -1,4 +1,4 @@
-"""What is said about a policy before it is saved."""
+"""Review findings about a policy before it is saved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
-from tests.support.slow_clients import policy
+from tests.support.broker_simulation import policy
 
 OWN = {"name": "own", "signal": "oldest_age", "limit": 5_000, "ladder": [{"action": "disconnect"}]}
 ABORT = {"topic": ">", "abort_slow_consumer_strategy": True}
@@ -26,15 +26,18 @@ def test_the_defaults_have_nothing_against_them() -> None:
     [
         ({"capacity": 100}, "warn", "one client may take the whole pool"),
         ({"pool": {"message_memory_limit": 500}}, "warn", "less than a message"),
-        ({"pool": {"message_memory_limit": 1 << 30, "message_disk_limit": 1 << 20}}, "warn", "may not fit on disk"),
+        ({"pool": {"message_memory_limit": 1 << 30, "message_disk_limit": 1 << 20}}, "warn",
+            "may not fit on disk"),
         ({"age_ms": 200}, "warn", "up to a second later"),
-        ({"age_ms": 4_000, "rules": [{**OWN, "shape": "soft_for", "limit": 1, "hold_ms": 9_000}]}, "warn", "never acts"),
+        ({"age_ms": 4_000, "rules": [{**OWN, "shape": "soft_for", "limit": 1, "hold_ms": 9_000}]}, "warn",
+            "never acts"),
         ({"rules": [{**OWN, "scope": {"transport": "gone"}}]}, "warn", "matches nothing"),
         ({"rules": [{**OWN, "scope": {"topic": "a.b*"}}]}, "refuse", "isn't a topic pattern"),
         ({"rules": [{**OWN, "check_ms": 60_000}]}, "warn", "its worst case"),
         ({"rules": [{**OWN, "signal": "outbound_bytes", "limit": 5}]}, "warn", "less than a message"),
         (
-            {"rules": [{**OWN, "mode": "enforce", "limit": 4_000}, {**OWN, "name": "trial", "mode": "shadow"}]},
+            {"rules": [{**OWN, "mode": "enforce", "limit": 4_000},
+                    {**OWN, "name": "trial", "mode": "shadow"}]},
             "warn", "Rule own is enforced and acts on the same clients first",
         ),
         ({"activemq": [{**ABORT, "max_slow_duration": -1}]}, "refuse", "nobody is ever aborted"),
@@ -46,8 +49,10 @@ def test_the_defaults_have_nothing_against_them() -> None:
         ),
         ({"xap": [{"enabled": True, "retries": 40}]}, "warn", "40 looks don't fit into 500 ms"),
         ({"qpid": [{"topic": "a"}]}, "warn", "triggers nothing"),
-        ({"qpid": [{"topic": "a", "message_age": 9_000}], "age_ms": 8_000}, "warn", "messageAge 9000 never triggers"),
-        ({"qpid": [{"topic": "a", "depth": 5_000, "delete_persistent": True, "confirm_delete": True}]}, "warn", "are deleted"),
+        ({"qpid": [{"topic": "a", "message_age": 9_000}], "age_ms": 8_000}, "warn",
+            "messageAge 9000 never triggers"),
+        ({"qpid": [{"topic": "a", "depth": 5_000, "delete_persistent": True, "confirm_delete": True}]},
+            "warn", "are deleted"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_in_a_sentence(

@@ -1,4 +1,4 @@
-"""A staged revision judges the clients it is for, and nobody else."""
+"""A staged revision judges the clients of its stage, and no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_core.config import ClientPolicy, default_policy
 from broker_core.errors import OperatorError
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
-from tests.support.slow_clients import SECOND, START, Still
+from tests.support.broker_simulation import SECOND, START, FixedBacklog
 
 BASE = default_policy("x")
 STRICT = replace(
@@ -22,7 +22,7 @@ STRICT = replace(
 def guard(stage: StagedRevision | None) -> SlowClientGuard:
     made = SlowClientGuard(BASE, 2**30, None, "/spool")
     for name in ("desk-1", "other"):
-        made.on_queued(made.register(name, "tcp", Still(START)), 100, START)
+        made.on_queued(made.register(name, "tcp", FixedBacklog(START)), 100, START)
     made.apply_policy(BASE, stage)
     return made
 
@@ -45,7 +45,7 @@ def test_without_a_stage_nobody_is() -> None:
 
 def test_a_client_that_comes_later_is_judged_by_the_stage_too() -> None:
     staged = guard(StagedRevision(STRICT, client="late"))
-    staged.register("late", "tcp", Still(START))
+    staged.register("late", "tcp", FixedBacklog(START))
     assert age_limit(staged, "late") == 1_000
 
 

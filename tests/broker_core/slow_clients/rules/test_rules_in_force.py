@@ -1,4 +1,4 @@
-"""Custom rules in a guard: at enqueue, at the tick, on acknowledgement; shadow and enforce; what is remembered."""
+"""Custom rules in a guard: at enqueue, at ticks, on acknowledgement; shadow and enforce; rule state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts, PoolSignals
 from broker_core.slow_clients.evaluate.wording import decision_sentence
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy, rule_book
 from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
-from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
 
 BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 
@@ -31,20 +31,20 @@ def rule(signal: str, limit: int, *ladder: dict[str, Any], **more: Any) -> dict[
     }
 
 
-def do(action: str, **more: int) -> dict[str, Any]:
+def rungs_of(action: str, **more: int) -> dict[str, Any]:
     return {"action": action, **more}
 
 
-def scene(
+def guarded_clients(
     *rules: dict[str, Any], waiting: BacklogCounts | None = None
-) -> tuple[SlowClientGuard, ClientUsage, Still]:
-    made = guard(policy(BIG, rules=list(rules)))
-    backlog = Still(START, waiting or BacklogCounts(5, 0, 0, "s|3|"))
+) -> tuple[SlowClientGuard, ClientUsage, FixedBacklog]:
+    made = make_guard(policy(BIG, rules=list(rules)))
+    backlog = FixedBacklog(START, waiting or BacklogCounts(5, 0, 0, "s|3|"))
     return made, made.register("c", "tcp", backlog, user="ann"), backlog
 
 
 def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
-    made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline")))
+    made, account, _ = guarded_clients(rule("outbound_bytes", 1_000, rungs_of("offline")))
     assert made.on_queued(account, 1_000, START) is None
     decision = made.on_queued(account, 1, START)
     assert decision is not None and (decision.rule, decision.action, decision.worst_case_ms) == (
@@ -59,7 +59,7 @@ def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
 
 
 def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tick() -> None:
-    made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline"), mode="shadow"))
+    made, account, _ = guarded_clients(rule("outbound_bytes", 1_000, rungs_of("offline"), mode="shadow"))
     assert made.on_queued(account, 2_000, START) is None
     assert made.on_queued(account, 2_000, START) is None
     made.on_released(account, 4_000)
@@ -71,8 +71,9 @@ def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tic
 
 
 def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
-    made, account, backlog = scene(rule(
-        "oldest_age", 10_000, do("warn", at_percent=50), do("offline"), do("disconnect", after_ms=5_000)
+    made, account, backlog = guarded_clients(rule(
+        "oldest_age", 10_000,
+        rungs_of("warn", at_percent=50), rungs_of("offline"), rungs_of("disconnect", after_ms=5_000),
     ))  # fmt: skip
     made.on_queued(account, 10, START)
     acts = [(n, one.action, one.rung) for n in range(20) for one in made.tick(START + n * SECOND)]
@@ -85,8 +86,8 @@ def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
 
 
 def test_the_blocked_socket() -> None:
-    made, account, backlog = scene(
-        rule("write_blocked", 5_000, do("refuse", for_ms=30_000), shape="duration_without")
+    made, account, backlog = guarded_clients(
+        rule("write_blocked", 5_000, rungs_of("refuse", for_ms=30_000), shape="duration_without")
     )
     made.on_queued(account, 10, START)
     backlog.blocked_since = START
@@ -101,21 +102,23 @@ def test_the_blocked_socket() -> None:
 
 
 def test_continue_from_the_journal_only_if_all_is_there() -> None:
-    ladder = do("continue_from_journal")
-    made, account, _ = scene(rule("outbound_bytes", 100, ladder))
+    ladder = rungs_of("continue_from_journal")
+    made, account, _ = guarded_clients(rule("outbound_bytes", 100, ladder))
     decision = made.on_queued(account, 200, START)
     assert (
         decision is not None
         and decision.action is PolicyAction.CONTINUE_FROM_JOURNAL
         and not account.is_offlined
     )
-    made, account, _ = scene(rule("outbound_bytes", 100, ladder), waiting=BacklogCounts(5, 0, 1, "s|3|"))
+    made, account, _ = guarded_clients(
+        rule("outbound_bytes", 100, ladder), waiting=BacklogCounts(5, 0, 1, "s|3|")
+    )
     decision = made.on_queued(account, 200, START)
     assert decision is not None and decision.action is PolicyAction.OFFLINE and account.is_offlined
 
 
 def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
-    made, account, _ = scene(rule("unacked_messages", 10, do("pause", for_ms=1_000)))
+    made, account, _ = guarded_clients(rule("unacked_messages", 10, rungs_of("pause", for_ms=1_000)))
     one = SubscriptionSignals("s1", "a", prefetch=50, unacked_messages=20)
     watched = made.subscribe(account, one)
     (decision,) = made.judge_subscription(account, watched, START)
@@ -126,9 +129,11 @@ def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
     assert [d.action for d in made.tick(START + SECOND)] == [PolicyAction.PAUSE]
 
 
-def test_silence_counts_only_while_something_is_owed() -> None:
+def test_silence_counts_only_with_unacknowledged_messages() -> None:
     """Scenario S1: an idle consumer is exempt."""
-    made, account, _ = scene(rule("ack_silence", 3_000, do("cancel_subscription"), shape="duration_without"))
+    made, account, _ = guarded_clients(
+        rule("ack_silence", 3_000, rungs_of("cancel_subscription"), shape="duration_without")
+    )
     one = SubscriptionSignals("s1", "a", prefetch=5, acked_at=START)
     made.subscribe(account, one)
     assert made.tick(START + 60 * SECOND) == []
@@ -139,7 +144,7 @@ def test_silence_counts_only_while_something_is_owed() -> None:
 
 
 def test_a_subscription_that_ends_is_forgotten() -> None:
-    made, account, _ = scene(rule("unacked_messages", 10, do("notify")))
+    made, account, _ = guarded_clients(rule("unacked_messages", 10, rungs_of("notify")))
     one = SubscriptionSignals("s1", "a", unacked_messages=20)
     made.subscribe(account, one)
     assert made.tick(START) and account.rule_states
@@ -148,18 +153,21 @@ def test_a_subscription_that_ends_is_forgotten() -> None:
 
 
 def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> None:
-    own = rule("pool_memory", 1_000, do("warn"), choose="largest_in_pool", shape="largest_when_pool_over",
+    own = rule("pool_memory", 1_000, rungs_of("warn"), choose="largest_in_pool",
+        shape="largest_when_pool_over",
                protected=["ops-*"])  # fmt: skip
-    made = guard(policy(BIG, rules=[own]))
+    made = make_guard(policy(BIG, rules=[own]))
     for name, size in (("ops-1", 900), ("big", 300), ("small", 100)):
-        made.on_queued(made.register(name, "tcp", Still(START)), size, START)
+        made.on_queued(made.register(name, "tcp", FixedBacklog(START)), size, START)
     (decision,) = made.tick(START)
     assert (decision.client, decision.chosen_over and decision.chosen_over.client) == ("big", "small")
     assert decision.observed == 1_300 and made.tick(START + SECOND) == [], "once"
 
 
 def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
-    made, account, _ = scene(rule("oldest_age", 10_000, do("warn", at_percent=10), do("disconnect")))
+    made, account, _ = guarded_clients(
+        rule("oldest_age", 10_000, rungs_of("warn", at_percent=10), rungs_of("disconnect"))
+    )
     made.on_queued(account, 10, START)
     assert made.tick(START + 2 * SECOND) and account.rule_states
     made.apply_policy(policy(BIG))
@@ -167,12 +175,12 @@ def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
 
 
 def test_users_and_client_names_have_their_own_limits() -> None:
-    made, account, _ = scene(
-        rule("outbound_bytes", 1_000, do("offline")),
+    made, account, _ = guarded_clients(
+        rule("outbound_bytes", 1_000, rungs_of("offline")),
         {"name": "own", "scope": {"user": "ann"}, "limit": 5_000},
     )
     assert made.on_queued(account, 4_000, START) is None
-    other = made.register("d", "tcp", Still(START), user="bob")
+    other = made.register("d", "tcp", FixedBacklog(START), user="bob")
     assert made.on_queued(other, 4_000, START) is not None
     found = made.effective("c")
     assert {one.setting: (one.value, one.origin) for one in found}["own.limit"] == (
@@ -182,7 +190,7 @@ def test_users_and_client_names_have_their_own_limits() -> None:
 
 
 def test_the_forecast_of_a_client_that_fills_up() -> None:
-    made, account, _ = scene(rule("outbound_bytes", 1_000_000, do("offline")))
+    made, account, _ = guarded_clients(rule("outbound_bytes", 1_000_000, rungs_of("offline")))
     for second in range(5):
         made.on_queued(account, 100_000, START + second * SECOND)
         made.tick(START + second * SECOND)
@@ -192,9 +200,9 @@ def test_the_forecast_of_a_client_that_fills_up() -> None:
 
 
 def test_in_parts_a_round_looks_at_everybody_once_a_second() -> None:
-    made = guard(policy(BIG, rules=[rule("oldest_age", 1_000, do("notify"))]))
+    made = make_guard(policy(BIG, rules=[rule("oldest_age", 1_000, rungs_of("notify"))]))
     for number in range(100):
-        made.on_queued(made.register(f"c{number}", "tcp", Still(START)), 10, START)
+        made.on_queued(made.register(f"c{number}", "tcp", FixedBacklog(START)), 10, START)
     seen: list[str] = []
     most = 0
     for part in range(40):
@@ -212,13 +220,13 @@ TRACE = st.lists(
     max_size=40,
 )
 RULE = st.sampled_from([
-    rule("outbound_bytes", 1_000, do("warn", at_percent=50), do("offline")),
-    rule("oldest_age", 4_000, do("disconnect"), shape="soft_for", hold_ms=2_000),
-    rule("unacked_messages", 10, do("pause"), do("cancel_subscription", after_ms=3_000)),
-    rule("backlog_messages", 15, do("discard_oldest"), scope={"topic": ">"}),
-    rule("oldest_age", 3_000, do("notify"), shape="set_clear", clear=1_000),
-    rule("pool_memory", 2_500, do("warn"), choose="largest_in_pool", shape="largest_when_pool_over"),
-    rule("outbound_bytes", 900, do("ask_to_close"), shape="count_in_window", count=2, window_ms=8_000),
+    rule("outbound_bytes", 1_000, rungs_of("warn", at_percent=50), rungs_of("offline")),
+    rule("oldest_age", 4_000, rungs_of("disconnect"), shape="soft_for", hold_ms=2_000),
+    rule("unacked_messages", 10, rungs_of("pause"), rungs_of("cancel_subscription", after_ms=3_000)),
+    rule("backlog_messages", 15, rungs_of("discard_oldest"), scope={"topic": ">"}),
+    rule("oldest_age", 3_000, rungs_of("notify"), shape="set_clear", clear=1_000),
+    rule("pool_memory", 2_500, rungs_of("warn"), choose="largest_in_pool", shape="largest_when_pool_over"),
+    rule("outbound_bytes", 900, rungs_of("ask_to_close"), shape="count_in_window", count=2, window_ms=8_000),
 ])  # fmt: skip
 
 
@@ -245,10 +253,12 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
 def client(
     name: str, now: int, memory: int, age: int, messages: int, holds: dict[tuple[str, str], Any]
 ) -> ClientSignals:
-    one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages, unacked_messages=messages,
+    one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages,
+        unacked_messages=messages,
                               oldest_at=now - age * 1_000_000 if age else 0)  # fmt: skip
     return ClientSignals(
-        name, "tcp", "instance", memory=memory, outbox_messages=messages, rule_states=holds, subscriptions=(one,),
+        name, "tcp", "instance", memory=memory, outbox_messages=messages, rule_states=holds,
+        subscriptions=(one,),
         oldest_at=now - age * 1_000_000 if age else 0,
     )  # fmt: skip
 
@@ -271,7 +281,7 @@ def test_shadow_and_enforce_act_on_the_same_clients(
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 def test_an_evaluation_changes_nothing_that_it_is_given(mode: str) -> None:
-    book = rule_book(policy(BIG, rules=[rule("oldest_age", 10, do("notify")) | {"mode": mode}]))
+    book = rule_book(policy(BIG, rules=[rule("oldest_age", 10, rungs_of("notify")) | {"mode": mode}]))
     holds: dict[tuple[str, str], Any] = {}
     one = client("a", START, 5, 99, 3, holds)
     before = repr(one)
@@ -282,7 +292,9 @@ def test_an_evaluation_changes_nothing_that_it_is_given(mode: str) -> None:
 
 @pytest.mark.parametrize("hold_ms", [300, 1_200, 2_999])
 def test_a_hold_is_not_rounded_up_to_the_next_tick(hold_ms: int) -> None:
-    made, account, _ = scene(rule("oldest_age", 1_000, do("notify"), shape="soft_for", hold_ms=hold_ms))
+    made, account, _ = guarded_clients(
+        rule("oldest_age", 1_000, rungs_of("notify"), shape="soft_for", hold_ms=hold_ms)
+    )
     made.on_queued(account, 10, START)
     acts = [(part, one) for part in range(240) for one in made.tick_part(START + part * SECOND // 40)]
     ((part, decision),) = acts

@@ -1,4 +1,4 @@
-"""Scopes: what matches, what is more specific, and field-by-field layers with their origins."""
+"""Scopes: matching, specificity, and field-by-field layers with their origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_core.slow_clients.rules.scopes import (
     sort_by_specificity,
     topic_pattern_covers,
 )
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,8 @@ def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
-        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True), ("*-gw", "eu-gw", True),
+        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True),
+        ("*-gw", "eu-gw", True),
         ("a*a", "a", False), ("a*a", "aa", True), ("a*b*c", "axxbyyc", True), ("a*b*c", "acb", False),
     ],
 )  # fmt: skip
@@ -86,14 +87,16 @@ def test_everything_that_is_set_must_match() -> None:
 
 def test_from_the_instance_to_the_subscription() -> None:
     ordered = [
-        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"), Scope(transport="t"),
-        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"), Scope(client="ab"),
+        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"),
+        Scope(transport="t"),
+        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"),
+        Scope(client="ab"),
         Scope(subscription="s"),
     ]  # fmt: skip
     assert sorted(ordered, key=specificity) == ordered
 
 
-def test_of_equally_specific_entries_the_later_counts() -> None:
+def test_the_later_of_equally_specific_entries_counts() -> None:
     one, other = SettingsLayer("1", Scope(topic="a.*"), {}), SettingsLayer("2", Scope(topic="*.b"), {})
     assert [layer.origin for layer in sort_by_specificity([other, one])] == ["2", "1"]
 
@@ -182,9 +185,13 @@ def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
         "percent": 10,
         "ladder": [{"action": "warn"}],
     }
-    made = rule_book(policy(
-        {"message_memory_limit": 1_000}, transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}}, rules=[half],
-    ))  # fmt: skip
+    made = rule_book(
+        policy(
+            {"message_memory_limit": 1_000},
+            transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}},
+            rules=[half],
+        )
+    )
     limits = [
         rule.limit
         for name in ("a", "b")
@@ -217,11 +224,16 @@ TOPICS = st.sampled_from(
     ]
 )
 SCOPES = st.builds(
-    Scope, st.sampled_from(["", "tcp", "ws"]), TOPICS, st.sampled_from(["", "ann"]), st.sampled_from(["", "t*", "t-1"]),
+    Scope,
+    st.sampled_from(["", "tcp", "ws"]),
+    TOPICS,
+    st.sampled_from(["", "ann"]),
+    st.sampled_from(["", "t*", "t-1"]),
     st.sampled_from(["", "s1", "book"]),
-)  # fmt: skip
+)
 SUBJECTS = st.builds(
-    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]), st.sampled_from(["t-1", "t-2", "x"]),
+    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]),
+    st.sampled_from(["t-1", "t-2", "x"]),
     TOPICS, st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
 )  # fmt: skip
 
@@ -249,7 +261,8 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
         "mode": "shadow",
         "ladder": [{"action": "notify"}],
     }
-    rules = [whole, *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
+    rules = [whole,
+        *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
                       for scope, limit, mode in entries if scope != Scope())]  # fmt: skip
     made = rule_book(policy(transports={"tcp": {}, "ws": {}}, rules=rules))
     limit, mode = 100, "shadow"
@@ -282,10 +295,9 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     assert old("tcp", "prices.x") == []
 
 
-def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule_there_and_that_is_said_before() -> (
-    None
-):
-    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below", "window_ms": 500, "limit": 9,
+def test_contradicting_entries_of_one_client_make_no_rule_and_a_review_reports_them() -> None:
+    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below",
+        "window_ms": 500, "limit": 9,
             "ladder": [{"action": "notify"}]}  # fmt: skip
     other = {**OLD, "name": "own", "scope": {"client": "t*"}}
     document = policy(rules=[slow, other])
@@ -301,6 +313,7 @@ def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule
     assert shapes == {("ann", "x"): ["rate_below"], ("bob", "t-1"): ["hard"], ("ann", "t-1"): []}
     (finding,) = [one for one in review_policy(document) if one.where.startswith("rule own")]
     assert finding.sentence == (
-        "For whom both entries are about, rate_below and drain_rate belong together: there the rule doesn't act."
+        "For whom both entries are about, rate_below and drain_rate belong together: "
+        "there the rule doesn't act."
     )
     assert not review_policy(policy(rules=[slow, {**other, "shape": "hard"}]))

@@ -1,4 +1,4 @@
-"""What an operator is told of how soon an entry acts is what the compiled rule says."""
+"""Reported worst-case delays of settings agree with the compiled rules."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 from broker_core.config.rule_terms import PolicyAction
 from broker_core.slow_clients.rules.scopes import RuleSubject
 from broker_core.slow_clients.rules.worst_case import worst_case_actions
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 RULES: list[dict[str, Any]] = [
-    {"name": "behind", "mode": "enforce", "signal": "oldest_age", "shape": "soft_for", "limit": 5_000, "hold_ms": 10_000,
+    {"name": "behind", "mode": "enforce", "signal": "oldest_age", "shape": "soft_for", "limit": 5_000,
+        "hold_ms": 10_000,
      "ladder": [{"action": "warn", "at_percent": 60}, {"action": "disconnect", "after_ms": 60_000}]},
     {"name": "behind", "scope": {"client": "desk-*"}, "hold_ms": 2_000},
-    {"name": "full", "mode": "enforce", "signal": "outbound_bytes", "limit": 1_000_000, "ladder": [{"action": "offline"}]},
-    {"name": "pool", "mode": "enforce", "signal": "pool_memory", "choose": "largest_in_pool", "limit": 1_000_000,
+    {"name": "full", "mode": "enforce", "signal": "outbound_bytes", "limit": 1_000_000,
+        "ladder": [{"action": "offline"}]},
+    {"name": "pool", "mode": "enforce", "signal": "pool_memory", "choose": "largest_in_pool",
+        "limit": 1_000_000,
      "ladder": [{"action": "offline"}]},
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""XAP's slow consumers as seed 001 describes them: a floor of throughput, time to recover, looks in between."""
+"""XAP's slow consumers as seed 001 describes them: a throughput floor, recovery time, intermediate checks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy, rule_book
 
 PART = SECOND // 8
 
 
-def scene(**settings: Any) -> tuple[SlowClientGuard, ClientUsage, Still]:
-    made = guard(policy(xap=[{"enabled": True, **settings}]))
-    backlog = Still(START)
+def guarded_client(**settings: Any) -> tuple[SlowClientGuard, ClientUsage, FixedBacklog]:
+    made = make_guard(policy(xap=[{"enabled": True, **settings}]))
+    backlog = FixedBacklog(START)
     return made, made.register("c", "tcp", backlog), backlog
 
 
-def run(
-    made: SlowClientGuard, backlog: Still, seconds: float, rate: int, start: float = 0
+def drain_at_rate(
+    made: SlowClientGuard, backlog: FixedBacklog, seconds: float, rate: int, start: float = 0
 ) -> list[tuple[float, Decision]]:
-    """Let the client take `rate` bytes a second, with the guard's eight looks a second."""
+    """Let the client read `rate` bytes a second, with eight checks of the guard a second."""
     acts = []
     for part in range(int(start * 8), int((start + seconds) * 8)):
         now = START + part * PART
@@ -50,9 +50,9 @@ def test_the_documents_defaults() -> None:
 
 
 def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() -> None:
-    made, account, backlog = scene()
+    made, account, backlog = guarded_client()
     made.on_queued(account, 50_000, START)
-    ((at, decision),) = run(made, backlog, 6, 1_000)
+    ((at, decision),) = drain_at_rate(made, backlog, 6, 1_000)
     assert (decision.action, decision.reason, decision.subscription) == (
         PolicyAction.CANCEL_SUBSCRIPTION,
         DecisionReason.DRAIN_RATE,
@@ -67,44 +67,44 @@ def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() 
 
 
 def test_a_client_that_takes_nothing_at_all_is_below_the_floor() -> None:
-    made, account, backlog = scene()
+    made, account, backlog = guarded_client()
     made.on_queued(account, 50_000, START)
-    assert len(run(made, backlog, 6, 0)) == 1
+    assert len(drain_at_rate(made, backlog, 6, 0)) == 1
 
 
 @pytest.mark.parametrize("rate", [5_000, 1_000_000])
 def test_a_client_at_the_floor_is_left_alone_however_large_its_backlog(rate: int) -> None:
-    made, account, backlog = scene()
+    made, account, backlog = guarded_client()
     made.on_queued(account, 5_000_000, START)
-    assert run(made, backlog, 10, rate + 8) == []
+    assert drain_at_rate(made, backlog, 10, rate + 8) == []
 
 
 def test_a_client_that_recovers_within_the_latency_is_left_alone() -> None:
-    made, account, backlog = scene(latency=4_000, retries=3)
+    made, account, backlog = guarded_client(latency=4_000, retries=3)
     made.on_queued(account, 500_000, START)
-    assert run(made, backlog, 5, 0) == []
-    assert run(made, backlog, 20, 9_000, start=5) == []
+    assert drain_at_rate(made, backlog, 5, 0) == []
+    assert drain_at_rate(made, backlog, 20, 9_000, start=5) == []
 
 
 def test_with_looks_more_than_a_second_apart_a_client_that_takes_nothing_is_still_found_and_in_time() -> None:
-    made, account, backlog = scene(latency=8_000, retries=3)
+    made, account, backlog = guarded_client(latency=8_000, retries=3)
     made.on_queued(account, 50_000, START)
-    ((at, decision),) = run(made, backlog, 40, 0)
+    ((at, decision),) = drain_at_rate(made, backlog, 40, 0)
     assert at >= 8 and at * 1_000 <= decision.worst_case_ms == 19_000
 
 
 def test_a_client_for_whom_there_is_nothing_is_never_slow() -> None:
     """Trap 7: no traffic isn't slowness."""
-    made, account, backlog = scene()
+    made, account, backlog = guarded_client()
     made.on_queued(account, 500, START)
     made.on_released(account, 500)
     backlog.oldest_at = 0
-    assert run(made, backlog, 10, 0) == []
+    assert drain_at_rate(made, backlog, 10, 0) == []
 
 
 def test_a_trickle_that_is_taken_as_it_comes_is_not_slow() -> None:
     """Whenever looked at, the newest message happens to be in the outbox: but it is new."""
-    made, account, backlog = scene()
+    made, account, backlog = guarded_client()
     made.on_queued(account, 100, START)
     acts = []
     for part in range(80):
@@ -125,9 +125,9 @@ def test_a_transport_may_differ_field_by_field() -> None:
 
 
 def test_in_shadow_it_says_what_it_would_have_done_and_does_nothing() -> None:
-    made, account, backlog = scene(mode="shadow")
+    made, account, backlog = guarded_client(mode="shadow")
     made.on_queued(account, 50_000, START)
-    ((_, decision),) = run(made, backlog, 6, 0)
+    ((_, decision),) = drain_at_rate(made, backlog, 6, 0)
     assert decision.mode is EnforcementMode.SHADOW and "would have been cancelled" in decision_sentence(
         decision
     )

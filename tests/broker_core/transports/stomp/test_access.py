@@ -1,4 +1,4 @@
-"""STOMP clients that must show who they are, and may not do everything; over TLS too."""
+"""STOMP clients that must authenticate and have limited permissions; also over TLS."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ async def test_a_password_lets_in_and_a_wrong_one_is_refused_with_the_receipt_of
             async with stomp_client(broker, "") as client:
                 client.send("CONNECT", accept_version="1.2", **headers)
                 client.send("SUBSCRIBE", id="s", destination="/topic/a")
-                assert (await client.error()).headers["message"] == code
+                assert (await client.read_error()).headers["message"] == code
 
 
 async def test_the_passcode_may_be_a_token(tmp_path: Path) -> None:
     policy = stomp_policy(authentication="token")
     async with running_broker(tmp_path, replace(policy, access=AccessSettings(USERS))) as broker:
         async with stomp_client(broker, passcode="t0ken") as client:
-            await client.asked("SEND", b"1", destination="/topic/a")
+            await client.send_with_receipt("SEND", b"1", destination="/topic/a")
         async with stomp_client(broker, "") as client:
             client.send("CONNECT", accept_version="1.2", login="maria", passcode="t0ken")
-            assert (await client.error()).headers["message"] == "bad_logon"
+            assert (await client.read_error()).headers["message"] == "bad_logon"
 
 
 async def test_what_no_entitlement_allows_is_refused(tmp_path: Path) -> None:
@@ -62,9 +62,11 @@ async def test_what_no_entitlement_allows_is_refused(tmp_path: Path) -> None:
         for command, destination in (("SEND", "/topic/b"), ("SUBSCRIBE", "/topic/b"), ("SEND", "/queue/a")):
             async with stomp_client(broker, passcode="t0ken") as client:
                 client.send(command, destination=destination, id="s")
-                assert (await client.error()).headers["message"] == "not_entitled"
+                assert (await client.read_error()).headers["message"] == "not_entitled"
         async with stomp_client(broker, passcode="t0ken") as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/a.b", selector="color = 'red'")
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/a.b", selector="color = 'red'"
+            )
             for number, color in ((1, "red"), (2, "blue"), (3, "red")):
                 client.send("SEND", b'{"n":%d}' % number, destination="/topic/a.b", color=color)
             assert (await client.read()).body == b'{"n":3}'
@@ -77,9 +79,9 @@ async def test_a_name_of_another_user_isnt_taken_over(tmp_path: Path) -> None:
         async with stomp_client(broker, passcode="t0ken", client_id="app") as first:
             async with stomp_client(broker, "") as thief:
                 thief.send("CONNECT", accept_version="1.2", passcode="eve", client_id="app")
-                assert (await thief.error()).headers["message"] == "name_taken"
+                assert (await thief.read_error()).headers["message"] == "name_taken"
             async with stomp_client(broker, passcode="t0ken", client_id="app"):
-                assert (await first.error()).headers["message"] == "client_replaced"
+                assert (await first.read_error()).headers["message"] == "client_replaced"
 
 
 @pytest.mark.parametrize("bodies", [1, 3_000])
@@ -91,13 +93,13 @@ async def test_under_tls_it_is_the_same(tmp_path: Path, bodies: int) -> None:
         )
         client = StompClient(reader, writer)
         await client.connect()
-        await client.asked("SUBSCRIBE", id="s", destination="/topic/a")
+        await client.send_with_receipt("SUBSCRIBE", id="s", destination="/topic/a")
         for number in range(bodies):
             client.send("SEND", b"%d" % number + b"x" * 2_000, destination="/topic/a")
         for number in range(bodies):
             assert (await client.read()).body == b"%d" % number + b"x" * 2_000
         client.send("SEND", b"", destination="/topic/a b")
-        assert (await client.error()).headers["message"] == "bad_topic"
+        assert (await client.read_error()).headers["message"] == "bad_topic"
         writer.close()
 
 
@@ -122,7 +124,7 @@ async def test_a_users_durable_subscription_isnt_that_of_who_only_says_that_name
         await proven.connect(passcode="t0ken")
         async with stomp_client(broker, login="feed") as said:
             for client in (proven, said):
-                await client.asked("SUBSCRIBE", id="s", destination="/topic/a", durable="true")
+                await client.send_with_receipt("SUBSCRIBE", id="s", destination="/topic/a", durable="true")
             owners = {one.client for one in broker.engine.durables.list_entries()}
             assert owners == {"user:feed", "anybody:feed"}
         writer.close()

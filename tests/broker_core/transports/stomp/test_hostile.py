@@ -1,4 +1,4 @@
-"""What a STOMP client may do wrong: it is told by name, what it makes the broker hold is bounded, and nobody else notices."""
+"""Misbehaving STOMP clients: errors by name, bounded memory, and no effect on other clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CONNECT = b"CONNECT\naccept-version:1.2\n\n\0"
 
 @asynccontextmanager
 async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClient]]:
-    """A broker with a client that must still have what it publishes at the end."""
+    """Run a broker with a client that must still receive its own messages at the end."""
     async with running_broker(home, stomp_policy()) as broker, stomp_client(broker) as neighbour:
-        await neighbour.asked("SUBSCRIBE", id="n", destination="/topic/n")
+        await neighbour.send_with_receipt("SUBSCRIBE", id="n", destination="/topic/n")
         yield broker, neighbour
         neighbour.send("SEND", b"still", destination="/topic/n")
         assert (await neighbour.read()).body == b"still"
@@ -65,7 +65,7 @@ async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClien
 )
 async def test_what_is_wrong_is_said_by_name(tmp_path: Path, said: bytes, code: str) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
-        client.raw(said)
+        client.write(said)
         frame = await client.read()
         if said.startswith(CONNECT):
             assert frame.command == "CONNECTED"
@@ -81,7 +81,7 @@ async def test_ten_thousand_subscriptions_are_a_thousand_and_an_error(tmp_path: 
             client.send("SUBSCRIBE", id=number, destination=f"/{kind}/a.{number}", receipt=number)
         for number in range(1_000):
             assert (await client.read()).headers["receipt-id"] == str(number)
-        error = await client.error()
+        error = await client.read_error()
         assert error.headers["message"] == "too_many_subscriptions"
         await until(lambda: "c" not in broker.engine.roster.clients)
 
@@ -91,13 +91,13 @@ async def test_transactions_that_never_end_are_bounded(tmp_path: Path) -> None:
         async with stomp_client(broker) as client:
             for number in range(MAX_OPEN + 1):
                 client.send("BEGIN", transaction=number)
-            assert (await client.error()).headers["message"] == "bad_transaction"
+            assert (await client.read_error()).headers["message"] == "bad_transaction"
         for body, number in ((b"", MAX_FRAMES + 1), (b"x" * (MAX_BYTES // 3), 4)):
             async with stomp_client(broker) as client:
                 client.send("BEGIN", transaction="t")
                 for _ in range(number):
                     client.send("SEND", body, destination="/topic/a", transaction="t")
-                assert (await client.error()).headers["message"] == "bad_transaction"
+                assert (await client.read_error()).headers["message"] == "bad_transaction"
         assert not broker.engine.journal.may_contain_topic("a", 1)
 
 
@@ -109,9 +109,9 @@ async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_con
             for number in range(4):
                 client.send("BEGIN", transaction=number)
                 client.send("SEND", b"x" * (MAX_BYTES // 3), destination="/topic/a", transaction=number)
-            assert (await client.error()).headers["message"] == "bad_transaction"
+            assert (await client.read_error()).headers["message"] == "bad_transaction"
         async with stomp_client(broker, client_id="c") as client:
-            await client.asked("BEGIN", transaction="t")
+            await client.send_with_receipt("BEGIN", transaction="t")
             client.send("SEND", b"x" * 1_000_000, destination="/topic/a", transaction="t")
             held = broker.engine.roster.clients["c"].sink._session._sending.transactions  # type: ignore[attr-defined]
             await until(lambda: held.nbytes >= 1_000_000)
@@ -128,31 +128,31 @@ async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> No
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
         (connection,) = (one for one in broker.engine.roster if not one.logged_on)
         heard = connection.liveness.heard_at
-        client.raw(b"CONNECT\nfoo:")
-        client.raw(b"x")
+        client.write(b"CONNECT\nfoo:")
+        client.write(b"x")
         await asyncio.sleep(0)
         await until(lambda: connection.sink._session.reader.buffered_bytes > 12)  # type: ignore[attr-defined]
         assert connection.liveness.heard_at == heard  # so that the ten seconds go on
         connection.liveness.heard_at -= 10_001
-        assert (await client.error()).headers["message"] == "logon_timeout"
+        assert (await client.read_error()).headers["message"] == "logon_timeout"
 
 
 async def test_a_frame_before_the_logon_is_small(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
-        client.raw(b"CONNECT\nfoo:" + b"x" * BEFORE_LOGON)
+        client.write(b"CONNECT\nfoo:" + b"x" * BEFORE_LOGON)
         assert (await client.read()).headers["message"] == "frame_too_large"
 
 
 async def test_a_large_frame_that_comes_together_with_connect_comes_after_the_logon(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
-        client.raw(CONNECT + b"SEND\ndestination:/topic/a\nreceipt:1\n\n" + b"x" * 2 * BEFORE_LOGON + b"\0")
+        client.write(CONNECT + b"SEND\ndestination:/topic/a\nreceipt:1\n\n" + b"x" * 2 * BEFORE_LOGON + b"\0")
         assert [(await client.read()).command for _ in range(2)] == ["CONNECTED", "RECEIPT"]
 
 
-async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_takes(
+async def test_each_iteration_parses_only_the_frames_that_it_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The budget of a turn is over after each item: nothing more is cut off for it."""
+    """The iteration's budget is over after each item: no further frame is parsed for it."""
     monkeypatch.setattr(inbox, "TURN_NS", 1)
     cut = 0
     most: list[int] = []
@@ -172,21 +172,21 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker) as client:
         monkeypatch.setattr(StompFrameReader, "read_frames", counting)
         monkeypatch.setattr(inbox.Inbox, "_hand_over", turn)
-        client.raw(b"BEGIN\ntransaction:t\n\n\0ABORT\ntransaction:t\n\n\0" * 2_000)
-        await client.asked("SEND", destination="/topic/a")
+        client.write(b"BEGIN\ntransaction:t\n\n\0ABORT\ntransaction:t\n\n\0" * 2_000)
+        await client.send_with_receipt("SEND", destination="/topic/a")
         assert 1 <= max(most) <= 3
 
 
 async def test_receipts_that_nobody_reads_are_bounded_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One answer to a batch has a receipt for each SEND, and a receipt may have 16 KB: a thousand answers were 256 MB."""
+    """One reply to a batch has a receipt for each SEND; without the bound they were 256 MB."""
     monkeypatch.setattr(replies, "MAX_UNREAD_BYTES", 100_000)
     send = b"SEND\ndestination:/topic/a\nreceipt:" + b"r" * 15_000 + b"\n\nx\0"
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, client_id="mute") as client:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            client.raw(2_000 * send)
+            client.write(2_000 * send)
             await until(lambda: "mute" not in broker.engine.roster.clients)
 
 
@@ -197,12 +197,12 @@ async def test_transactions_that_never_end_have_one_budget_with_frames_that_aren
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker) as first, stomp_client(broker) as second:
             for client in (first, second):
-                await client.asked("BEGIN", transaction="t")
+                await client.send_with_receipt("BEGIN", transaction="t")
             first.send("SEND", b"x" * 20_000, destination="/topic/a", transaction="t")
             await until(lambda: broker.engine.anteroom.input >= 20_000)
             second.send("SEND", b"x" * 20_000, destination="/topic/a", transaction="t")
-            assert (await second.error()).headers["message"] == "input_full"
-            await first.asked("COMMIT", transaction="t")
+            assert (await second.read_error()).headers["message"] == "input_full"
+            await first.send_with_receipt("COMMIT", transaction="t")
             await until(lambda: broker.engine.anteroom.input == 0)
 
 
@@ -212,11 +212,11 @@ async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go
     monkeypatch.setattr(admission, "BUFFER_BYTES", 20_000)
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, "") as first, stomp_client(broker, "") as second:
-            first.raw(b"CONNECT\nfoo:" + b"x" * 10_000)
+            first.write(b"CONNECT\nfoo:" + b"x" * 10_000)
             await until(lambda: broker.engine.anteroom.held >= 10_000)
-            second.raw(b"CONNECT\nfoo:" + b"x" * 10_000)
-            assert (await second.error()).headers["message"] == "input_full"
-            first.raw(b"\naccept-version:1.2\n\n\0")
+            second.write(b"CONNECT\nfoo:" + b"x" * 10_000)
+            assert (await second.read_error()).headers["message"] == "input_full"
+            first.write(b"\naccept-version:1.2\n\n\0")
             assert (await first.read()).command == "CONNECTED"
             await until(lambda: broker.engine.anteroom.held == 0)
 
@@ -226,9 +226,9 @@ async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_co
 ) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, client_id="c") as client:
-            await client.asked("SEND", b"x" * 4_000_000, destination="/topic/a")
+            await client.send_with_receipt("SEND", b"x" * 4_000_000, destination="/topic/a")
             await until(lambda: broker.engine.anteroom.input == 0)
-            client.raw(b"SEND\ndestination:/topic/a\n\n" + b"x" * 1_000_000)
+            client.write(b"SEND\ndestination:/topic/a\n\n" + b"x" * 1_000_000)
             await until(lambda: broker.engine.anteroom.input >= 1_000_000)
             sink = broker.engine.roster.clients["c"].sink
         await until(lambda: broker.engine.anteroom.input == 0)
@@ -250,14 +250,14 @@ async def test_heart_beats_of_a_second_are_kept_by_both_sides(
         )  # the look once a second isn't what keeps them
         async with stomp_client(broker, "") as client:
             await client.connect(heart_beat="1000,0")
-            assert (await client.error()).headers["message"] == "heartbeat_timeout"
+            assert (await client.read_error()).headers["message"] == "heartbeat_timeout"
         async with stomp_client(broker, "") as client:
             await client.connect(heart_beat="0,1000")
             for _ in range(3):
                 assert await asyncio.wait_for(client.reader.readline(), 30) == b"\n"
 
 
-async def test_who_asks_and_never_reads_is_ended(tmp_path: Path) -> None:
+async def test_a_client_that_requests_and_never_reads_is_closed(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, client_id="c") as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         with pytest.raises((ConnectionError, TimeoutError)):
@@ -274,19 +274,24 @@ async def test_who_asks_and_never_reads_is_ended(tmp_path: Path) -> None:
 async def test_noise_of_a_thousand_kinds_harms_nobody(tmp_path: Path) -> None:
     dice = random.Random(14)
     words = [
-        b"CONNECT\n", b"SEND\n", b"SUBSCRIBE\n", b"ACK\n", b"NACK\n", b"BEGIN\n", b"COMMIT\n", b"ABORT\n", b"UNSUBSCRIBE\n", b"DISCONNECT\n",
-        b"destination:/topic/a\n", b"destination:/queue/a\n", b"destination:/exchange/a\n", b"id:1\n", b"id:1-1\n", b"id:9-9\n", b"transaction:t\n",
-        b"ack:client\n", b"ack:client-individual\n", b"durable:true\n", b"selector:a\n", b"x-stream-offset:first\n", b"x-stream-offset:offset=9999999\n",
-        b"receipt:r\n", b"content-length:3\n", b"\n", b"\n\n", b"\r\n", b"\0", b"abc", b"\\c\\", b"\xff", b"x-sluice-bookmark:[0:1)\n", b"x-sluice-rate:1\n",
-        b"prefetch-count:1\n", b"heart-beat:0,0\n", b"message-id:1-1\n", b"client-id:x\n", b"browser:true\n", b"x-sluice-conflation:1s\n",
+        b"CONNECT\n", b"SEND\n", b"SUBSCRIBE\n", b"ACK\n", b"NACK\n", b"BEGIN\n", b"COMMIT\n", b"ABORT\n",
+        b"UNSUBSCRIBE\n", b"DISCONNECT\n",
+        b"destination:/topic/a\n", b"destination:/queue/a\n", b"destination:/exchange/a\n", b"id:1\n",
+        b"id:1-1\n", b"id:9-9\n", b"transaction:t\n",
+        b"ack:client\n", b"ack:client-individual\n", b"durable:true\n", b"selector:a\n",
+        b"x-stream-offset:first\n", b"x-stream-offset:offset=9999999\n",
+        b"receipt:r\n", b"content-length:3\n", b"\n", b"\n\n", b"\r\n", b"\0", b"abc", b"\\c\\", b"\xff",
+        b"x-sluice-bookmark:[0:1)\n", b"x-sluice-rate:1\n",
+        b"prefetch-count:1\n", b"heart-beat:0,0\n", b"message-id:1-1\n", b"client-id:x\n", b"browser:true\n",
+        b"x-sluice-conflation:1s\n",
     ]  # fmt: skip
     async with with_a_neighbour(tmp_path) as (broker, _):
         for _ in range(300):
             async with stomp_client(broker, "") as client:
                 if dice.random() < 0.9:
-                    client.raw(CONNECT)
+                    client.write(CONNECT)
                 for _ in range(dice.randrange(12)):
-                    client.raw(
+                    client.write(
                         b"".join(dice.choices(words, k=dice.randrange(1, 9)))
                         + dice.choice([b"\n\0", b"\n\nabc\0", b""])
                     )
@@ -306,9 +311,9 @@ async def test_a_transaction_of_more_topics_than_a_batch_names_is_refused_at_the
                     b"SEND\ndestination:/topic/scratch.%d\ntransaction:t\nreceipt:%d\n\nx\0" % (n, n)
                     for n in range(MAX_TOPICS + more)
                 )
-                client.raw(b"BEGIN\ntransaction:t\n\n\0" + sends)
+                client.write(b"BEGIN\ntransaction:t\n\n\0" + sends)
                 if more:
-                    error = await client.error()
+                    error = await client.read_error()
                     assert error.headers["message"] == "bad_transaction" and b"1,023 topics" in error.body
                     assert error.headers["receipt-id"] == str(MAX_TOPICS), "of the SEND, not of the COMMIT"
                 else:

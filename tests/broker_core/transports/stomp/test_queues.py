@@ -28,11 +28,11 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
         async with stomp_client(broker, client_id="b") as second:
             async with stomp_client(broker, client_id="a") as first:
                 for client in (first, second):
-                    await client.asked(
+                    await client.send_with_receipt(
                         "SUBSCRIBE", id="1", destination=JOBS, ack="client-individual", prefetch_count=2
                     )
                 for number in range(5):
-                    await publisher.asked("SEND", b"%d" % number, destination=JOBS)
+                    await publisher.send_with_receipt("SEND", b"%d" % number, destination=JOBS)
                 mine = [await first.read() for _ in range(2)]
                 others = [await second.read() for _ in range(2)]
                 assert sorted(one.body for one in mine + others) == [b"0", b"1", b"2", b"3"]
@@ -56,13 +56,13 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
         async with stomp_client(
             broker
         ) as third:  # what was acknowledged behind the first that wasn't is remembered
-            await third.asked("SUBSCRIBE", id="1", destination=JOBS)
+            await third.send_with_receipt("SUBSCRIBE", id="1", destination=JOBS)
             rest = [await third.read() for _ in range(2)]
             assert [one.body for one in rest] == [found[1].body, b"4"]
 
 
-class Doorkept(FileSystem):
-    """A disk on which the file of kept positions waits to be put in place."""
+class BlockedRenameDisk(FileSystem):
+    """A disk on which the rename of the position file waits."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -78,12 +78,12 @@ class Doorkept(FileSystem):
 async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered_when_they_are_on_disk(
     tmp_path: Path,
 ) -> None:
-    files = Doorkept()
+    files = BlockedRenameDisk()
     async with (
         running_broker(tmp_path, stomp_policy(), files=files) as broker,
         stomp_client(broker) as client,
     ):
-        client.raw(
+        client.write(
             b"".join(
                 b"SUBSCRIBE\nid:%d\ndestination:/queue/%d\nreceipt:%d\n\n\0" % (n, n, n) for n in range(300)
             )
@@ -100,7 +100,7 @@ async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered
         stored = orjson.loads((tmp_path / "journal" / "test-1.kept.json").read_bytes())["kept"]
         assert len(stored) == 300
         # What was refused is said behind what wasn't, and nothing after it is done.
-        error = await client.error()
+        error = await client.read_error()
         assert (error.headers["message"], error.headers["receipt-id"]) == ("bad_selector", "bad")
         assert not broker.engine.journal.may_contain_topic("queue.1", 1)
 
@@ -108,9 +108,9 @@ async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered
 async def test_a_message_that_nobody_can_do_anything_with_becomes_a_dead_letter(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
         headers = {"id": "1", "destination": JOBS, "ack": "client", "x_sluice_max_deliveries": 2}
-        await client.asked("SEND", b"poison", destination=JOBS, color="red")
-        await client.asked("SEND", b"none", destination=JOBS)
-        await client.asked("SUBSCRIBE", **headers, prefetch_count=1)
+        await client.send_with_receipt("SEND", b"poison", destination=JOBS, color="red")
+        await client.send_with_receipt("SEND", b"none", destination=JOBS)
+        await client.send_with_receipt("SUBSCRIBE", **headers, prefetch_count=1)
         for redelivered in ("false", "true"):
             found = await client.read()
             assert (found.body, found.headers["redelivered"]) == (b"poison", redelivered)
@@ -118,7 +118,7 @@ async def test_a_message_that_nobody_can_do_anything_with_becomes_a_dead_letter(
         found = await client.read()
         assert found.body == b"none"
         client.send("NACK", id=found.headers["ack"], requeue="false")  # RabbitMQ's word for never again
-        await client.asked("SUBSCRIBE", id="2", destination="/queue/dead.jobs")
+        await client.send_with_receipt("SUBSCRIBE", id="2", destination="/queue/dead.jobs")
         dead = [await client.read() for _ in range(2)]
         assert [one.body for one in dead] == [b"poison", b"none"]
         assert dead[0].headers.items() >= {
@@ -132,12 +132,12 @@ async def test_a_restart_brings_only_what_wasnt_acknowledged(tmp_path: Path) -> 
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
         for number in range(6):
             client.send("SEND", b"%d" % number, destination=(JOBS, "/topic/other")[number % 2])
-        await client.asked("SUBSCRIBE", **headers)
+        await client.send_with_receipt("SUBSCRIBE", **headers)
         found = [await client.read() for _ in range(3)]
-        await client.asked("ACK", id=found[1].headers["ack"])
+        await client.send_with_receipt("ACK", id=found[1].headers["ack"])
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
-        await client.asked("SEND", b"new", destination=JOBS)
-        await client.asked("SUBSCRIBE", **headers)
+        await client.send_with_receipt("SEND", b"new", destination=JOBS)
+        await client.send_with_receipt("SUBSCRIBE", **headers)
         found = [await client.read() for _ in range(3)]
         assert [(one.body, one.headers["redelivered"]) for one in found] == [
             (b"0", "true"),
@@ -147,9 +147,9 @@ async def test_a_restart_brings_only_what_wasnt_acknowledged(tmp_path: Path) -> 
 
 
 async def test_consumers_that_read_nothing_hold_nothing_up(tmp_path: Path) -> None:
-    """One acknowledges nothing; what it was given is all that it keeps from the other, native, one."""
+    """One consumer acknowledges nothing; it only keeps the messages delivered to it."""
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as idle:
-        await idle.asked("SUBSCRIBE", id="1", destination=JOBS, ack="client", prefetch_count=3)
+        await idle.send_with_receipt("SUBSCRIBE", id="1", destination=JOBS, ack="client", prefetch_count=3)
         async with (
             AsyncClient(address_of(broker), "busy") as busy,
             AsyncClient(address_of(broker), "p") as feed,
@@ -169,9 +169,9 @@ async def test_consumers_that_read_nothing_hold_nothing_up(tmp_path: Path) -> No
             assert held | got == {b"%d" % number for number in range(2_000)} and not held & got
 
 
-async def test_who_leaves_in_the_same_breath_as_it_joins_is_no_consumer(tmp_path: Path) -> None:
+async def test_a_client_that_unsubscribes_in_the_same_write_is_no_consumer(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
-        await client.asked("SEND", b"0", destination=JOBS)
+        await client.send_with_receipt("SEND", b"0", destination=JOBS)
         for number in range(20):
             first = {"x_stream_offset": "first"} if number % 2 else {}
             for destination in (JOBS, "/topic/queue.jobs"):
@@ -209,17 +209,19 @@ async def test_no_more_is_unacknowledged_than_is_said(
 async def test_a_queue_that_was_deleted_begins_empty_after_a_restart_too(tmp_path: Path) -> None:
     headers = {"id": "1", "destination": JOBS, "ack": "client"}
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
-        await client.asked("SEND", b"before", destination=JOBS)
-        await client.asked("SUBSCRIBE", **headers)
+        await client.send_with_receipt("SEND", b"before", destination=JOBS)
+        await client.send_with_receipt("SUBSCRIBE", **headers)
         assert (await client.read()).body == b"before"
-        await client.asked("UNSUBSCRIBE", id="1")
+        await client.send_with_receipt("UNSUBSCRIBE", id="1")
         await ask(broker, "durable_delete", client="shared:queues", name="queue.jobs")
         assert await ask(broker, "durables") == []
-        await client.asked("SEND", b"between", destination=JOBS)
+        await client.send_with_receipt("SEND", b"between", destination=JOBS)
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
-        await client.asked("SUBSCRIBE", **headers)
+        await client.send_with_receipt("SUBSCRIBE", **headers)
         assert (await client.read()).body == b"between", "what came after it was deleted is a new queue's"
-        await client.asked("SUBSCRIBE", id="2", destination="/topic/queue.jobs", x_stream_offset="first")
+        await client.send_with_receipt(
+            "SUBSCRIBE", id="2", destination="/topic/queue.jobs", x_stream_offset="first"
+        )
         assert (await client.read()).body == b"before", "the log has everything"
 
 
@@ -234,17 +236,17 @@ async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
         for number in range(300):
             client.send("SUBSCRIBE", id=number, destination=JOBS, ack="client", prefetch_count=5)
-        await client.asked("SEND", b"first", destination="/topic/other")
+        await client.send_with_receipt("SEND", b"first", destination="/topic/other")
         before = len(asked)
         for number in range(20):
-            await client.asked("SEND", b"%d" % number, destination="/topic/other")
+            await client.send_with_receipt("SEND", b"%d" % number, destination="/topic/other")
             client.send("SEND", b"%d" % number, destination=JOBS)
             message = await client.read()
             client.send("ACK", id=message.headers["ack"])
         assert len(asked) - before < 20 * 30
 
 
-async def test_of_a_clients_many_queues_only_those_that_have_something_are_looked_at_and_receipts_share_writes(
+async def test_only_queues_with_messages_are_checked_and_receipts_share_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, asked, said = 300, list[int](), list[bytes]()
@@ -265,7 +267,7 @@ async def test_of_a_clients_many_queues_only_those_that_have_something_are_looke
         stomp_client(broker) as client,
         stomp_client(broker) as publisher,
     ):
-        client.raw(
+        client.write(
             b"".join(
                 b"SUBSCRIBE\nid:%d\ndestination:/queue/%d\nreceipt:%d\n\n\0" % (n, n, n)
                 for n in range(number)
@@ -276,7 +278,7 @@ async def test_of_a_clients_many_queues_only_those_that_have_something_are_looke
         )
         assert sum(b"RECEIPT" in frame for frame in said) <= number // 4, "those of a turn go together"
         asked.clear()
-        publisher.raw(b"".join(b"SEND\ndestination:/queue/%d\n\n%d\0" % (n, n) for n in range(number)))
+        publisher.write(b"".join(b"SEND\ndestination:/queue/%d\n\n%d\0" % (n, n) for n in range(number)))
         assert {(await client.read()).headers["subscription"] for _ in range(number)} == set(
             map(str, range(number))
         )
@@ -295,8 +297,8 @@ async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as publisher:
         for number in range(6):  # of 1 MiB each
             if number == 2:
-                await publisher.asked("SEND", b"waits", destination="/queue/old")
-            await publisher.asked("SEND", b"x" * 1_000_000, destination="/topic/other")
+                await publisher.send_with_receipt("SEND", b"waits", destination="/queue/old")
+            await publisher.send_with_receipt("SEND", b"x" * 1_000_000, destination="/topic/other")
     monkeypatch.setattr(log_reader, "scan_batches", noted)
     async with (
         running_broker(tmp_path, stomp_policy()) as broker,
@@ -306,11 +308,11 @@ async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
         names = [one.path.name for one in broker.engine.journal.segments()]
         assert len(names) > 4
         read.clear()  # the newest was read at the start
-        await client.asked("SUBSCRIBE", id="new", destination="/queue/new")
-        await publisher.asked("SEND", b"first", destination="/queue/new")
+        await client.send_with_receipt("SUBSCRIBE", id="new", destination="/queue/new")
+        await publisher.send_with_receipt("SEND", b"first", destination="/queue/new")
         assert (await client.read()).body == b"first"
         assert not read.intersection(names[:-1]), "none of them has the new queue's topic"
-        await client.asked("SUBSCRIBE", id="old", destination="/queue/old")
+        await client.send_with_receipt("SUBSCRIBE", id="old", destination="/queue/old")
         assert (await client.read()).body == b"waits"
         await until(lambda: all(not one.behind for one in broker.engine.durables.list_entries()))
         assert len(read.intersection(names[:-1])) == 1, "and one has the old one's"

@@ -17,7 +17,7 @@ async def test_what_is_sent_with_a_receipt_is_on_disk_and_delivered_as_it_was(
 ) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, version) as client:
-            await client.asked("SUBSCRIBE", id="s1", destination="/topic/orders.>")
+            await client.send_with_receipt("SUBSCRIBE", id="s1", destination="/topic/orders.>")
             client.send(
                 "SEND",
                 b"{}",
@@ -40,7 +40,7 @@ async def test_what_is_sent_with_a_receipt_is_on_disk_and_delivered_as_it_was(
 async def test_native_and_stomp_clients_read_one_anothers_messages(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client, AsyncClient(address_of(broker), "native") as native:
-            await client.asked("SUBSCRIBE", id="0", destination="/topic/a.*")
+            await client.send_with_receipt("SUBSCRIBE", id="0", destination="/topic/a.*")
             subscription = await native.subscribe("a.*")
             await native.publish("a.b", b"1")
             assert (await client.read()).headers["destination"] == "/topic/a.b"
@@ -53,7 +53,9 @@ async def test_native_and_stomp_clients_read_one_anothers_messages(tmp_path: Pat
 async def test_client_acknowledges_cumulatively_within_its_window(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client, stomp_client(broker) as publisher:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=3)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=3
+            )
             for number in range(7):
                 publisher.send("SEND", b"%d" % number, destination="/topic/a")
             found = [await client.read() for _ in range(3)]
@@ -65,7 +67,7 @@ async def test_client_acknowledges_cumulatively_within_its_window(tmp_path: Path
 async def test_individual_acknowledgements_and_refusals_make_room_for_as_many(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, client_id="c") as client, stomp_client(broker) as publisher:
-            await client.asked(
+            await client.send_with_receipt(
                 "SUBSCRIBE", id="s", destination="/topic/a", ack="client-individual", prefetch_count=2
             )
             for number in range(4):
@@ -84,7 +86,9 @@ async def test_individual_acknowledgements_and_refusals_make_room_for_as_many(tm
 async def test_older_versions_acknowledge_by_message_id(tmp_path: Path, version: str) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, version) as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=1)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=1
+            )
             client.send("SEND", b"1", destination="/topic/a")
             client.send("SEND", b"2", destination="/topic/a")
             found = await client.read()
@@ -96,8 +100,8 @@ async def test_older_versions_acknowledge_by_message_id(tmp_path: Path, version:
 async def test_a_transaction_is_published_whole_at_its_commit(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/a")
-            await client.asked("BEGIN", transaction="t")
+            await client.send_with_receipt("SUBSCRIBE", id="s", destination="/topic/a")
+            await client.send_with_receipt("BEGIN", transaction="t")
             client.send("SEND", b"1", destination="/topic/a", transaction="t", receipt="one")
             client.send("SEND", b"2", destination="/topic/a", transaction="t")
             client.send("SEND", b"0", destination="/topic/a")
@@ -110,7 +114,7 @@ async def test_a_transaction_is_published_whole_at_its_commit(tmp_path: Path) ->
             assert offsets[1] == offsets[0] + 1
             client.send("BEGIN", transaction="u")
             client.send("SEND", b"3", destination="/topic/a", transaction="u")
-            await client.asked("ABORT", transaction="u")
+            await client.send_with_receipt("ABORT", transaction="u")
             client.send("SEND", b"4", destination="/topic/a")
             assert (await client.read()).body == b"4"
 
@@ -120,17 +124,21 @@ async def test_a_durable_subscription_goes_on_where_it_was(tmp_path: Path) -> No
         async with stomp_client(broker) as publisher:
             async with stomp_client(broker, client_id="app") as client:
                 again = {"activemq.subscriptionName": "mine"}
-                await client.asked("SUBSCRIBE", id="s", destination="/topic/a", ack="client", **again)
-                await publisher.asked("SEND", b"1", destination="/topic/a")
-                await publisher.asked("SEND", b"2", destination="/topic/a")
+                await client.send_with_receipt(
+                    "SUBSCRIBE", id="s", destination="/topic/a", ack="client", **again
+                )
+                await publisher.send_with_receipt("SEND", b"1", destination="/topic/a")
+                await publisher.send_with_receipt("SEND", b"2", destination="/topic/a")
                 assert [(await client.read()).body for _ in range(2)] == [b"1", b"2"]
-                await client.asked("ACK", id="1-1")
-                await client.asked("DISCONNECT")
-            await publisher.asked("SEND", b"3", destination="/topic/a")
+                await client.send_with_receipt("ACK", id="1-1")
+                await client.send_with_receipt("DISCONNECT")
+            await publisher.send_with_receipt("SEND", b"3", destination="/topic/a")
             async with stomp_client(broker, client_id="app") as client:
-                await client.asked("SUBSCRIBE", id="other", destination="/topic/a", ack="client", **again)
+                await client.send_with_receipt(
+                    "SUBSCRIBE", id="other", destination="/topic/a", ack="client", **again
+                )
                 assert [(await client.read()).body for _ in range(2)] == [b"2", b"3"]
-                await client.asked("UNSUBSCRIBE", id="other", **again)
+                await client.send_with_receipt("UNSUBSCRIBE", id="other", **again)
                 assert broker.engine.durables.list_entries() == []
 
 
@@ -154,16 +162,16 @@ async def test_an_error_says_what_was_wrong_and_the_connection_ends(tmp_path: Pa
         for command, headers, code in cases:
             async with stomp_client(broker) as client:
                 client.send(command, **headers, receipt="r")
-                error = await client.error()
+                error = await client.read_error()
                 assert error.headers["message"] == code, (command, headers, error)
                 assert code == "unknown_command" or error.headers["receipt-id"] == "r"
 
 
-async def test_no_common_version_is_told_with_those_there_are(tmp_path: Path) -> None:
+async def test_without_a_common_version_the_error_lists_the_supported_ones(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, "") as client:
             client.send("CONNECT", accept_version="2.0", host="x")
-            error = await client.error()
+            error = await client.read_error()
             assert (error.headers["message"], error.headers["version"]) == ("bad_logon", "1.0,1.1,1.2")
 
 
@@ -178,19 +186,21 @@ async def test_a_disconnect_is_answered_when_everything_before_it_is_done(tmp_pa
             await until(lambda: "c" not in broker.engine.roster.clients)
 
 
-async def test_who_is_closed_by_an_operator_is_told_where_to_go_on_and_finds_everything_there(
+async def test_a_client_closed_by_an_operator_gets_a_bookmark_and_can_resume(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, client_id="c") as client, stomp_client(broker) as publisher:
-            await client.asked("SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=2)
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="s", destination="/topic/a", ack="client", prefetch_count=2
+            )
             for number in range(5):
-                await publisher.asked("SEND", b"%d" % number, destination="/topic/a")
+                await publisher.send_with_receipt("SEND", b"%d" % number, destination="/topic/a")
             first, _ = await client.read(), await client.read()
             client.send("ACK", id=first.headers["ack"], receipt="r")
             assert {(await client.read()).command for _ in range(2)} == {"RECEIPT", "MESSAGE"}
             await ask(broker, "disconnect", name="c", reason="tidying")
-            error = await client.error()
+            error = await client.read_error()
             assert (error.headers["x-sluice-kept"], error.headers["x-sluice-lost"]) == ("4", "0")
         async with stomp_client(broker, client_id="c") as client:
             client.send(
@@ -206,7 +216,7 @@ async def test_a_replay_starts_where_it_is_asked_to(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client:
             for number in range(5):
-                await client.asked("SEND", b"%d" % number, destination="/topic/a")
+                await client.send_with_receipt("SEND", b"%d" % number, destination="/topic/a")
             first = broker.engine.frontier.durable - 4
             for id, asked, expected in (
                 ("1", {"x-stream-offset": "first"}, [b"0", b"1", b"2", b"3", b"4"]),
@@ -216,13 +226,13 @@ async def test_a_replay_starts_where_it_is_asked_to(tmp_path: Path) -> None:
             ):
                 client.send("SUBSCRIBE", id=id, destination="/topic/a", **asked)
                 assert [(await client.read()).body for _ in expected] == expected
-                await client.asked("UNSUBSCRIBE", id=id)
+                await client.send_with_receipt("UNSUBSCRIBE", id=id)
 
 
 async def test_a_selector_is_over_headers_and_goes_with_a_filter_over_bodies(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client:
-            await client.asked(
+            await client.send_with_receipt(
                 "SUBSCRIBE", id="s", destination="/topic/a", selector="color = 'red' AND size > 2",
                 x_sluice_filter="/n < 3",
             )  # fmt: skip
@@ -230,7 +240,7 @@ async def test_a_selector_is_over_headers_and_goes_with_a_filter_over_bodies(tmp
                 client.send(
                     "SEND", b'{"n":%d}' % number, destination="/topic/a", color=color, size=number + 2
                 )
-            await client.asked("SEND", b"{}", destination="/topic/b")
+            await client.send_with_receipt("SEND", b"{}", destination="/topic/b")
             client.send("SEND", b'{"n":0}', destination="/topic/a", color="red", size="10")
             assert [(await client.read()).body for _ in range(2)] == [b'{"n":1}', b'{"n":0}']
 
@@ -241,18 +251,20 @@ async def test_a_queue_keeps_what_nobody_has_acknowledged_for_its_next_consumer(
 ) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as publisher:
         for number in range(3):
-            await publisher.asked("SEND", b"%d" % number, destination="/queue/jobs")
+            await publisher.send_with_receipt("SEND", b"%d" % number, destination="/queue/jobs")
         async with stomp_client(broker) as first:
-            await first.asked("SUBSCRIBE", id="1", destination="/queue/jobs", ack=ack, prefetch_count=2)
+            await first.send_with_receipt(
+                "SUBSCRIBE", id="1", destination="/queue/jobs", ack=ack, prefetch_count=2
+            )
             found = [await first.read() for _ in range(2)]
             assert [one.headers["redelivered"] for one in found] == ["false", "false"]
             assert found[0].headers["destination"] == "/queue/jobs"
             first.send("ACK", id=found[0].headers["ack"])
             assert (await first.read()).body == b"2"
         await until(lambda: not any(one.connected for one in broker.engine.durables.list_entries()))
-        await publisher.asked("SEND", b"3", destination="/amq/queue/jobs")
+        await publisher.send_with_receipt("SEND", b"3", destination="/amq/queue/jobs")
         async with stomp_client(broker) as second:
-            await second.asked("SUBSCRIBE", id="9", destination="jobs")
+            await second.send_with_receipt("SUBSCRIBE", id="9", destination="jobs")
             found = [await second.read() for _ in range(3)]
             assert [(one.body, one.headers["redelivered"]) for one in found] == [
                 (b"1", "true"),
@@ -269,7 +281,7 @@ async def test_a_durable_that_is_deleted_while_subscribed_is_forgotten_and_its_s
         stomp_client(broker, client_id="c") as client,
     ):
         headers = {"id": "s", "destination": "/topic/a", "durable_subscription_name": "d"}
-        await client.asked("SUBSCRIBE", **headers)
+        await client.send_with_receipt("SUBSCRIBE", **headers)
         client.send("SEND", b"1", destination="/topic/a")
         assert (await client.read()).body == b"1"
         assert list(broker.engine.durables.sent_upto) == [("c", "d")]
@@ -277,7 +289,7 @@ async def test_a_durable_that_is_deleted_while_subscribed_is_forgotten_and_its_s
         client.send("SEND", b"2", destination="/topic/a")
         assert (await client.read()).body == b"2"
         assert broker.engine.durables.sent_upto == {}
-        await client.asked("UNSUBSCRIBE", **headers)
+        await client.send_with_receipt("UNSUBSCRIBE", **headers)
         assert broker.engine.durables.list_entries() == []
 
 
@@ -285,9 +297,9 @@ async def test_a_durable_that_is_deleted_while_subscribed_is_forgotten_and_its_s
 async def test_an_answer_comes_to_a_temporary_destination(tmp_path: Path, subscribes: bool) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as asker, stomp_client(broker) as answerer:
-            await answerer.asked("SUBSCRIBE", id="s", destination="/topic/ask")
+            await answerer.send_with_receipt("SUBSCRIBE", id="s", destination="/topic/ask")
             if subscribes:
-                await asker.asked("SUBSCRIBE", id="mine", destination="/temp-queue/one")
+                await asker.send_with_receipt("SUBSCRIBE", id="mine", destination="/temp-queue/one")
             for number in range(3):
                 asker.send("SEND", b"q%d" % number, destination="/topic/ask", reply_to="/temp-queue/one")
                 question = await answerer.read()
@@ -296,19 +308,19 @@ async def test_an_answer_comes_to_a_temporary_destination(tmp_path: Path, subscr
                 assert answer.body == b"aq%d" % number
                 assert answer.headers["subscription"] == ("mine" if subscribes else "/temp-queue/one")
             if not subscribes:
-                await asker.asked("SUBSCRIBE", id="mine", destination="/temp-queue/one")
+                await asker.send_with_receipt("SUBSCRIBE", id="mine", destination="/temp-queue/one")
                 asker.send("SEND", b"self", destination="/temp-queue/one")
                 assert (await asker.read()).headers["subscription"] == "mine"
             answerer.send("SUBSCRIBE", id="other", destination="/temp-queue/one")  # its own of that name
             asker.send("SEND", b"last", destination="/temp-queue/one")
             assert (await asker.read()).body == b"last"
-            await answerer.asked("UNSUBSCRIBE", id="other")
+            await answerer.send_with_receipt("UNSUBSCRIBE", id="other")
 
 
 async def test_a_transport_has_its_own_largest_body_and_says_so(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy(max_body=2_048)) as broker:
         async with stomp_client(broker, client_id="app") as client:
-            await client.asked("SEND", b"x" * 2_048, destination="/topic/a", content_length=2_048)
+            await client.send_with_receipt("SEND", b"x" * 2_048, destination="/topic/a", content_length=2_048)
             said = {one["setting"]: one for one in await ask(broker, "effective", name="app")}
             assert (said["stomp.max_body"]["value"], said["stomp.max_body"]["origin"]) == (
                 2_048,
@@ -316,5 +328,5 @@ async def test_a_transport_has_its_own_largest_body_and_says_so(tmp_path: Path) 
             )
             assert (said["stomp.resume"]["value"], said["stomp.resume"]["origin"]) == ("now", "default")
             client.send("SEND", b"", destination="/topic/a", content_length=2_049, receipt="long")
-            error = await client.error()
+            error = await client.read_error()
             assert (error.headers["message"], error.headers["receipt-id"]) == ("frame_too_large", "long")

@@ -15,8 +15,11 @@ from console.services.actions.options import check_options
 from console.services.actions.steps import STEPS
 from console.services.actions.triggers import TriggerEvent, has_crossed, matches_event
 
-json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=10),
-                           lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=8)  # fmt: skip
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
 
 
 def test_every_step_of_the_catalogue_can_be_carried_out() -> None:
@@ -60,10 +63,14 @@ def test_a_definition_is_kept_with_its_defaults() -> None:
 
 
 @pytest.mark.parametrize("steps", [
-    "archive", [], [{"if": "client", "client": "x*"}], [{"do": "run_command", "command": "rm -rf /"}], [{"do": "archive"}],
-    [{"do": "archive", "age": "soon"}], [{"do": "archive", "age": "7d", "force": "yes"}], [{"do": "truncate", "what": "audit"}],
-    [{"do": "truncate", "what": "{{WHAT}}"}], [{"do": "archive", "age": ["7d"]}], [{"do": "archive", "age": True}], [["do"]],
-    [{"if": "expression", "expression": "/x >"}, {"do": "shut_down"}], [{"do": "webhook", "url": "http://elsewhere.example/"}],
+    "archive", [], [{"if": "client", "client": "x*"}], [{"do": "run_command", "command": "rm -rf /"}],
+    [{"do": "archive"}],
+    [{"do": "archive", "age": "soon"}], [{"do": "archive", "age": "7d", "force": "yes"}],
+    [{"do": "truncate", "what": "audit"}],
+    [{"do": "truncate", "what": "{{WHAT}}"}], [{"do": "archive", "age": ["7d"]}],
+    [{"do": "archive", "age": True}], [["do"]],
+    [{"if": "expression", "expression": "/x >"}, {"do": "shut_down"}],
+    [{"do": "webhook", "url": "http://elsewhere.example/"}],
     [{"do": "shut_down"}] * 51, [{"do": "publish", "topic": "a", "data": "x" * 10_001}],
 ])  # fmt: skip
 def test_what_cannot_be_an_action_is_refused_by_part(steps: Any) -> None:
@@ -101,11 +108,16 @@ def test_an_option_with_a_variable_is_checked_when_it_is_known() -> None:
     ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "desk-7"}), False),
     ({"on": "logon", "client": ""}, TriggerEvent("connect", {"AMPS_CLIENT_NAME": "risk-7"}), False),
     ({"on": "logon", "client": "~risk-[0-9]"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
-    ({"on": "subscribe", "topic": "flights.>", "client": ""}, TriggerEvent("subscribe", {"AMPS_TOPIC": "flights.AA"}), True),
-    ({"on": "subscribe", "topic": "flights.>", "client": ""}, TriggerEvent("subscribe", {"AMPS_TOPIC": "trains.AA"}), False),
-    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""}, TriggerEvent("publish", {}, {"topic": "a", "filter": "/x > 1"}), True),
-    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""}, TriggerEvent("publish", {}, {"topic": "a", "filter": ""}), False),
-    ({"on": "decision", "client": "", "action": "offline"}, TriggerEvent("decision", {"SLUICE_ACTION": "disconnect"}), False),
+    ({"on": "subscribe", "topic": "flights.>", "client": ""},
+        TriggerEvent("subscribe", {"AMPS_TOPIC": "flights.AA"}), True),
+    ({"on": "subscribe", "topic": "flights.>", "client": ""},
+        TriggerEvent("subscribe", {"AMPS_TOPIC": "trains.AA"}), False),
+    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""},
+        TriggerEvent("publish", {}, {"topic": "a", "filter": "/x > 1"}), True),
+    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""},
+        TriggerEvent("publish", {}, {"topic": "a", "filter": ""}), False),
+    ({"on": "decision", "client": "", "action": "offline"},
+        TriggerEvent("decision", {"SLUICE_ACTION": "disconnect"}), False),
     ({"on": "event", "name": "full"}, TriggerEvent("event", {"SLUICE_EVENT": "full"}), True),
     ({"on": "schedule", "every": "4h"}, TriggerEvent("startup"), False),
 ])  # fmt: skip
@@ -114,7 +126,8 @@ def test_which_events_a_trigger_is_for(trigger: dict[str, str], event: TriggerEv
 
 
 @pytest.mark.parametrize(("expression", "expected"), [
-    ("/AMPS_DATA_LENGTH > 20", False), ("/AMPS_DATA_LENGTH > 9", True), ("/DATA/price > 100", True), ("/NOBODY IS NULL", True),
+    ("/AMPS_DATA_LENGTH > 20", False), ("/AMPS_DATA_LENGTH > 9", True), ("/DATA/price > 100", True),
+    ("/NOBODY IS NULL", True),
     ("/AMPS_CLIENT_NAME LIKE '^risk'", True),
 ])  # fmt: skip
 def test_an_expression_reads_the_variables_and_the_message(expression: str, expected: bool) -> None:

@@ -48,8 +48,10 @@ def test_the_forms_of_a_schedule(text: str, expected: object) -> None:
     assert parse_schedule(text, BERLIN) == expected
 
 
-@pytest.mark.parametrize("text", ["", "24:00", "0:5", "noon", "Caturday at 00:30", "30s", "7", "60 * * * *", "0 0 30 2 *",
-                                  "* * * * * *", "4hZ", "Saturday at", "1 1 1 1 1 1 1", "*/0 * * * *", "²3:00"])  # fmt: skip
+@pytest.mark.parametrize("text",
+    ["", "24:00", "0:5", "noon", "Caturday at 00:30", "30s", "7", "60 * * * *", "0 0 30 2 *",
+                                  "* * * * * *", "4hZ", "Saturday at", "1 1 1 1 1 1 1", "*/0 * * * *",
+                                  "²3:00"])  # fmt: skip
 def test_what_is_no_schedule_is_refused_by_name(text: str) -> None:
     with pytest.raises(OperatorError) as refused:
         parse_schedule(text, BERLIN)

@@ -1,4 +1,6 @@
-"""A file's leaves, found without the importers: XML by the standard library, options by the shell's own splitting."""
+"""A file's leaves, found without the importers: XML by the standard library, options by the shell's own
+splitting.
+"""
 
 from __future__ import annotations
 

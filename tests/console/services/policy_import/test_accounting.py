@@ -1,4 +1,6 @@
-"""The law of imports: whatever stands in a file, each of its leaves is told of once, and nothing is refused as nothing."""
+"""The law of imports: whatever stands in a file, each of its leaves is told of once, and nothing is refused
+as nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from tests.console.services.policy_import import leaf_walk
 from tests.console.services.policy_import.test_whole_files import XML, text_of
 
 TREES = {system: (name, text_of(name)) for system, name in XML}
-KNOWN = sorted({element.tag.rpartition("}")[2] for _, text in TREES.values() for element in ElementTree.fromstring(text).iter()}
+KNOWN = sorted({element.tag.rpartition("}")[2] for _,
+        text in TREES.values() for element in ElementTree.fromstring(text).iter()}
                | {"topic", "consumer", "option", "policy", "value"})  # fmt: skip
 KEYS = sorted(
     {
@@ -25,8 +28,10 @@ KEYS = sorted(
     }
 )
 WORDS = st.sampled_from([
-    "", "0", "5", "50%", "true", "false", "a.b", "a.>", "#", ">", "A,B", "TopicDelete", "tcps", "/x", "10MB", "7d", "${x}", "tcp", "9999",
-    "amps-action-on-startup", "amps-action-do-rotate-logs", f"{policy_import.xap.PREFIX}retries", "1" * 30, "  ", "ünïcode", "(", "password=x",
+    "", "0", "5", "50%", "true", "false", "a.b", "a.>", "#", ">", "A,B", "TopicDelete", "tcps", "/x", "10MB",
+    "7d", "${x}", "tcp", "9999",
+    "amps-action-on-startup", "amps-action-do-rotate-logs", f"{policy_import.xap.PREFIX}retries", "1" * 30,
+    "  ", "ünïcode", "(", "password=x",
 ])  # fmt: skip
 UNKNOWN = st.sampled_from(["wibble", "wobble", "{urn:elsewhere}wibble"])
 
@@ -117,13 +122,17 @@ def test_what_is_unknown_changes_nothing(
 
 
 OPTIONS = st.lists(st.sampled_from([
-    "-Xmx1g", "-Dx=1", "-Dx", f"-D{policy_import.xap.PREFIX}latency=9", f"-D{policy_import.xap.PREFIX}nap=9", "$OTHER",
+    "-Xmx1g", "-Dx=1", "-Dx", f"-D{policy_import.xap.PREFIX}latency=9", f"-D{policy_import.xap.PREFIX}nap=9",
+    "$OTHER",
     "-Dcom.gs.fifo_notify.queue=1", f"-D{policy_import.xap.PREFIX}latency=soon",
 ]), min_size=1, max_size=5)  # fmt: skip
 LINES = st.builds(
     lambda start, quote, join, options: f"{start}{quote}-Xms1g {join.join(options)}{quote}",
-    st.sampled_from(["export A=", "export XAP_GSC_OPTIONS="]), st.sampled_from(['"', "'"]), st.sampled_from([" ", "  "]), OPTIONS,
-)  # fmt: skip
+    st.sampled_from(["export A=", "export XAP_GSC_OPTIONS="]),
+    st.sampled_from(['"', "'"]),
+    st.sampled_from([" ", "  "]),
+    OPTIONS,
+)
 
 
 @given(

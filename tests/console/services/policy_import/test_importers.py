@@ -17,31 +17,39 @@ from console.services.actions.definition import check_steps, check_triggers
 from console.services.policy_import import ImportReport
 from console.services.policy_import.topic_layers import is_laid_under
 
-ACTIVEMQ = """<broker xmlns="http://activemq.apache.org/schema/core"><destinationPolicy><policyMap><policyEntries>
+ACTIVEMQ = """<broker xmlns="http://activemq.apache.org/schema/core"><destinationPolicy><policyMap>\
+<policyEntries>
 <policyEntry topic=">" topicPrefetch="100" producerFlowControl="false">
   <pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="50"/></pendingMessageLimitStrategy>
-  <slowConsumerStrategy><abortSlowConsumerStrategy maxSlowCount="30" abortConnection="true" name="x"/></slowConsumerStrategy>
+  <slowConsumerStrategy><abortSlowConsumerStrategy maxSlowCount="30" abortConnection="true" name="x"/>\
+</slowConsumerStrategy>
 </policyEntry>
 <policyEntry topic="prices.*"><pendingMessageLimitStrategy>
   <prefetchRatePendingMessageLimitStrategy multiplier="2"/></pendingMessageLimitStrategy>
   <messageEvictionStrategy><oldestMessageEvictionStrategy/></messageEvictionStrategy></policyEntry>
-<policyEntry queue="orders"><slowConsumerStrategy><abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry>
+<policyEntry queue="orders"><slowConsumerStrategy><abortSlowConsumerStrategy/></slowConsumerStrategy>\
+</policyEntry>
 </policyEntries></policyMap></destinationPolicy></broker>"""
 
-QPID = """<virtualhost><topic key="stocks.us.*"><consumer><depth>4235264</depth><maessageAge>600000</maessageAge>
-<messageCount>50</messageCount><policy name="Delete"><options><option name="delete-persistent" value="true"/></options>
-</policy></consumer></topic><topic key="news.#"><consumer><messageAge>0</messageAge><messageCount>9</messageCount></consumer></topic>
+QPID = """<virtualhost><topic key="stocks.us.*"><consumer><depth>4235264</depth><maessageAge>600000\
+</maessageAge>
+<messageCount>50</messageCount><policy name="Delete"><options><option name="delete-persistent" \
+value="true"/></options>
+</policy></consumer></topic><topic key="news.#"><consumer><messageAge>0</messageAge><messageCount>9\
+</messageCount></consumer></topic>
 <queue name="q"><consumer><depth>1</depth></consumer></queue></virtualhost>"""
 
 XAP = """# the server's options
-java -Dcom.gs.transport_protocol.lrmi.slow-consumer.enabled=true -Dcom.gs.transport_protocol.lrmi.slow-consumer.throughput=8000
+java -Dcom.gs.transport_protocol.lrmi.slow-consumer.enabled=true \
+-Dcom.gs.transport_protocol.lrmi.slow-consumer.throughput=8000
 com.gs.transport_protocol.lrmi.slow-consumer.latency=250
 com.gs.transport_protocol.lrmi.slow-consumer.retries: many
 com.gs.fifo_notify.queue=1000
 user.home=/somewhere
 """
 
-AMPS = """<AMPSConfig><Name>amps-1</Name><MessageMemoryLimit>10MB</MessageMemoryLimit><ClientMaxCapacity>30%</ClientMaxCapacity>
+AMPS = """<AMPSConfig><Name>amps-1</Name><MessageMemoryLimit>10MB</MessageMemoryLimit><ClientMaxCapacity>\
+30%</ClientMaxCapacity>
 <ClientMessageAgeLimit>30s</ClientMessageAgeLimit><SOW/>
 <Transports>
   <Transport><Name>any-tcp</Name><Type>tcp</Type><InetAddr>9017</InetAddr><MessageType>json</MessageType>
@@ -51,10 +59,12 @@ AMPS = """<AMPSConfig><Name>amps-1</Name><MessageMemoryLimit>10MB</MessageMemory
 <TransactionLog><JournalDirectory>./amps/journal/</JournalDirectory>
   <JournalArchiveDirectory>/mnt/somedev0/amps/journal</JournalArchiveDirectory>
   <PreallocatedJournalFiles>1</PreallocatedJournalFiles><JournalSize>10MB</JournalSize>
-  <Topic><Name>orders</Name><MessageType>nvfix</MessageType></Topic><Topic><Name>.*</Name><MessageType>json</MessageType></Topic>
+  <Topic><Name>orders</Name><MessageType>nvfix</MessageType></Topic><Topic><Name>.*</Name><MessageType>\
+json</MessageType></Topic>
 </TransactionLog>
 <Actions>
-  <Action><On><Module>amps-action-on-schedule</Module><Options><Every>Saturday at 00:30</Every><Name>weekly</Name></Options></On>
+  <Action><On><Module>amps-action-on-schedule</Module><Options><Every>Saturday at 00:30</Every><Name>\
+weekly</Name></Options></On>
     <Do><Module>amps-action-do-archive-journal</Module><Options><Age>7d</Age></Options></Do></Action>
   <Action><On><Module>amps-action-on-admin</Module><Options><Path>archive_journals</Path>
       <RequiredParameter>AGE</RequiredParameter><Description>Archive</Description></Options></On>
@@ -196,8 +206,10 @@ def test_text_that_isnt_plain_xml_is_refused(system: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("system", "text", "looked_for"), [
-    ("activemq", "<beans/>", "policyEntry"), ("qpid", "<a/>", "slow-consumer-detection"), ("xap", "x=1", "slow-consumer.enabled"),
-    ("xap", "", "slow-consumer"), ("amps", "<AMPSConfig/>", "MessageMemoryLimit"), ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
+    ("activemq", "<beans/>", "policyEntry"), ("qpid", "<a/>", "slow-consumer-detection"),
+    ("xap", "x=1", "slow-consumer.enabled"),
+    ("xap", "", "slow-consumer"), ("amps", "<AMPSConfig/>", "MessageMemoryLimit"),
+    ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
     ("qpid", '<topic key="a"><consumer><depth>x</depth></consumer></topic>', "slow-consumer-detection"),
     ("amps", "<TransactionLog><Nonsense/></TransactionLog>", "TransactionLog"),
 ])  # fmt: skip
@@ -240,7 +252,8 @@ def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(
 
 
 @pytest.mark.parametrize(("setting", "because"), [
-    ('topicPrefetch="0"', "from 1 to 32767"), ('topicPrefetch="${prefetch}"', "variable"), ('topicPrefetch="many"', "isn't a value"),
+    ('topicPrefetch="0"', "from 1 to 32767"), ('topicPrefetch="${prefetch}"', "variable"),
+    ('topicPrefetch="many"', "isn't a value"),
     ('topicPrefetch="99999999999999999999999"', "isn't a value"), ('memoryLimit="5mb"', "hold up producers"),
 ])  # fmt: skip
 def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
@@ -249,8 +262,10 @@ def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
 
 
 def test_limits_of_activemqs_broker_are_named_in_bytes() -> None:
-    text = """<broker><policyEntry topic="a" topicPrefetch="5"/><systemUsage><systemUsage><memoryUsage><memoryUsage limit="64 mb"/>
-    </memoryUsage><tempUsage><tempUsage limit="1gb"/></tempUsage><storeUsage><storeUsage percentLimit="70"/></storeUsage>
+    text = """<broker><policyEntry topic="a" topicPrefetch="5"/><systemUsage><systemUsage><memoryUsage>\
+<memoryUsage limit="64 mb"/>
+    </memoryUsage><tempUsage><tempUsage limit="1gb"/></tempUsage><storeUsage><storeUsage percentLimit="70"/>\
+</storeUsage>
     </systemUsage></systemUsage></broker>"""
     imported = policy_import.import_policy("activemq", text)
     assert "message_memory_limit 67108864 (bytes)" in why(imported, "limit=64 mb")
@@ -262,9 +277,11 @@ TLS = "<Certificate>/c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>"
 
 
 @pytest.mark.parametrize("secured", [
-    "<Type>tcps</Type>", "<Type>tcps</Type><Certificate>/c.pem</Certificate>", "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
+    "<Type>tcps</Type>", "<Type>tcps</Type><Certificate>/c.pem</Certificate>",
+    "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
     "<Type>tcps</Type><Certificate>c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>",
-    f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>", "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
+    f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>",
+    "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
 ])  # fmt: skip
 def test_a_transport_that_was_secured_is_never_opened_without(secured: str) -> None:
     text = (
@@ -293,16 +310,19 @@ def test_a_secured_transport_of_amps(kind: str) -> None:
 @pytest.mark.parametrize(("text", "settings"), [
     ("export XAP_GSC_OPTIONS=\"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
     ("export XAP_GSC_OPTIONS='-Dp.throughput=1\n -Dp.latency=2'", {"throughput": 1, "latency": 2}),
-    ("XAP_GSC_OPTIONS=\"-Dp.throughput=1 \\\n  -Dp.latency=2\"; export XAP_GSC_OPTIONS", {"throughput": 1, "latency": 2}),
+    ("XAP_GSC_OPTIONS=\"-Dp.throughput=1 \\\n  -Dp.latency=2\"; export XAP_GSC_OPTIONS",
+        {"throughput": 1, "latency": 2}),
     ('set "GSC_JAVA_OPTIONS=-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
     ("set GSC_JAVA_OPTIONS=-Dp.throughput=1 ^\n -Dp.latency=2", {"throughput": 1, "latency": 2}),
     ("setenv GSC_JAVA_OPTIONS \"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
     ("export A=\"-Dp.throughput=1\"\nexport B=\"-Dp.throughput=2\"", {"throughput": 2}),
     ("gs-agent.sh \"-Dp.enabled=TRUE\" -Dp.retries='3'", {"enabled": True, "retries": 3}),
-    ("greeting=don't\np.enabled = true\np.latency: 5\np.retries 7", {"enabled": True, "latency": 5, "retries": 7}),
+    ("greeting=don't\np.enabled = true\np.latency: 5\np.retries 7",
+        {"enabled": True, "latency": 5, "retries": 7}),
     ("# it's a comment\n! another\nREM and one\n:: and one\np.enabled=true", {"enabled": True}),
     ('<props><prop key="p.enabled"> true </prop></props>', {"enabled": True}),
-    ('<bean><property name="p.latency" value="9"/><entry key="p.retries"><value>2</value></entry></bean>', {"latency": 9, "retries": 2}),
+    ('<bean><property name="p.latency" value="9"/><entry key="p.retries"><value>2</value></entry></bean>',
+        {"latency": 9, "retries": 2}),
 ])  # fmt: skip
 def test_forms_of_xaps_properties(text: str, settings: dict[str, Any]) -> None:
     text = text.replace("p.", policy_import.xap.PREFIX)
@@ -310,7 +330,10 @@ def test_forms_of_xaps_properties(text: str, settings: dict[str, Any]) -> None:
 
 
 def test_a_property_in_a_place_that_isnt_read_is_left_out_and_not_ignored() -> None:
-    text = f'<props><prop key="{policy_import.xap.PREFIX}enabled">true</prop><value>{policy_import.xap.PREFIX}retries=3</value></props>'
+    text = (
+        f'<props><prop key="{policy_import.xap.PREFIX}enabled">true</prop><value>'
+        f"{policy_import.xap.PREFIX}retries=3</value></props>"
+    )
     assert "Write each property" in why(
         policy_import.import_policy("xap", text), f"value={policy_import.xap.PREFIX}retries=3"
     )
@@ -336,12 +359,18 @@ def test_what_is_too_much_or_broken_is_refused_by_its_line(system: str, text: st
 
 @pytest.mark.parametrize("size", ["9" * 400, "1" * 300 + "GB", "1e5", "inf", "-1MB", "MB"])
 def test_a_size_that_is_none_is_left_out(size: str) -> None:
-    text = f"<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><MessageMemoryLimit>{size}</MessageMemoryLimit></AMPSConfig>"
+    text = (
+        f"<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><MessageMemoryLimit>{size}"
+        "</MessageMemoryLimit></AMPSConfig>"
+    )
     assert policy_import.import_policy("amps", text).document == {"client_policy": {"client_max_capacity": 5}}
 
 
 def test_settings_of_amps_that_stand_twice() -> None:
-    text = "<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><ClientMaxCapacity>6</ClientMaxCapacity></AMPSConfig>"
+    text = (
+        "<AMPSConfig><ClientMaxCapacity>5</ClientMaxCapacity><ClientMaxCapacity>6</ClientMaxCapacity>"
+        "</AMPSConfig>"
+    )
     imported = policy_import.import_policy("amps", text)
     assert imported.document == {"client_policy": {"client_max_capacity": 5}}
     assert "twice" in why(imported, "ClientMaxCapacity=6")
@@ -389,7 +418,8 @@ def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -
 @pytest.mark.parametrize("queue", [
     "<queue><name>q</name><q><slow-consumer-detection><depth>6</depth></slow-consumer-detection></q></queue>",
     '<queue name="q"><consumer><depth>6</depth></consumer></queue>',
-    "<topic><name>a</name><subscriptionName>q</subscriptionName><slow-consumer-detection><depth>6</depth></slow-consumer-detection></topic>",
+    "<topic><name>a</name><subscriptionName>q</subscriptionName><slow-consumer-detection><depth>6</depth>"
+    "</slow-consumer-detection></topic>",
 ])  # fmt: skip
 def test_limits_of_a_queue_that_is_no_subscription_of_qpid_are_left_out(queue: str) -> None:
     detection = "<slow-consumer-detection><messageCount>5</messageCount></slow-consumer-detection>"
@@ -409,7 +439,10 @@ def activemq_entries(*entries: str, around: str = "") -> ImportReport:
     )
 
 
-PENDING = '<pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>'
+PENDING = (
+    '<pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/>'
+    "</pendingMessageLimitStrategy>"
+)
 
 
 def test_a_pending_limit_brings_activemqs_prefetch_of_topics_with_it() -> None:
@@ -434,7 +467,8 @@ def test_the_default_entry_is_for_topics_that_no_entry_matches() -> None:
 
 BEAN = (
     'class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy">'
-    '<property name="maxSlowDuration" value="5000"/><property name="abortConnection"><value>true</value></property></bean>'
+    '<property name="maxSlowDuration" value="5000"/><property name="abortConnection"><value>true</value>'
+    "</property></bean>"
 )
 
 
@@ -451,7 +485,8 @@ BEAN = (
             "<abortSlowConsumerStrategy id='slow' maxSlowDuration='5000' abortConnection='true'/>",
         ),
         (
-            "<policyEntry topic='a'><slowConsumerStrategy><ref bean='slow'/></slowConsumerStrategy></policyEntry>",
+            "<policyEntry topic='a'><slowConsumerStrategy><ref bean='slow'/></slowConsumerStrategy>"
+            "</policyEntry>",
             f"<bean id='slow' {BEAN}",
         ),
     ],
@@ -470,8 +505,10 @@ def test_a_strategy_that_is_not_in_the_file_is_named() -> None:
 
 def test_zero_and_a_period_of_nothing_switch_aborting_off_as_in_activemq() -> None:
     imported = activemq_entries(
-        '<policyEntry topic="a"><slowConsumerStrategy><abortSlowConsumerStrategy maxSlowDuration="0"/></slowConsumerStrategy></policyEntry>',
-        '<policyEntry topic="b"><slowConsumerStrategy><abortSlowConsumerStrategy checkPeriod="-1"/></slowConsumerStrategy></policyEntry>',
+        '<policyEntry topic="a"><slowConsumerStrategy><abortSlowConsumerStrategy maxSlowDuration="0"/>'
+        "</slowConsumerStrategy></policyEntry>",
+        '<policyEntry topic="b"><slowConsumerStrategy><abortSlowConsumerStrategy checkPeriod="-1"/>'
+        "</slowConsumerStrategy></policyEntry>",
     )
     a, b = taken(imported).activemq
     assert (a.abort_slow_consumer_strategy, a.max_slow_duration) == (False, 0)
@@ -480,7 +517,10 @@ def test_zero_and_a_period_of_nothing_switch_aborting_off_as_in_activemq() -> No
 
 def strategy_entry(topic: str, strategy: str, **attributes: str) -> str:
     given = " ".join(f'{key}="{value}"' for key, value in attributes.items())
-    return f'<policyEntry topic="{topic}" {given}><slowConsumerStrategy>{strategy}</slowConsumerStrategy></policyEntry>'
+    return (
+        f'<policyEntry topic="{topic}" {given}><slowConsumerStrategy>{strategy}</slowConsumerStrategy>'
+        "</policyEntry>"
+    )
 
 
 ACK_BEAN = 'class="org.apache.activemq.broker.region.policy.AbortSlowAckConsumerStrategy"'
@@ -489,9 +529,11 @@ ACK_BEAN = 'class="org.apache.activemq.broker.region.policy.AbortSlowAckConsumer
 @pytest.mark.parametrize("strategy", [
     '<abortSlowAckConsumerStrategy maxTimeSinceLastAck="9000" abortConnection="true" maxSlowCount="3"/>',
     '<abortSlowAckConsumerStrategy abortConnection="true" maxSlowCount="3" maxTimeSinceLastAck=" 9000 "/>',
-    f'<bean {ACK_BEAN}><property name="maxTimeSinceLastAck" value="9000"/><property name="maxSlowCount"><value>3</value>'
+    f'<bean {ACK_BEAN}><property name="maxTimeSinceLastAck" value="9000"/><property name="maxSlowCount">'
+    '<value>3</value>'
     '</property><property name="abortConnection" value="true"/></bean>',
-    f'<bean {ACK_BEAN} xmlns:p="http://www.springframework.org/schema/p" p:maxTimeSinceLastAck="9000" p:maxSlowCount="3" '
+    f'<bean {ACK_BEAN} xmlns:p="http://www.springframework.org/schema/p" p:maxTimeSinceLastAck="9000" '
+    'p:maxSlowCount="3" '
     'p:abortConnection="true"/>',
 ])  # fmt: skip
 def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
@@ -504,7 +546,8 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "because"), [
-    ('ignoreIdleConsumers="true"', "changes nothing"), ('ignoreIdleConsumers="false"', "would abort them too"),
+    ('ignoreIdleConsumers="true"', "changes nothing"),
+    ('ignoreIdleConsumers="false"', "would abort them too"),
     ('ignoreNetworkConsumers="false"', "no network"), ('name="x"', "no setting"),
 ])  # fmt: skip
 def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: str, because: str) -> None:
@@ -515,7 +558,8 @@ def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: s
 
 @pytest.mark.parametrize("strategy", ["abortSlowConsumerStrategy", "abortSlowAckConsumerStrategy"])
 @pytest.mark.parametrize("given", [
-    'maxSlowDuration="${slow}"', 'maxSlowDuration="30s"', 'checkPeriod="${period:60000}"', 'maxSlowCount="x"', 'maxSlowDuration=""',
+    'maxSlowDuration="${slow}"', 'maxSlowDuration="30s"', 'checkPeriod="${period:60000}"', 'maxSlowCount="x"',
+    'maxSlowDuration=""',
     'checkPeriod="99999999999999"', 'abortConnection="true" maxSlowDuration="@D@"',
 ])  # fmt: skip
 def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given: str) -> None:
@@ -530,8 +574,10 @@ def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given:
 
 @pytest.mark.parametrize("bean", [
     '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" parent="slow"/>',
-    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" xmlns:p="urn:p" p:maxSlowDuration-ref="x"/>',
-    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy"><property name="maxSlowDuration" ref="x"/></bean>',
+    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" xmlns:p="urn:p" '
+    'p:maxSlowDuration-ref="x"/>',
+    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy"><property '
+    'name="maxSlowDuration" ref="x"/></bean>',
     '<bean class="com.acme.AbortSlowConsumerStrategy"/>',
 ])  # fmt: skip
 def test_a_bean_that_is_set_elsewhere_too_aborts_nobody(bean: str) -> None:
@@ -540,11 +586,15 @@ def test_a_bean_that_is_set_elsewhere_too_aborts_nobody(bean: str) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "never"), [
-    ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True), ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
+    ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True),
+    ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
     ('<abortSlowConsumerStrategy maxSlowDuration="9223372036854775807"/>', True),
-    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True), ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
-    ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True), ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
-    ('<abortSlowAckConsumerStrategy/>', False), ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
+    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True),
+    ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
+    ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True),
+    ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
+    ('<abortSlowAckConsumerStrategy/>', False),
+    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
 ])  # fmt: skip
 def test_a_strategy_that_aborts_nobody_in_activemq_is_off(strategy: str, never: bool) -> None:
     document = taken(activemq_entries(strategy_entry("a", strategy)))
@@ -563,10 +613,14 @@ def test_an_entry_has_one_strategy_the_first() -> None:
 
 
 @pytest.mark.parametrize("pending", [
-    '<constantPendingMessageLimitStrategy limit="10"/>', '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
+    '<constantPendingMessageLimitStrategy limit="10"/>',
+    '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
 ])  # fmt: skip
 def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(pending: str) -> None:
-    text = f"<pendingMessageLimitStrategy>{pending}</pendingMessageLimitStrategy><slowConsumerStrategy><abortSlowConsumerStrategy/></slowConsumerStrategy>"
+    text = (
+        f"<pendingMessageLimitStrategy>{pending}</pendingMessageLimitStrategy><slowConsumerStrategy>"
+        "<abortSlowConsumerStrategy/></slowConsumerStrategy>"
+    )
     imported = activemq_entries(f'<policyEntry topic="y" topicPrefetch="50000">{text}</policyEntry>')
     (entry,) = taken(imported).activemq
     settings = {
@@ -647,10 +701,14 @@ def qpid(*elements: str) -> ImportReport:
 
 @pytest.mark.parametrize("queue", [
     '<queue name="fix-1:desk"><consumer>{}</consumer></queue>',
-    "<queues><queue><name>fix-1:desk</name><slow-consumer-detection>{}</slow-consumer-detection></queue></queues>",
+    "<queues><queue><name>fix-1:desk</name><slow-consumer-detection>{}</slow-consumer-detection></queue>"
+    "</queues>",
 ])  # fmt: skip
 def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
-    limits = '<depth>1000</depth><maessageAge>600</maessageAge><messageCount>50</messageCount><policy name="Delete"/>'
+    limits = (
+        "<depth>1000</depth><maessageAge>600</maessageAge><messageCount>50</messageCount><policy "
+        'name="Delete"/>'
+    )
     imported = qpid(queue.format(limits))
     rules = {rule.name: rule for rule in taken(imported).rules}
     assert {name: (rule.signal, rule.limit) for name, rule in rules.items()} == {
@@ -668,12 +726,15 @@ def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
 
 
 def test_queues_of_several_durable_subscriptions_and_one_of_a_single_topic() -> None:
-    document = taken(qpid(
-        '<queue name="a:d"><consumer><depth>1</depth></consumer></queue>',
-        '<queue name="b:d:e"><consumer><depth>2</depth></consumer></queue>',
-        '<queue name="a:d"><consumer><depth>3</depth></consumer></queue>',
-        '<topic key="t"><subscriptionName>a:d</subscriptionName><consumer><depth>4</depth></consumer></topic>',
-    ))  # fmt: skip
+    document = taken(
+        qpid(
+            '<queue name="a:d"><consumer><depth>1</depth></consumer></queue>',
+            '<queue name="b:d:e"><consumer><depth>2</depth></consumer></queue>',
+            '<queue name="a:d"><consumer><depth>3</depth></consumer></queue>',
+            '<topic key="t"><subscriptionName>a:d</subscriptionName><consumer><depth>4</depth></consumer>'
+            "</topic>",
+        )
+    )
     assert {rule.scope: rule.limit for rule in document.rules} == {
         Scope(client="a", subscription="d"): 1,
         Scope(client="b", subscription="d:e"): 2,
@@ -713,7 +774,8 @@ def test_a_topic_of_qpid_whose_limits_cant_be_read_has_none() -> None:
 @pytest.mark.parametrize("key", ["${t}", "a.#.b"])
 def test_where_a_topic_of_qpid_cant_be_taken_over_wider_ones_are_in_shadow(key: str) -> None:
     imported = qpid(
-        '<topic key="#"><consumer><depth>1</depth></consumer></topic><topic key="b"><consumer><depth>2</depth></consumer></topic>',
+        '<topic key="#"><consumer><depth>1</depth></consumer></topic><topic key="b"><consumer><depth>2'
+        "</depth></consumer></topic>",
         f'<topic key="{key}"><consumer><depth>3</depth></consumer></topic>',
     )
     assert {one.topic: one.mode for one in taken_of_topics(imported).qpid} == {
@@ -738,7 +800,8 @@ def test_two_hundred_entries_with_a_hundred_levels_each_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "meet"), [
-    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True), ("a.*", "a.b.c", False), (">", "a.b", True),
+    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True),
+    ("a.*", "a.b.c", False), (">", "a.b", True),
     ("#", "a", True), ("a.b", "a.c", False), ("*.b", "a.*", True), ("a.>", "a.b", True), ("a", "a", True),
 ])  # fmt: skip
 def test_which_entries_are_about_some_topic_both(one: str, other: str, meet: bool) -> None:
@@ -748,7 +811,8 @@ def test_which_entries_are_about_some_topic_both(one: str, other: str, meet: boo
 def test_a_limit_that_is_over_the_highest_with_the_prefetch_keeps_everything() -> None:
     imported = activemq_entries(
         '<policyEntry topic="a" topicPrefetch="50000"><pendingMessageLimitStrategy>'
-        '<constantPendingMessageLimitStrategy limit="9007199254740992"/></pendingMessageLimitStrategy></policyEntry>'
+        '<constantPendingMessageLimitStrategy limit="9007199254740992"/></pendingMessageLimitStrategy>'
+        "</policyEntry>"
     )
     assert taken(imported).activemq[0].constant_pending_message_limit_strategy == -1
 
@@ -763,7 +827,8 @@ def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
     }
     off = (EnforcementMode.OFF, 1_000)
     assert entries == {
-        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off, "scratch.temp.>": off,
+        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off,
+        "scratch.temp.>": off,
     }  # fmt: skip
     keys = "".join(f'<topic key="{key}"><consumer><depth>5</depth></consumer></topic>' for key in ("#", "a"))
     assert {one.topic: one.mode for one in taken(qpid(keys)).qpid} == {

@@ -1,4 +1,6 @@
-"""Whole configuration files of the four systems: each leaf is told of once, and the policy means what the file means."""
+"""Whole configuration files of the four systems: each leaf is told of once, and the policy means what the
+file means.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
 
     # What the entry of `>` says, and what ActiveMQ means where it says nothing.
     assert settings("other") == {
-        **presets.ACTIVEMQ_DEFAULTS, "prefetch": 500, "constant_pending_message_limit_strategy": 1_000, "abort_slow_consumer_strategy": True,
+        **presets.ACTIVEMQ_DEFAULTS, "prefetch": 500, "constant_pending_message_limit_strategy": 1_000,
+        "abort_slow_consumer_strategy": True,
         "max_slow_duration": 45_000, "check_period": 15_000, "abort_connection": True,
     }  # fmt: skip
     # 32767 is ActiveMQ's prefetch of topics.
@@ -90,14 +93,19 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
     assert settings("orders.fx.eu") == settings("orders.fx.us") == orders
     assert settings("orders.fx.jp") == settings("other")
     assert settings("audit") == {
-        **presets.ACTIVEMQ_DEFAULTS, "prefetch": 32_767, "abort_slow_ack_consumer_strategy": True, "max_time_since_last_ack": 20_000,
-    }  # fmt: skip
+        **presets.ACTIVEMQ_DEFAULTS,
+        "prefetch": 32_767,
+        "abort_slow_ack_consumer_strategy": True,
+        "max_time_since_last_ack": 20_000,
+    }
 
 
 def test_a_limit_of_an_outer_entry_doesnt_hold_for_an_inner_one() -> None:
     text = """<policyEntries>
-    <policyEntry topic=">"><pendingMessageLimitStrategy><prefetchRatePendingMessageLimitStrategy/></pendingMessageLimitStrategy></policyEntry>
-    <policyEntry topic="a.*"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="40000"/></pendingMessageLimitStrategy></policyEntry>
+    <policyEntry topic=">"><pendingMessageLimitStrategy><prefetchRatePendingMessageLimitStrategy/>\
+</pendingMessageLimitStrategy></policyEntry>
+    <policyEntry topic="a.*"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy \
+limit="40000"/></pendingMessageLimitStrategy></policyEntry>
     <policyEntry topic="b"/><policyEntry topic="c.d" topicPrefetch="7"/></policyEntries>"""
     document = taken(policy_import.import_policy("activemq", text))
 

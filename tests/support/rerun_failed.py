@@ -1,9 +1,10 @@
-"""pytest, and what fails in it once more, alone: `python -m tests.support.second_look ARGUMENTS`. CI's way to run the tests.
+"""Run pytest, then run failed tests once more, alone: `python -m tests.support.rerun_failed ARGUMENTS`.
 
-A shared machine stops for seconds now and then, and one test in thousands that waits for a real process pays for it. Failing
-alone as well is a fault of the code, and so is failing in numbers (more than MOST). What passes alone is named UNSTEADY at the
-end: it doesn't stop CI, and it is to be mended, since a test that depends on the machine's mood tells nothing. `make test`
-gives nobody a second look.
+CI runs the tests this way.
+
+A shared machine stops for seconds now and then, and one test in thousands that waits for a real process fails
+for it. A test that also fails alone is a fault of the code. So are more than MAX_RERUNS failures. Tests that
+pass alone are listed as UNSTEADY: they don't stop CI, but must be fixed. `make test` reruns nothing.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST = 3
+MAX_RERUNS = 3
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED = 1
-"""pytest's exit code when all it could say is that tests failed."""
+"""Exit code of pytest when tests failed and nothing else went wrong."""
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """pytest's code, or 0 when what failed passes alone."""
+    """Return pytest's exit code, or 0 if the failed tests pass alone."""
     before = last_failed(root)
     code = subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=root)
     failed = sorted(last_failed(root) - before)
-    if code != TESTS_FAILED or not 0 < len(failed) <= MOST:
+    if code != TESTS_FAILED or not 0 < len(failed) <= MAX_RERUNS:
         return code
     print(f"\nA second look at {len(failed)}, alone:", *failed, sep="\n  ", flush=True)
     kept = [argument for argument in arguments if argument == "--database"]
@@ -35,7 +36,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
 
 def last_failed(root: Path) -> set[str]:
-    """Tests whose newest run failed, as pytest remembers them."""
+    """Return the tests whose newest run failed, as pytest's cache lists them."""
     try:
         return set(json.loads((root / ".pytest_cache/v/cache/lastfailed").read_text()))
     except FileNotFoundError:

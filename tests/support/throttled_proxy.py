@@ -12,8 +12,11 @@ BUFFER_BYTES = 4 * 1024
 """Kernel buffers of the proxy's sockets: more would hide the pace from both ends."""
 
 
-class SlowLine:
-    """The proxy. `connections` counts the connections that it has accepted; `bytes_per_second` holds for each direction."""
+class ThrottledProxy:
+    """A TCP proxy with a limit of bytes per second in each direction.
+
+    `connections` counts accepted connections.
+    """
 
     def __init__(self, port: int, bytes_per_second: int) -> None:
         self.connections = 0
@@ -56,7 +59,7 @@ class SlowLine:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Stop accepting and cut what is open."""
+        """Stop accepting and close all connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -67,9 +70,9 @@ class SlowLine:
 
 
 @contextmanager
-def slow_line(port: int, bytes_per_second: int) -> Iterator[SlowLine]:
-    """A slow line to a port of this machine until the block ends."""
-    line = SlowLine(port, bytes_per_second)
+def throttled_proxy(port: int, bytes_per_second: int) -> Iterator[ThrottledProxy]:
+    """Run a throttled proxy to a port of this machine until the block ends."""
+    line = ThrottledProxy(port, bytes_per_second)
     try:
         yield line
     finally:

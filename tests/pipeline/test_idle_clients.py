@@ -1,4 +1,4 @@
-"""A back-test in which clients rest where the guard has nothing to see says what one says in which everybody is looked at."""
+"""A back-test that skips idle clients gives the same result as one that checks every client."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ HOST = 8 * 2**30
 START = 1_795_262_400_000
 
 
-class Client:
-    """Its looks: spells in which it falls behind and catches up, rests between, now and then offlined; and what was decided."""
+class RecordedClient:
+    """Samples and decisions of a random client that falls behind, catches up, idles and is sometimes
+    offlined.
+    """
 
     def __init__(self, chance: random.Random, name: str) -> None:
         self.looks: list[dict[str, Any]] = []
@@ -56,23 +58,26 @@ class Client:
             self._came += rate
             self._owed = max(self._owed + round(rate * (1 - drain)), 0)
             oldest = max(oldest, self._at - chance.choice((500, 2_000, 60_000)) * second // 2)
-            self._look(oldest, spooled and second > 0, last=second + 1 == length and chance.random() < 0.7)
+            self._sample(oldest, spooled and second > 0, last=second + 1 == length and chance.random() < 0.7)
             if chance.random() < 0.02:
                 self._decided(chance.choice(("warn", "disconnect", "offline")))
             self._at += chance.choice((1_000, 1_000, 1_000, 1_013, 2_700))
             if second > left_at:
                 self._owed = 0
 
-    def _look(self, oldest: int, spooled: bool, last: bool) -> None:
+    def _sample(self, oldest: int, spooled: bool, last: bool) -> None:
         if last:
             self._owed = 0
         owed, size = self._owed, 500
         memory = 0 if spooled else owed * 115 // 100
         blocked = oldest if self._chance.random() < 0.3 and owed else 0
         figures = dict.fromkeys(TrafficSample._fields, 0) | {
-            "at": self._at, "memory": memory, "disk": owed if spooled else 0, "messages": 0 if spooled else owed // size,
-            "owed_bytes": owed, "owed_messages": owed // size, "matched_bytes": self._came, "matched_messages": self._came // size,
-            "acknowledged_bytes": self._came - owed, "taken_bytes": self._came - owed, "oldest_at": oldest if owed else 0,
+            "at": self._at, "memory": memory, "disk": owed if spooled else 0,
+            "messages": 0 if spooled else owed // size,
+            "owed_bytes": owed, "owed_messages": owed // size, "matched_bytes": self._came,
+            "matched_messages": self._came // size,
+            "acknowledged_bytes": self._came - owed, "taken_bytes": self._came - owed,
+            "oldest_at": oldest if owed else 0,
             "blocked_since": blocked, "offlined": int(spooled and not last), "subscriptions": 1,
             "unacked_at": self._at - 300 if owed and self._chance.random() < 0.3 else 0,
         }  # fmt: skip
@@ -87,15 +92,17 @@ class Client:
 
     def _decided(self, action: str) -> None:
         self.acts.append(
-            {"at": self._at - self._chance.randrange(900), "client": self._name, "action": action, "reason": "", "rule": "r",
-             "mode": self._chance.choice(("enforce", "shadow")), "signal": "outbound_bytes", "observed": self._owed, "limit": 1,
+            {"at": self._at - self._chance.randrange(900), "client": self._name, "action": action,
+                "reason": "", "rule": "r",
+             "mode": self._chance.choice(("enforce", "shadow")), "signal": "outbound_bytes",
+             "observed": self._owed, "limit": 1,
              "unit": "bytes", "revision": 1, "lost": 0, "memory": -1, "disk": -1}
         )  # fmt: skip
 
 
 def recorded(seed: int, clients: int) -> Recording:
     chance = random.Random(seed)
-    made = [Client(chance, f"c-{number}") for number in range(clients)]
+    made = [RecordedClient(chance, f"c-{number}") for number in range(clients)]
     looks = [row for one in made for row in one.looks]
     acts = [row for one in made for row in one.acts]
     return Recording(
@@ -104,18 +111,21 @@ def recorded(seed: int, clients: int) -> Recording:
 
 
 def rule(chance: random.Random, number: int) -> dict[str, Any]:
-    """One of any kind that a back-test judges."""
+    """Return a random rule of any type that a back-test judges."""
     signal, limit = chance.choice(
-        [("outbound_bytes", 300_000), ("outbound_messages", 600), ("backlog_bytes", 300_000), ("backlog_messages", 600),
+        [("outbound_bytes", 300_000), ("outbound_messages", 600), ("backlog_bytes", 300_000),
+            ("backlog_messages", 600),
          ("oldest_age", 20_000), ("write_blocked", 20_000), ("spool_bytes", 300_000), ("spool_age", 20_000),
          ("drain_rate", 5_000), ("pool_memory", 1_000_000), ("pool_disk", 1_000_000)]
     )  # fmt: skip
     made: dict[str, Any] = {
-        "name": f"rule-{number}", "signal": signal, "limit": max(int(limit * chance.choice((0.1, 0.5, 1, 3))), 1),
+        "name": f"rule-{number}",
+        "signal": signal,
+        "limit": max(int(limit * chance.choice((0.1, 0.5, 1, 3))), 1),
         "scope": {} if signal.startswith("pool") else {"client": chance.choice(("*", "c-1"))},
         "mode": chance.choice(("enforce", "enforce", "shadow")),
         "ladder": [{"action": chance.choice(("warn", "offline", "disconnect"))}],
-    }  # fmt: skip
+    }
     if signal.startswith("pool"):
         made |= {"choose": "largest_in_pool"}
     if signal == "drain_rate":
@@ -149,7 +159,9 @@ def policy(seed: int) -> PolicyDocument:
 
 
 def tight(seed: int) -> PolicyDocument:
-    """Pools at their limits most of the time, of each transport or one for all, and rules that discard, offline and disconnect."""
+    """Pools at their limits most of the time, of each transport or one for all, and rules that discard,
+    offline and disconnect.
+    """
     chance = random.Random(seed)
     limits = {
         name: chance.choice((50_000, 200_000, 1_000_000, 5_000_000))
@@ -171,8 +183,8 @@ def tight(seed: int) -> PolicyDocument:
     )
 
 
-def both(document: PolicyDocument, recording: Recording) -> list[BacktestResult]:
-    """With clients that rest, and without."""
+def backtest_both_ways(document: PolicyDocument, recording: Recording) -> list[BacktestResult]:
+    """Back-test with and without skipping idle clients."""
     return [
         run_backtests(recording, [PolicyBacktest(document, HOST, recording.traces, rests)])[0]
         for rests in (True, False)
@@ -181,28 +193,33 @@ def both(document: PolicyDocument, recording: Recording) -> list[BacktestResult]
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 2**32))
-def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int, policy_seed: int) -> None:
-    """Every decision with all its figures, what was lost, each client's time offlined, and the pools' peaks."""
-    resting, looked_at = both(policy(policy_seed), recorded(seed, clients))
+def test_decisions_on_idle_clients_equal_those_of_checked_ones(
+    seed: int, clients: int, policy_seed: int
+) -> None:
+    """Compared are all decisions with their figures, losses, offline times, and the pools' peaks."""
+    resting, looked_at = backtest_both_ways(policy(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(3, 20), st.integers(0, 2**32))
-def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
+def test_at_a_pools_limit_idle_clients_are_chosen_like_checked_ones(
     seed: int, clients: int, policy_seed: int
 ) -> None:
-    """The guard knows what they hold together, and of each only when it chooses: whom, when and over whom comes out the same."""
-    resting, looked_at = both(tight(policy_seed), recorded(seed, clients))
+    """The guard knows the total of idle clients, and figures of each only when it chooses.
+
+    Its choices, their times and their alternatives are equal.
+    """
+    resting, looked_at = backtest_both_ways(tight(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
 
-def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
-    """Of twenty clients whom nothing but the pool's limits threatens."""
+def test_at_a_pools_limit_few_clients_reach_the_guard() -> None:
+    """Only the pool's limits threaten these twenty clients."""
     made = policy_with(pool={"message_memory_limit": 1_000_000, "message_disk_limit": 2_000_000})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(1, 20)
-    few, all_of_them = (Counted(document, recording, rests) for rests in (True, False))
+    few, all_of_them = (CountingGuard(document, recording, rests) for rests in (True, False))
     tried = [run_backtests(recording, [one])[0].as_dict() for one in (few, all_of_them)]
     assert tried[0] == tried[1]
     assert {act["signal"] for act in tried[0]["acts"]} >= {"pool_memory", "pool_disk"}
@@ -210,14 +227,14 @@ def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
 
 
 def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -> None:
-    """Of eight clients' spells next to nothing comes near a limit: hardly anybody is looked at, and the pools' peaks are known all the same."""
+    """Almost none of the eight clients' samples reach the guard; the pools' peaks are known nevertheless."""
     made = policy_with(pool={"message_memory_limit": 10**9, "message_disk_limit": 10**9})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(5, 8)
     counts = []
     found = []
     for rests in (True, False):
-        tried = Counted(document, recording, rests)
+        tried = CountingGuard(document, recording, rests)
         found.append(run_backtests(recording, [tried])[0].as_dict())
         counts.append(tried.looks)
     assert found[0] == found[1]
@@ -225,8 +242,8 @@ def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -
     assert counts[0] < counts[1] / 4
 
 
-class Counted(PolicyBacktest):
-    """Counts how often the guard is told of a client."""
+class CountingGuard(PolicyBacktest):
+    """A guard that counts its updates of a client."""
 
     def __init__(self, document: PolicyDocument, recording: Recording, rests: bool) -> None:
         super().__init__(document, HOST, recording.traces, rests)

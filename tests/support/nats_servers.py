@@ -1,4 +1,4 @@
-"""Real NATS servers on loopback, one or a cluster of three, that can be killed, stopped and started again."""
+"""Real NATS servers on loopback, one or a cluster of three, which tests kill, stop and restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVER = Path(sys.executable).parent / "nats-server"
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Return ports on which no process listens."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:
@@ -28,8 +28,8 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-class Engines:
-    """The servers of a group, by number from 0."""
+class NatsServers:
+    """The NATS servers of a group, numbered from 0."""
 
     def __init__(self, home: Path, number: int) -> None:
         ports = free_ports(2 * number)
@@ -38,8 +38,8 @@ class Engines:
             NatsServerAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
             for one in range(number)
         ]
-        self.written: Callable[[str], str] = lambda text: text
-        """What is made of a server's configuration, from its next start on."""
+        self.edit_config: Callable[[str], str] = lambda text: text
+        """Edits a server's configuration at its next start."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -47,24 +47,24 @@ class Engines:
         return tuple(one.url for one in self.addresses)
 
     def start(self, *numbers: int) -> None:
-        """Start these, or all."""
+        """Start the given servers, or all."""
         for number in numbers or range(len(self.addresses)):
             own = self.addresses[number]
-            others = self.others_of(number)
+            others = self.other_servers(number)
             file = self.home / f"{own.name}.conf"
-            file.write_text(self.written(nats_config(own, others, self.home / own.name)))
+            file.write_text(self.edit_config(nats_config(own, others, self.home / own.name)))
             with (self.home / f"{own.name}.log").open("ab") as log:
                 self._processes[number] = subprocess.Popen(
                     [str(SERVER), "-c", str(file)], stdout=log, stderr=log
                 )
 
-    def others_of(self, number: int) -> list[NatsServerAddress]:
-        """How one reaches the others."""
+    def other_servers(self, number: int) -> list[NatsServerAddress]:
+        """Return the addresses at which a server reaches the others."""
         own = self.addresses[number]
         return [one for one in self.addresses if one is not own]
 
     def kill(self, *numbers: int) -> None:
-        """kill -9 these, or all."""
+        """Kill the given servers, or all, with SIGKILL."""
         for number in numbers or tuple(self._processes):
             process = self._processes.pop(number, None)
             if process is not None:
@@ -73,18 +73,18 @@ class Engines:
                 process.wait()
 
     def freeze(self, number: int) -> None:
-        """SIGSTOP: it holds its connections and says nothing."""
+        """Stop a server with SIGSTOP: connections stay open, nothing is sent."""
         self._processes[number].send_signal(signal.SIGSTOP)
 
     def thaw(self, number: int) -> None:
         self._processes[number].send_signal(signal.SIGCONT)
 
     def number_of(self, leader: str) -> int:
-        """Which one bears a name."""
+        """Return the number of the server with this name."""
         return next(number for number, one in enumerate(self.addresses) if one.name == leader)
 
-    async def ready(self, instance: str = "group") -> StreamInfo:
-        """Wait until the servers have a leader for a log of this name; it is made."""
+    async def wait_ready(self, instance: str = "group") -> StreamInfo:
+        """Create a stream of this name and wait until the servers have a leader for it."""
         engine = JetStreamLog(GroupSettings(instance, "ready", self.urls))
         try:
             async with asyncio.timeout(60):
@@ -97,9 +97,9 @@ class Engines:
 
 
 @asynccontextmanager
-async def running_engines(home: Path, number: int = 3) -> AsyncIterator[Engines]:
-    """Servers that carry logs, until the block ends."""
-    engines = Engines(home, number)
+async def running_nats_servers(home: Path, number: int = 3) -> AsyncIterator[NatsServers]:
+    """Run NATS servers until the block ends."""
+    engines = NatsServers(home, number)
     engines.start()
     try:
         yield engines

@@ -1,4 +1,4 @@
-"""A real mail server and a real web server that keep what they are sent, for tests of what goes out."""
+"""A real mail server and a real web server that store what they receive, for tests of outgoing traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiosmtpd.controller import Controller
 
 
 class Mailbox:
-    """Mails that have come. While `refusing`, each is answered with a temporary error."""
+    """Received mails. While `refusing` is set, each mail gets a temporary error."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
@@ -24,7 +24,7 @@ class Mailbox:
         self.port = 0
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        """One mail."""
+        """Store one mail, or refuse it."""
         if self.refusing:
             return "451 later, please"
         mail = message_from_bytes(envelope.content, policy=policy.default)
@@ -35,7 +35,7 @@ class Mailbox:
 
 
 class _OnFreePort(Controller):
-    """Says hello to itself, as its base does, where it really listens."""
+    """A controller that checks its server at the port where it really listens."""
 
     def _trigger_server(self) -> None:
         assert self.server is not None
@@ -45,7 +45,7 @@ class _OnFreePort(Controller):
 
 @contextmanager
 def mail_server() -> Iterator[Mailbox]:
-    """An SMTP server on a free port of loopback."""
+    """Run an SMTP server on a free port of loopback."""
     box = Mailbox()
     controller = _OnFreePort(box, hostname="127.0.0.1", port=0)
     controller.start()
@@ -57,7 +57,7 @@ def mail_server() -> Iterator[Mailbox]:
 
 
 class Hook:
-    """Calls that have come; `status` is what they are answered."""
+    """Received calls; `status` is the HTTP status of the answers."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ class Hook:
 
 @contextmanager
 def web_sink() -> Iterator[Hook]:
-    """An HTTP server on a free port of loopback that takes POSTs."""
+    """Run an HTTP server on a free port of loopback that accepts POSTs."""
     hook = Hook()
 
     class Handler(BaseHTTPRequestHandler):
@@ -81,7 +81,7 @@ def web_sink() -> Iterator[Hook]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hook.port = server.server_address[1]

@@ -1,4 +1,7 @@
-"""Whether a dropped WebSocket client was told: yes, unknown, no. Against a real broker process."""
+"""Whether a dropped WebSocket client received its notice: yes, unknown, no.
+
+Against a real broker process.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ def policy(*rules: dict[str, Any]) -> PolicyDocument:
     return replace(made, transports=(*made.transports, TransportSettings("websocket", "websocket", 0)))
 
 
-async def said(socket: Any, what: str) -> dict[str, Any]:
-    """The next command of that kind."""
+async def next_command(socket: Any, what: str) -> dict[str, Any]:
+    """Return the next command of this type."""
     async with asyncio.timeout(10):
         async for frame in socket:
             if isinstance(frame, str):
@@ -34,13 +37,13 @@ async def said(socket: Any, what: str) -> dict[str, Any]:
     raise AssertionError(f"closed before {what}")
 
 
-class There:
-    """A WebSocket client, somebody who publishes, and the decisions."""
+class WebSocketScenario:
+    """A WebSocket client, a publisher, and the decisions."""
 
     def __init__(self, socket: Any, writer: AsyncClient, decisions: Any) -> None:
         self.socket, self.writer, self._decisions = socket, writer, decisions
 
-    async def told(self) -> str:
+    async def notice_outcome(self) -> str:
         async with asyncio.timeout(15):
             async for message in self._decisions:
                 return str(json.loads(message.body)["told"])
@@ -48,7 +51,7 @@ class There:
 
 
 @asynccontextmanager
-async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator[There]:
+async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator[WebSocketScenario]:
     with broker_process(policy(one)) as ports:
         async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "writer") as writer:
             decisions = await writer.subscribe("$SLUICE.decisions", bookmark="0")
@@ -56,10 +59,10 @@ async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator
                 f"ws://127.0.0.1:{ports['websocket']}/", max_queue=4, close_timeout=1
             ) as socket:
                 await socket.send(json.dumps({"c": "logon", "name": "slow"}))
-                await said(socket, "processed")
+                await next_command(socket, "processed")
                 await socket.send(json.dumps({"c": "subscribe", "id": "s", "topic": "t", **subscribe}))
-                await said(socket, "processed")
-                yield There(socket, writer, decisions)
+                await next_command(socket, "processed")
+                yield WebSocketScenario(socket, writer, decisions)
 
 
 @pytest.mark.parametrize(("answers", "told"), [(True, "yes"), (False, "unknown")])
@@ -67,11 +70,11 @@ async def test_a_client_that_reads_the_notice_says_so_or_it_stays_unknown(answer
     async with slow_websocket(rule("disconnect"), ack="client", prefetch=2) as there:
         for number in range(20):
             await there.writer.publish_many("t", [b"%d" % number])
-        notice = await said(there.socket, "notice")
+        notice = await next_command(there.socket, "notice")
         if answers:
             await there.socket.send(json.dumps({"c": "told", "decision": notice["decision"]}))
-        assert (await said(there.socket, "closing"))["code"] == "slow_client_backlog"
-        assert await there.told() == told
+        assert (await next_command(there.socket, "closing"))["code"] == "slow_client_backlog"
+        assert await there.notice_outcome() == told
         with pytest.raises(websockets.ConnectionClosed):
             while True:
                 await asyncio.wait_for(there.socket.recv(), 10)
@@ -79,7 +82,7 @@ async def test_a_client_that_reads_the_notice_says_so_or_it_stays_unknown(answer
 
 
 @pytest.mark.serial
-async def test_a_client_whose_connection_takes_nothing_was_not_told() -> None:
+async def test_a_client_whose_connection_accepts_nothing_was_not_notified() -> None:
     full = {
         "name": "full",
         "signal": "outbound_bytes",
@@ -90,4 +93,4 @@ async def test_a_client_whose_connection_takes_nothing_was_not_told() -> None:
         there.socket.transport.pause_reading()  # else a library that is late reads on after the decision
         for _ in range(60):  # it reads nothing: kernel and broker fill up
             await there.writer.publish_many("t", [b"x" * 10_000] * 40)
-        assert await there.told() == "no"
+        assert await there.notice_outcome() == "no"

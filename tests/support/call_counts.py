@@ -1,4 +1,4 @@
-"""What a piece of work costs, counted instead of timed: the same on a busy machine."""
+"""Counts of function calls: a measure of cost that is the same on a busy machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from types import FrameType
 
 
 @contextmanager
-def counted() -> Iterator[Callable[[], int]]:
-    """How many functions, Python's and C's, this thread calls in the block, whichever task; asked inside or behind it."""
+def counting_calls() -> Iterator[Callable[[], int]]:
+    """Count the Python and C functions that this thread calls inside the block, in any task.
+
+    Yields a function that returns the count; call it inside the block or after it.
+    """
     number = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -24,8 +27,8 @@ def counted() -> Iterator[Callable[[], int]]:
         sys.setprofile(None)
 
 
-def calls(work: Callable[[], object]) -> int:
-    """How many of them a piece of work calls."""
-    with counted() as number:
+def count_calls(work: Callable[[], object]) -> int:
+    """Return how many Python and C functions `work` calls."""
+    with counting_calls() as number:
         work()
     return number()

@@ -1,5 +1,8 @@
-"""The law of every acknowledgement, held to in every broker that runs inside a test: nothing is called persisted, and no
-logon is told a number, before everything of that publisher up to there is on disk."""
+"""A check of every acknowledgement that an in-process broker sends.
+
+The broker must not report a record as persisted, nor a sequence at logon, before all records of that
+publisher up to it are on disk.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from broker_core.journal.commit_log import PendingBatch
 from broker_core.protocols import replies
 
 
-class Law:
-    """Watches a broker's acknowledgements. `broken` has what was said too early; `said` how many were looked at."""
+class AcknowledgementChecker:
+    """A wrapper of a broker that records acknowledgements sent too early.
+
+    `violations` lists them; `checked` counts the acknowledgements.
+    """
 
     def __init__(self, broker: Broker) -> None:
-        self.broken: list[str] = []
-        self.said = 0
+        self.violations: list[str] = []
+        self.checked = 0
         self._journal = broker.engine.journal
         self._taken: list[PendingBatch[Any]] = []
         dispatch: Any = broker.engine.dispatch
@@ -59,19 +65,19 @@ class Law:
 
         def watched(answer: replies.Reply) -> None:
             if isinstance(answer, replies.Ack) and answer.sequence and answer.ack != "processed":
-                self._look(connection.name, answer.ack, answer.sequence, connection.publishing.session)
+                self._check(connection.name, answer.ack, answer.sequence, connection.publishing.session)
             elif isinstance(answer, replies.Ack) and answer.of == "logon":
-                self._look(connection.name, "logon", answer.sequence or 0)
+                self._check(connection.name, "logon", answer.sequence or 0)
             reply(answer)
 
         connection.reply = watched  # type: ignore[method-assign]
         return connection
 
-    def _look(self, name: str, what: str, sequence: int, session: int | None = None) -> None:
-        self.said += 1
+    def _check(self, name: str, what: str, sequence: int, session: int | None = None) -> None:
+        self.checked += 1
         for one in self._taken:
             first = one.batch.first_publisher_sequence
             if session is not None and one.batch.session != session:
                 continue  # numbers of another session mean other records
             if one.batch.publisher_name == name and 0 < first <= sequence and self._is_under_way(one):
-                self.broken.append(f"{what} {sequence} to {name} while {first} isn't on disk")
+                self.violations.append(f"{what} {sequence} to {name} while {first} isn't on disk")

@@ -1,4 +1,6 @@
-"""What is delivered and not acknowledged is owed: limits, ages and verdicts count it, on a quiet topic too."""
+"""Delivered but unacknowledged messages count as backlog in limits, ages and diagnoses, also on a quiet
+topic.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from broker_core.broker import Broker
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
-from tests.support.steady_readers import SteadyReader, reading
+from tests.support.steady_readers import SteadyReader, reading_steadily
 
 BODY = b"x" * 1_000
 ABORT = {
@@ -25,14 +27,14 @@ ABORT = {
 
 
 def decided(broker: Broker) -> set[tuple[str, str]]:
-    """Whom which rules have acted on."""
+    """Return (client, rule) of all decisions."""
     return {(one.client, one.rule) for one in broker.engine.decisions.recent}
 
 
 async def subscriber(broker: Broker, name: str, **options: Any) -> RawClient:
     made = await RawClient.connect(broker, name)
-    made.command({"c": "subscribe", "id": "s", "topic": "t", **options})
-    await made.until("processed")
+    made.send_command({"c": "subscribe", "id": "s", "topic": "t", **options})
+    await made.read_until("processed")
     return made
 
 
@@ -48,11 +50,16 @@ async def subscriber(broker: Broker, name: str, **options: Any) -> RawClient:
 async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
     setting: dict[str, int], rule: str, tmp_path: Path
 ) -> None:
-    """One acknowledges nothing, one stopped reading: what it was sent lies in this host's kernel. A third reads it all."""
+    """One client acknowledges nothing, and one has stopped reading: its messages lie in this host's kernel.
+
+    A third client reads everything.
+    """
     async with running_broker(tmp_path, policy_with(qpid=[{"topic": "#", **setting}])) as broker:
         silent = await subscriber(broker, "silent", ack="client", prefetch=200)
         well = await subscriber(broker, "well")
-        with reading([SteadyReader(broker.statistics.transports[0]["port"], 0, 8_192)]) as (stopped,):
+        with reading_steadily([SteadyReader(broker.statistics.transports[0]["port"], 0, 8_192)]) as (
+            stopped,
+        ):
             await until(lambda: stopped.name in broker.engine.roster.clients)
             feed = await RawClient.connect(broker, "feed")
             for _ in range(60):
@@ -74,7 +81,10 @@ async def test_activemqs_abort_closes_a_stopped_reader_with_and_without_a_window
 ) -> None:
     async with running_broker(tmp_path, policy_with(activemq=[ABORT])) as broker:
         port = broker.statistics.transports[0]["port"]
-        with reading([SteadyReader(port, 0, 8_192), SteadyReader(port, 20_000, 8_192)]) as (stopped, slow):
+        with reading_steadily([SteadyReader(port, 0, 8_192), SteadyReader(port, 20_000, 8_192)]) as (
+            stopped,
+            slow,
+        ):
             wide = await subscriber(broker, "wide", ack="client", prefetch=32_000)
             wide._reader._transport.pause_reading()  # type: ignore[attr-defined]
             await until(lambda: len(broker.engine.roster.clients) == 3)

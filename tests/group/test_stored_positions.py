@@ -1,4 +1,4 @@
-"""What is kept for a client that is away, it finds at every member: one history over the hop."""
+"""State stored for a disconnected client is available at every member: one history across the move."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from broker_core.connections.resume import TokenSubscription
 from broker_core.replay.positions.file import DurableSubscriptionRecord, ManagedReplayRecord
 from tests.group.test_one_log import publish
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import Running, running_members, start_member
+from tests.support.groups import RunningMember, running_members, start_member
+from tests.support.nats_servers import running_nats_servers
 
 
-def durable_at(member: Running) -> DurableSubscriptionRecord | None:
+def durable_at(member: RunningMember) -> DurableSubscriptionRecord | None:
     return member.broker.engine.kept.durables.get(("reader", "orders"))
 
 
-def replay_at(member: Running) -> ManagedReplayRecord | None:
+def replay_at(member: RunningMember) -> ManagedReplayRecord | None:
     return member.broker.engine.kept.replays.get("night")
 
 
-async def take(member: Running, number: int, acknowledged: int, **options: Any) -> list[int]:
-    """Read so many as the client that moves, of which it acknowledges some before it leaves."""
+async def take(member: RunningMember, number: int, acknowledged: int, **options: Any) -> list[int]:
+    """Read `number` records as the moving client, which acknowledges some of them before it disconnects."""
     had = list[int]()
     async with asyncio.timeout(60), AsyncClient(member.address, "reader") as client:
         subscription = await client.subscribe("t", bookmark=EPOCH, ack="client", **options)
@@ -39,13 +39,13 @@ async def take(member: Running, number: int, acknowledged: int, **options: Any) 
     return had
 
 
-def is_behind(member: Running, position: int, number: int) -> bool:
-    """Whether a position is behind the record of a number, and not behind the next."""
+def is_behind(member: RunningMember, position: int, number: int) -> bool:
+    """Return whether a position is after the record of a number, and not after the next."""
     return record_of(member, number) < position <= record_of(member, number + 1)
 
 
-async def known(members: list[Running], number: int) -> None:
-    """Wait until everybody knows how far the durable subscription is."""
+async def wait_position_shared(members: list[RunningMember], number: int) -> None:
+    """Wait until all members know the position of the durable subscription."""
     await until(
         lambda: all(
             (one := durable_at(member)) is not None and is_behind(members[0], one.position, number)
@@ -57,17 +57,17 @@ async def known(members: list[Running], number: int) -> None:
 async def test_a_durable_subscriber_that_moves_gets_everything_and_again_what_it_hadnt_acknowledged_alone(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines, AsyncExitStack() as there:
+    async with running_nats_servers(tmp_path, 1) as engines, AsyncExitStack() as there:
         a, b = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", "b"))
         await publish(a.address, "p", 1, 100)
         first = await take(a, 40, 30, durable="orders")
-        await known([a, b], 30)
+        await wait_position_shared([a, b], 30)
         second = await take(b, 50, 50, durable="orders")
         assert (first[0], first[-1], second[0], second[-1]) == (1, 40, 31, 80)
-        await known([a, b], 80)
+        await wait_position_shared([a, b], 80)
         # One that was away learns it of the log, and one that has lost the file of its own journal.
         c = await start_member(tmp_path, "c", engines.urls)
-        await known([a, c], 80)
+        await wait_position_shared([a, c], 80)
         await c.stop()
         (tmp_path / "c" / "journal" / "group.kept.json").unlink()
         c = await start_member(tmp_path, "c", engines.urls)
@@ -82,8 +82,8 @@ async def test_a_durable_subscriber_that_moves_gets_everything_and_again_what_it
         await until(lambda: not any(durable_at(one) for one in (a, b, c)))
 
 
-def record_of(member: Running, number: int) -> int:
-    """The sequence of the record with that number."""
+def record_of(member: RunningMember, number: int) -> int:
+    """Return the sequence of the record with this number."""
     journal = member.journal
     for batch in journal.read(1, 1 << 24, journal.durable_sequence):
         for one in batch.records():
@@ -93,7 +93,7 @@ def record_of(member: Running, number: int) -> int:
 
 
 async def test_a_managed_replay_and_a_resume_token_go_on_at_another_member(tmp_path: Path) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             await publish(a.address, "p", 1, 100)
             await take(a, 40, 30, managed="night")

@@ -1,5 +1,9 @@
-"""One console over two machines: brokers, workers, daphne and their files as on machines of their own, which share PostgreSQL, Redis and
-an engine, and nothing in the file system. The control link to the second goes over TLS, through a wire that can be cut."""
+"""One console over two machines.
+
+Brokers, workers, daphne and their files are separate per machine. They share PostgreSQL, Redis and a NATS
+server, and nothing in the file system. The control link to the second machine uses TLS through a proxy that
+can be cut.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ import pytest
 
 from broker_core.client import AsyncClient
 from tests.support.certificates import Authority
-from tests.support.cut_wire import wire_to
-from tests.support.engines import running_engines
+from tests.support.cuttable_proxy import cuttable_proxy_to
+from tests.support.nats_servers import running_nats_servers
 from tests.support.postgres import find_binaries, temporary_cluster
 from tests.support.redis_process import redis_server
 
@@ -41,7 +45,10 @@ LONG_S = 240
 
 
 def free_ports() -> dict[str, int]:
-    """Of which those a hundred above are free as well; below those that the kernel gives."""
+    """Return free ports for the first machine whose counterparts `APART` higher are free too.
+
+    They lie below the kernel's ephemeral ports.
+    """
     while True:
         first = random.randrange(20_000, 29_000)
         ports = {name: first + number for number, name in enumerate(PORTS)}
@@ -56,7 +63,7 @@ def free_ports() -> dict[str, int]:
 
 
 class Machine:
-    """One machine: its files, what its processes have in their environment, and the processes."""
+    """A machine: its files, its environment and its processes."""
 
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
@@ -85,10 +92,10 @@ class Machine:
         return done.stdout
 
     def check(self) -> None:
-        """Nothing that was started has ended."""
-        assert all(one.poll() is None for one in self._processes), self.said()
+        """Check that no started process has ended."""
+        assert all(one.poll() is None for one in self._processes), self.output()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.home / "output.log").read_text(errors="replace")[-4_000:]
 
     def end(self) -> None:
@@ -113,7 +120,7 @@ class Installation:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{ports['SLUICE_WEB_PORT']}", timeout=60)
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """What it gives, once that is something."""
+        """Call `condition` until it returns something true; return that."""
         deadline = time.monotonic() + LONG_S
         while True:
             for machine in (self.a, self.b):
@@ -123,7 +130,7 @@ class Installation:
                     return found
             except httpx.TransportError:
                 pass
-            assert time.monotonic() < deadline, self.a.said() + self.b.said()
+            assert time.monotonic() < deadline, self.a.output() + self.b.output()
             time.sleep(0.1)
 
     def log_in(self, password: str) -> None:
@@ -143,7 +150,7 @@ class Installation:
         return answer.json()
 
     def problem_of_b(self) -> str:
-        """Why b doesn't answer; "" when it does."""
+        """Return the code of the problem with b, or ""."""
         return next(str(one["code"]) for one in self.get("brokers") if one["member"] == "b")
 
     def address(self, member: str) -> str:
@@ -158,21 +165,33 @@ def installed(tmp_path: Path, database: str, redis: str, engines: tuple[str, ...
     with socket.create_server(("127.0.0.2", 0)) as held:
         listens = held.getsockname()[1]
     redis_port = int(redis.partition("/0")[0].rpartition(":")[2])
-    with wire_to("127.0.0.2", listens) as wire, wire_to("127.0.0.1", redis_port) as redis_wire:
+    with (
+        cuttable_proxy_to("127.0.0.2", listens) as wire,
+        cuttable_proxy_to("127.0.0.1", redis_port) as redis_wire,
+    ):
         both = {
             "DATABASE_URL": database, "REDIS_URL": redis, "SLUICE_INSTANCE": "orders",
             "SLUICE_GROUP_ENGINES": ",".join(engines), "DJANGO_SETTINGS_MODULE": "console.project.settings",
         }  # fmt: skip
         a = Machine(
-            tmp_path / "a", **both, SLUICE_GROUP_MEMBER="a", **{name: str(port) for name, port in ports.items()},
+            tmp_path / "a",
+            **both,
+            SLUICE_GROUP_MEMBER="a",
+            **{name: str(port) for name, port in ports.items()},
             SLUICE_BROKERS=f"orders/a=unix:,orders/b=tls://localhost:{wire.port}",
-            SLUICE_BROKERS_CA=str(files / "authority.pem"), SLUICE_BROKERS_TOKENS=str(tmp_path / "a" / "tokens"),
-        )  # fmt: skip
+            SLUICE_BROKERS_CA=str(files / "authority.pem"),
+            SLUICE_BROKERS_TOKENS=str(tmp_path / "a" / "tokens"),
+        )
         b = Machine(
-            tmp_path / "b", **{**both, "REDIS_URL": f"redis://127.0.0.1:{redis_wire.port}/0"}, SLUICE_GROUP_MEMBER="b", SLUICE_PORTS_APART=str(APART),
-            SLUICE_CONTROL_LISTEN=f"127.0.0.2:{listens}", SLUICE_CONTROL_CERTIFICATE=str(certificate),
-            SLUICE_CONTROL_KEY=str(key), SLUICE_CONTROL_TOKENS=str(tmp_path / "b" / "hashes"),
-        )  # fmt: skip
+            tmp_path / "b",
+            **{**both, "REDIS_URL": f"redis://127.0.0.1:{redis_wire.port}/0"},
+            SLUICE_GROUP_MEMBER="b",
+            SLUICE_PORTS_APART=str(APART),
+            SLUICE_CONTROL_LISTEN=f"127.0.0.2:{listens}",
+            SLUICE_CONTROL_CERTIFICATE=str(certificate),
+            SLUICE_CONTROL_KEY=str(key),
+            SLUICE_CONTROL_TOKENS=str(tmp_path / "b" / "hashes"),
+        )
         try:
             a.run("up", "--prepare-broker")
             given = a.run("controltoken", "orders/b").splitlines()
@@ -205,20 +224,20 @@ async def test_one_console_serves_two_machines_and_says_when_it_cannot(tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as held:
         redis = f"redis://127.0.0.1:{held.getsockname()[1]}/0"
     (tmp_path / "redis").mkdir()
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         with (
             temporary_cluster() as database,
             redis_server(redis, tmp_path / "redis"),
             installed(tmp_path, database, redis, engines.urls) as made,
         ):
-            await _is_seen_and_acted_on_where_it_is(made)
+            await _check_remote_actions(made)
             await asyncio.to_thread(_policies_converge, made)
             await _members_go_on_without_the_console_and_converge_afterwards(made)
             await _journals_are_worked_on_where_they_are(made)
-            await asyncio.to_thread(_a_link_that_fails_is_named, made)
+            await asyncio.to_thread(_check_failed_link_is_named, made)
 
 
-async def _is_seen_and_acted_on_where_it_is(made: Installation) -> None:
+async def _check_remote_actions(made: Installation) -> None:
     on_a, on_b = AsyncClient(made.address("a"), "desk-a"), AsyncClient(made.address("b"), "desk-b")
     async with on_a, on_b:
         get = asyncio.to_thread
@@ -242,9 +261,10 @@ async def _is_seen_and_acted_on_where_it_is(made: Installation) -> None:
 
 def _policies_converge(made: Installation) -> None:
     answer = made.http.patch(
-        "/api/v1/policies", json={"instance": {"journal_size": 1024 * 1024}, "reason": "small files", "confirmed": True},
+        "/api/v1/policies",
+        json={"instance": {"journal_size": 1024 * 1024}, "reason": "small files", "confirmed": True},
         headers={"If-Match": "*"},
-    )  # fmt: skip
+    )
     assert answer.status_code == 200, answer.text
     revision = answer.json()["document"]["revision"]
     made.until(lambda: {one["revision"] for one in made.get("brokers")} == {revision})
@@ -293,13 +313,14 @@ async def _journals_are_worked_on_where_they_are(made: Installation) -> None:
 
 
 async def _members_go_on_without_the_console_and_converge_afterwards(made: Installation) -> None:
-    """b's machine reaches neither console nor Redis, and a policy is edited meanwhile."""
+    """Cut b's machine from console and Redis, edit the policy meanwhile, and check convergence."""
 
     def edited() -> int:
         answer = made.http.patch(
-            "/api/v1/policies", json={"instance": {"downgrade_after_ms": 20_000}, "reason": "cut off", "confirmed": True},
+            "/api/v1/policies",
+            json={"instance": {"downgrade_after_ms": 20_000}, "reason": "cut off", "confirmed": True},
             headers={"If-Match": "*"},
-        )  # fmt: skip
+        )
         assert answer.status_code == 200, answer.text
         return int(answer.json()["document"]["revision"])
 
@@ -316,15 +337,15 @@ async def _members_go_on_without_the_console_and_converge_afterwards(made: Insta
         await client.flush()
         async with asyncio.timeout(60):
             assert (await anext(aiter(subscription))).data == {"n": 1}
-    made.wire.join()
-    made.redis.join()
+    made.wire.restore()
+    made.redis.restore()
     await asyncio.to_thread(
         made.until, lambda: {one["revision"] for one in made.get("brokers")} == {revision}
     )
     await asyncio.to_thread(made.until, lambda: made.get("status")["in_force"]["converged"])
 
 
-def _a_link_that_fails_is_named(made: Installation) -> None:
+def _check_failed_link_is_named(made: Installation) -> None:
     made.wire.cut()
     made.until(lambda: made.problem_of_b() == "broker_away")
     ready = made.http.get("/readyz")
@@ -334,7 +355,7 @@ def _a_link_that_fails_is_named(made: Installation) -> None:
     assert "SLUICE_CONTROL_LISTEN" in part["fix"]
     assert "orders/b" in made.http.get("/").text
     assert made.get("status")["instance"] == "orders"  # what is left answers
-    made.wire.join()
+    made.wire.restore()
     made.until(lambda: made.problem_of_b() == "")
     made.tokens.write_text("# revoked\n")
     made.until(lambda: made.problem_of_b() == "control_refused")

@@ -1,4 +1,4 @@
-"""What a client sent behind bytes that end its connection does nothing, although it was read together with them."""
+"""Commands received after bytes that end the connection have no effect, even if read together with them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def ports() -> Iterator[dict[str, int]]:
 
 
 def wrapped(data: bytes) -> bytes:
-    """A binary message of a WebSocket, masked by nothing."""
+    """Return a binary WebSocket message with an all-zero mask."""
     length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
     return b"\x82" + length + bytes(4) + data
 
 
 def native(topic: str, body: str) -> list[bytes]:
-    """One message as a command, and one in a batch."""
+    """Return one message as a command, and one in a batch."""
     built = batch.build_single_topic_batch("c", topic, [body.encode()])
     return [
         encode_command({"c": "publish", "topic": topic, "text": body}),

@@ -1,4 +1,4 @@
-"""A broker small enough to read: real outboxes and guard, a list as spool, a clock set by hand."""
+"""A broker small enough to read: real outboxes and a real guard, a list as spool, a manual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 HOST_MEMORY = 16 << 30
 REFERENCE = 40
-"""What a reference in a spool takes on disk."""
+"""Bytes of a reference in a spool."""
 
 
 def policy(
@@ -34,7 +34,10 @@ def policy(
     revision: int = 1,
     **more: Any,
 ) -> PolicyDocument:
-    """A policy document; `transports` maps names to their pool and client_policy; more: rules, xap, activemq, qpid."""
+    """Return a policy document for tests of slow clients.
+
+    `transports` maps names to their pool and client_policy. `more` holds rules, xap, activemq and qpid.
+    """
     listed = [
         {"name": name, "kind": "tcp", "port": 9_000 + place, **settings}
         for place, (name, settings) in enumerate((transports or {"tcp": {}}).items())
@@ -52,20 +55,20 @@ def policy(
 
 
 def rule_book(document: PolicyDocument, host_memory: int = HOST_MEMORY) -> RuleBook:
-    """The rules of that policy."""
+    """Return the rules of a policy."""
     return RuleBook(document, resolve_pools(document, host_memory, None, "/spools"))
 
 
-def guard(document: PolicyDocument) -> SlowClientGuard:
-    """A guard with that policy in force."""
+def make_guard(document: PolicyDocument) -> SlowClientGuard:
+    """Return a guard with this policy in force."""
     return SlowClientGuard(document, HOST_MEMORY, None, "/spools")
 
 
 ONE_WAITING = BacklogCounts(1, 0, 0, "")
 
 
-class Still:
-    """A backlog whose figures are set by the test."""
+class FixedBacklog:
+    """A backlog whose figures the test sets."""
 
     def __init__(self, oldest_at: int = 0, waiting: BacklogCounts = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
@@ -84,7 +87,7 @@ class Still:
         return self._waiting
 
 
-def entry(
+def outbox_entry(
     nbytes: int,
     at: int = START,
     sequence: int = 1,
@@ -93,22 +96,22 @@ def entry(
     count: int = 1,
     journaled: bool = True,
 ) -> OutboxEntry:
-    """A delivery that counts as nbytes, of a real batch."""
+    """Return a delivery of a real batch that counts as `nbytes`."""
     batch = Batch.parse(build_single_topic_batch("p", "t", [b"x"] * count), verify=False)
     batch.header = batch.header._replace(first_sequence=sequence if journaled else 0)
     return OutboxEntry(stream, batch, None, (1, sequence) if journaled else None, nbytes, count, nbytes, at)
 
 
 @dataclass(eq=False)
-class Client:
-    """One client's session as `engine.policy_loop` has it."""
+class SimulatedClient:
+    """A client session with the figures that the guard reads."""
 
     name: str
     transport: str
     state: ClientState = ClientState.CONNECTED
     outbox: Outbox = field(default_factory=Outbox)
     spool: list[OutboxEntry] = field(default_factory=list)
-    got: list[int] = field(default_factory=list)
+    written_sequences: list[int] = field(default_factory=list)
     """Sequences written to its socket, in order."""
     notice: dict[str, Any] | None = None
     acked_bytes: int = 0
@@ -145,47 +148,50 @@ class Client:
         return self.outbox.nbytes + sum(e.nbytes for e in self.spool)
 
     @property
-    def held(self) -> ClientUsage:
+    def usage(self) -> ClientUsage:
         assert self.account is not None
         return self.account
 
 
 def disk_bytes(delivery: OutboxEntry) -> int:
-    """By reference when journaled, else a copy."""
+    """Return the bytes that a delivery takes in the spool: a reference if journaled, else a copy."""
     return REFERENCE if delivery.source is not None else delivery.nbytes
 
 
-class Scene:
-    """Clients of one instance. Every record goes to all of them; nothing is read until a test says so."""
+class BrokerSimulation:
+    """Simulated clients of one instance under one guard.
+
+    Every record goes to all clients. A client reads nothing until the test calls `read`.
+    """
 
     def __init__(self, document: PolicyDocument) -> None:
         self.now = START
-        self.guard = guard(document)
-        self.clients: dict[str, Client] = {}
+        self.guard = make_guard(document)
+        self.clients: dict[str, SimulatedClient] = {}
         self.decisions: list[Decision] = []
         self._sequence = 0
 
     def connect(self, *names: str, transport: str = "tcp") -> None:
         for name in names:
-            client = self.clients[name] = Client(name, transport)
+            client = self.clients[name] = SimulatedClient(name, transport)
             client.account = self.guard.register(name, transport, client)
             client.state = next_state(client.state, ClientStateEvent.LOGGED_ON)
 
     def publish(self, nbytes: int, *only: str, journaled: bool = True) -> int:
-        """One record for the named clients, or all. Returns its sequence."""
+        """Publish one record to the named clients, or to all; return its sequence."""
         self._sequence += 1
         for name in only or tuple(self.clients):
             if (client := self.clients.get(name)) is not None:
-                self._deliver(client, entry(nbytes, self.now, self._sequence, journaled=journaled))
+                self._deliver(client, outbox_entry(nbytes, self.now, self._sequence, journaled=journaled))
         return self._sequence
 
-    def _deliver(self, client: Client, delivery: OutboxEntry) -> None:
+    def _deliver(self, client: SimulatedClient, delivery: OutboxEntry) -> None:
         if client.state is ClientState.LIVE:
             client.outbox.offer(delivery)
-            decision = self.guard.on_queued(client.held, delivery.nbytes, self.now)
+            decision = self.guard.on_queued(client.usage, delivery.nbytes, self.now)
         else:
             client.spool.append(delivery)
-            decision = self.guard.on_spooled(client.held, disk_bytes(delivery), self.now)
+            decision = self.guard.on_spooled(client.usage, disk_bytes(delivery), self.now)
         self._carry_out(decision)
 
     def _carry_out(self, decision: Decision | None) -> None:
@@ -199,38 +205,38 @@ class Scene:
             return
         client.state = next_state(client.state, ClientStateEvent.OFFLINE)
         client.spool = client.outbox.take_all()
-        self.guard.on_released(client.held, client.held.memory)
+        self.guard.on_released(client.usage, client.usage.memory)
         if client.spool:
-            self._carry_out(self.guard.on_spooled(client.held, sum(map(disk_bytes, client.spool)), self.now))
+            self._carry_out(self.guard.on_spooled(client.usage, sum(map(disk_bytes, client.spool)), self.now))
 
     def close(self, name: str) -> None:
         client = self.clients.pop(name)
         client.state = next_state(client.state, ClientStateEvent.CLOSE)
-        self.guard.unregister(client.held)
+        self.guard.unregister(client.usage)
 
     def read(self, name: str, records: int = 1_000_000) -> None:
-        """The client reads up to so many records; live again when its spool is empty."""
+        """Let the client read up to `records` records; it is live again when its spool is empty."""
         client = self.clients[name]
         if client.state is ClientState.LIVE:
             while client.outbox and records:
                 for taken in client.outbox.pull(1):
-                    client.got.append(taken.batch.first_sequence)
-                    self.guard.on_released(client.held, taken.nbytes)
+                    client.written_sequences.append(taken.batch.first_sequence)
+                    self.guard.on_released(client.usage, taken.nbytes)
                     records -= 1
             return
         if client.state is ClientState.OFFLINED:
             client.state = next_state(client.state, ClientStateEvent.READING)
         while client.spool and records:
             taken = client.spool.pop(0)
-            client.got.append(taken.batch.first_sequence)
-            self.guard.on_unspooled(client.held, disk_bytes(taken))
+            client.written_sequences.append(taken.batch.first_sequence)
+            self.guard.on_unspooled(client.usage, disk_bytes(taken))
             records -= 1
         if not client.spool:
             client.state = next_state(client.state, ClientStateEvent.DRAINED)
-            self.guard.on_spool_empty(client.held)
+            self.guard.on_spool_empty(client.usage)
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass, with a tick each second."""
+        """Advance the clock, with a tick of the guard each second."""
         end = self.now + int(seconds * SECOND)
         while self.now < end:
             self.now = min(self.now + SECOND, end)

@@ -1,4 +1,4 @@
-"""What a client sent together with that by which its connection ends does nothing, and leaves nothing behind."""
+"""Commands sent together with the one that ends the connection have no effect and leave no state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_core.protocols.native import encode_command
 from tests.support.brokers import running_broker, until
 
 
-async def _asks_until_it_is_closed(broker: Broker) -> None:
+async def _client_closed_for_flooding(broker: Broker) -> None:
     port = broker.statistics.transports[0]["port"]
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
@@ -40,10 +40,10 @@ async def _asks_until_it_is_closed(broker: Broker) -> None:
         await asyncio.wait([asking])
 
 
-async def test_who_asks_and_never_reads_leaves_no_subscription_behind(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_leaves_no_subscription_behind(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         with capture_logs() as said:
-            await _asks_until_it_is_closed(broker)
+            await _client_closed_for_flooding(broker)
         await until(lambda: "asks" not in broker.engine.roster.clients)
         assert list(broker.engine.subscriptions.registry) == []
         assert "command_failed" not in [line["event"] for line in said]

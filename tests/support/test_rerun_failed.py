@@ -1,4 +1,4 @@
-"""CI's second look: what passes alone is named, what fails again or in numbers fails."""
+"""CI's rerun of failed tests: it names those that pass alone, and fails for the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.second_look import MOST, main
+from tests.support.rerun_failed import MAX_RERUNS, main
 
 ONCE = """
 from pathlib import Path
@@ -23,7 +23,9 @@ def test_fails_the_first_time():
     [
         (ONCE, 0, True),
         ("def test_fails():\n    assert False\n", 1, False),
-        ("".join(ONCE.replace("time()", f"time_{n}()").replace(".seen", f".{n}") for n in range(MOST + 1)), 1, False),
+        ("".join(ONCE.replace("time()", f"time_{n}()").replace(".seen", f".{n}")
+            for n in range(MAX_RERUNS + 1)), 1,
+            False),
         ("def test_passes():\n    pass\n", 0, False),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A TCP proxy to a port of this machine that can be cut, and joined again."""
+"""A TCP proxy to a port of this machine that can be cut and restored."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
-class Wire:
-    """While it is cut, what is open is reset and whoever comes is turned away."""
+class CuttableProxy:
+    """A TCP proxy. While it is cut, open connections are reset and new ones refused."""
 
     def __init__(self, target: tuple[str, int], host: str = "127.0.0.1") -> None:
         self._target = target
@@ -20,18 +20,18 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Nothing gets through."""
+        """Reset all connections and refuse new ones."""
         self._is_cut = True
         for one in list(self._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    def join(self) -> None:
-        """It is whole again."""
+    def restore(self) -> None:
+        """Accept connections again."""
         self._is_cut = False
 
     def close(self) -> None:
-        """For good."""
+        """Cut all connections and stop listening."""
         self._ended = True
         self.cut()
         with suppress(OSError):
@@ -68,9 +68,9 @@ class Wire:
 
 
 @contextmanager
-def wire_to(host: str, port: int) -> Iterator[Wire]:
-    """One until the block ends."""
-    wire = Wire((host, port))
+def cuttable_proxy_to(host: str, port: int) -> Iterator[CuttableProxy]:
+    """Run a proxy to this address until the block ends."""
+    wire = CuttableProxy((host, port))
     try:
         yield wire
     finally:

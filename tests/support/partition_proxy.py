@@ -1,4 +1,4 @@
-"""TCP proxies: what a network does to those who speak through it."""
+"""A TCP proxy that simulates network partitions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 
-class Cable:
-    """Between somebody and a server: can be cut, or carry nothing one way without anybody being told."""
+class PartitionProxy:
+    """A TCP proxy that can reset all connections, or silently stop one direction.
+
+    Clear `requests` or `answers` to stop that direction.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._writers: list[asyncio.StreamWriter] = []
-        self.whole = True
+        self.is_accepting = True
         self.requests, self.answers = asyncio.Event(), asyncio.Event()
-        self.mend()
+        self.restore()
         self.port = 0
-        self.carrying: set[asyncio.Future[list[None]]] = set()
+        self.transfers: set[asyncio.Future[list[None]]] = set()
 
     async def listen(self) -> asyncio.Server:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -25,7 +28,7 @@ class Cable:
         return server
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self.whole:
+        if not self.is_accepting:
             writer.transport.abort()
             return
         try:
@@ -35,14 +38,14 @@ class Cable:
             return
         self._writers += [writer, back]
         carrying = asyncio.gather(
-            self._carry(reader, back, self.requests), self._carry(there, writer, self.answers)
+            self._copy(reader, back, self.requests), self._copy(there, writer, self.answers)
         )
-        self.carrying.add(carrying)
+        self.transfers.add(carrying)
         with suppress(asyncio.CancelledError):
             await carrying
-        self.carrying.discard(carrying)
+        self.transfers.discard(carrying)
 
-    async def _carry(
+    async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
     ) -> None:
         with suppress(OSError):
@@ -52,28 +55,28 @@ class Cable:
                 await writer.drain()
         writer.close()
 
-    def mend(self) -> None:
-        """Carry everything again."""
-        self.whole = True
+    def restore(self) -> None:
+        """Accept connections and forward both directions again."""
+        self.is_accepting = True
         self.requests.set()
         self.answers.set()
 
     def cut(self) -> None:
-        self.whole = False
+        self.is_accepting = False
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
 
 
 @asynccontextmanager
-async def running_cable(port: int) -> AsyncIterator[Cable]:
-    cable = Cable(port)
+async def running_partition_proxy(port: int) -> AsyncIterator[PartitionProxy]:
+    cable = PartitionProxy(port)
     server = await cable.listen()
     try:
         yield cable
     finally:
         cable.cut()
         server.close()
-        for carrying in list(cable.carrying):
+        for carrying in list(cable.transfers):
             carrying.cancel()
-        await asyncio.gather(*cable.carrying, return_exceptions=True)
+        await asyncio.gather(*cable.transfers, return_exceptions=True)

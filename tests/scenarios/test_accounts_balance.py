@@ -1,7 +1,9 @@
-"""A long random run against a real broker: every message is delivered, in the ledger, or still queued. At most 20 s.
+"""A long random run against a real broker: every message is delivered, in the ledger, or queued.
 
-Clients with and without windows, offlined, discarded from, cancelled and dropped, under several rules at once; what
-they really received is compared with what the broker says.
+At most 20 s.
+
+Clients with and without windows are offlined, discarded from, cancelled and dropped, under several rules at
+once. Received messages are compared with the broker's figures.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ SECONDS = 3.0
 CLIENTS = 6
 
 
-class Reader:
-    """One client that reads in fits and starts, and counts."""
+class RandomReader:
+    """A client that reads at random times and counts."""
 
     def __init__(self, client: AsyncClient, chance: random.Random) -> None:
         self.client, self.chance = client, chance
@@ -42,7 +44,7 @@ class Reader:
 
 
 def balance(broker: Broker, name: str) -> tuple[int, int]:
-    """matched, and what became of it."""
+    """Return the matched volume and the sum of its parts."""
     connection = broker.engine.roster.clients[name]
     account, spool = connection.account, connection.backlog.spool
     queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
@@ -80,8 +82,8 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
     ):
         readers = []
         for number in range(CLIENTS):
-            reader = Reader(
-                await AsyncClient(address_of(broker), f"r{number}", max_held=20_000).start(), chance
+            reader = RandomReader(
+                await AsyncClient(address_of(broker), f"r{number}", max_unread_bytes=20_000).start(), chance
             )
             options: dict[str, Any] = {"ack": "client", "prefetch": 50} if number % 2 else {}
             reader.task = asyncio.create_task(reader.run("t" if number % 3 else "scratch.t", **options))

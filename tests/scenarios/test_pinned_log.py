@@ -1,4 +1,4 @@
-"""What a client keeps of the log is one figure, whatever keeps it; a preview, the tick and a forecast read the same."""
+"""Records pinned by a client are one figure, whatever pins them; preview, tick and forecast agree on it."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ POLICIES = {
 }
 
 
-def held(broker: Broker, name: str) -> int:
+def pinned_records(broker: Broker, name: str) -> int:
     use = broker.engine.guard.usage_of(name)
     assert use is not None
     return use.pinned_bytes
 
 
-def acts(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+def client_actions(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
     return {
         (one["client"], one["subscription"], one["rule"], one["action"], one["signal"]) for one in decisions
     }
 
 
 async def holding(broker: Broker) -> list[RawClient]:
-    """One client for each way of keeping the log from its beginning on, and those that keep nothing."""
+    """Connect one client for each way of pinning the log from its beginning, and clients that pin nothing."""
     feed = await RawClient.connect(broker, "feed")
     await feed.publish("t", [b"x" * 20_000] * 10, first=1)
-    await feed.until("persisted")
+    await feed.read_until("persisted")
     clients = [feed]
     for name, way in (WAYS | QUIET).items():
         client = await RawClient.connect(broker, name)
-        client.command({"c": "subscribe", "id": "s", "topic": "t", **way})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", **way})
+        await client.read_until("processed")
         clients.append(client)
-    await until(lambda: all(held(broker, name) > 2 * LIMIT for name in WAYS))
+    await until(lambda: all(pinned_records(broker, name) > 2 * LIMIT for name in WAYS))
     await until(lambda: broker.engine.roster.clients["follower"].subscriptions["s"].cursor.is_live)
     return clients
 
@@ -69,13 +69,13 @@ async def holding(broker: Broker) -> list[RawClient]:
 async def test_every_way_of_keeping_the_log_is_seen_and_acted_on_as_the_preview_said(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy_with()) as broker:
         clients = await holding(broker)
-        whole = held(broker, "pause")
-        assert {name: held(broker, name) for name in WAYS} == dict.fromkeys(WAYS, whole)
-        assert {held(broker, name) for name in QUIET} == {0}
+        whole = pinned_records(broker, "pause")
+        assert {name: pinned_records(broker, name) for name in WAYS} == dict.fromkeys(WAYS, whole)
+        assert {pinned_records(broker, name) for name in QUIET} == {0}
         second = {"c": "subscribe", "id": "2", "topic": "t", **WAYS["pause"]}
-        clients[1].command(second)
-        await clients[1].until("processed")
-        assert held(broker, "pause") == whole, "what two keep is one log"
+        clients[1].send_command(second)
+        await clients[1].read_until("processed")
+        assert pinned_records(broker, "pause") == whole, "what two keep is one log"
         for revision, (case, policy) in enumerate(POLICIES.items(), 2):
             await comes_true(broker, case, replace(policy, revision=revision))
         for client in clients:
@@ -89,7 +89,7 @@ async def comes_true(broker: Broker, case: str, policy: PolicyDocument) -> None:
     # A warning is recorded once its client was told.
     await until(lambda: len(decisions.recent) >= before + effect["acted_on_in_all"])
     made = msgspec.to_builtins(list(decisions.recent))[before:]
-    assert acts(made) == acts(effect["acted_on"]), case
+    assert client_actions(made) == client_actions(effect["acted_on"]), case
     (forecast,) = [
         one for one in await ask(broker, "forecasts", name="replay") if one["signal"] == "pinned_bytes"
     ]
@@ -109,34 +109,36 @@ async def test_a_pause_that_outgrows_the_quota_by_what_others_publish_is_warned_
 ) -> None:
     async with running_broker(tmp_path, POLICIES["the quota"]) as broker:
         holder, feed = await RawClient.connect(broker, "holder"), await RawClient.connect(broker, "feed")
-        holder.command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["pause"]})
-        await holder.until("processed")
+        holder.send_command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["pause"]})
+        await holder.read_until("processed")
         await feed.publish("t", [b"x" * 20_000] * 3, first=1)
-        await feed.until("persisted")
-        assert 60_000 < held(broker, "holder") < LIMIT
+        await feed.read_until("persisted")
+        assert 60_000 < pinned_records(broker, "holder") < LIMIT
         await feed.publish("t", [b"x" * 20_000] * 3, first=4)
-        warning = await holder.until("notice")
+        warning = await holder.read_until("notice")
         assert warning["code"] == "slow_client_pinned" and warning["observed"] > LIMIT == warning["limit"]
-        holder.command({"c": "resume", "ids": ["s"]})
+        holder.send_command({"c": "resume", "ids": ["s"]})
         assert len(await holder.deliveries(6)) == 6
-        await until(lambda: held(broker, "holder") == 0)
+        await until(lambda: pinned_records(broker, "holder") == 0)
         holder.close()
         feed.close()
 
 
-async def test_who_is_there_is_warned_of_what_its_user_holds_while_others_publish(tmp_path: Path) -> None:
-    """Names that nobody has proven to own are one user's; one that is claimed takes what it holds along."""
+async def test_a_connected_client_is_warned_of_its_users_pinned_records_while_others_publish(
+    tmp_path: Path,
+) -> None:
+    """Names without an owner belong to one common user. A claimed name takes its pinned records along."""
     async with running_broker(tmp_path, policy_with(quotas=[{"user_pinned_bytes": LIMIT}])) as broker:
         feed, away = await RawClient.connect(broker, "feed"), await RawClient.connect(broker, "away")
-        away.command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
-        await away.until("processed")
+        away.send_command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
+        await away.read_until("processed")
         away.close()
         await until(lambda: broker.engine.guard.usage_of("away") is None)
         there = await RawClient.connect(broker, "there")
         use = broker.engine.guard.usage_of("there")
         assert use is not None
         await feed.publish("t", [b"x" * 20_000] * 10, first=1)
-        warning = await there.until("notice")
+        warning = await there.read_until("notice")
         assert warning["code"] == "slow_client_pinned" and warning["observed"] > LIMIT == warning["limit"]
         assert use.pinned_bytes == 0 and use.user_pinned_bytes > 2 * LIMIT
         broker.engine.owners.claim("away", "ann")

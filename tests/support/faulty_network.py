@@ -1,10 +1,11 @@
-"""A bad network between a client and a broker: a TCP proxy that cuts, freezes, trickles, garbles, delays and goes half-open.
+"""A bad network between a client and a broker: a TCP proxy that injects faults.
 
-What it does when follows from a seed. Each act concerns one direction or both, comes after some bytes of a connection, and all
-acts of the deck are played once; then the network is good. It runs on a loop in a thread of its own, so that nothing
-that a client does, or that blocks in a test, keeps it from what it does.
+It cuts, freezes, trickles, garbles, delays and goes half-open (Jepsen calls this a nemesis). A seed decides
+which fault comes when. Each fault affects one direction or both and starts after some bytes of a connection.
+Each combination is injected once; after that the network is good. The proxy runs on a loop in its own thread,
+so that no blocking test delays it.
 
-Garbling writes any bytes over others: batches have their checksum, and commands theirs.
+Garbling overwrites bytes at random: batches and commands have checksums that detect it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from enum import StrEnum
 from itertools import product
 
 MEAN_BYTES = 8_000
-"""Between two acts of a connection, on the average."""
+"""Mean number of bytes of a connection between two faults."""
 FROZEN_S, DELAYED_S = 0.3, 0.02
 TRICKLED_BYTES = 2_000
 GARBLED_BYTES = 32
 
 
-class Act(StrEnum):
+class NetworkFault(StrEnum):
     CUT = "cut"
     """In one direction it is an end of the stream, in both a reset."""
     FREEZE = "freeze"
@@ -33,36 +34,36 @@ class Act(StrEnum):
     GARBLE = "garble"
     DELAY = "delay"
     HALF_OPEN = "half-open"
-    """Nothing arrives any more, and nobody is told."""
+    """Data is lost silently from now on."""
 
 
-class Way(StrEnum):
+class Direction(StrEnum):
     UP = "to the broker"
     DOWN = "from the broker"
     BOTH = "both ways"
 
 
 def seed_of_the_day() -> int:
-    """SLUICE_SEED, or another each time; printed, so that a failure can be had again."""
+    """Return SLUICE_SEED, or a random seed; print it so that a failure can be repeated."""
     seed = int(os.environ.get("SLUICE_SEED") or random.SystemRandom().randrange(2**32))
     print(f"SLUICE_SEED={seed}")
     return seed
 
 
-class Nemesis:
-    """The proxy. `played` are the acts so far, in order."""
+class FaultyNetwork:
+    """A proxy that injects each network fault once; `injected` lists them in order."""
 
     def __init__(self, port: int, seed: int) -> None:
-        self.played: list[tuple[Act, Way]] = []
+        self.injected: list[tuple[NetworkFault, Direction]] = []
         self.port = 0
         self._target = port
         self._random = random.Random(seed)
-        self.deck = list(product(Act, Way))
-        self._random.shuffle(self.deck)
+        self.pending_faults = list(product(NetworkFault, Direction))
+        self._random.shuffle(self.pending_faults)
 
     @property
-    def left(self) -> int:
-        return len(self.deck)
+    def faults_left(self) -> int:
+        return len(self.pending_faults)
 
     async def listen(self) -> asyncio.Server:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -77,25 +78,25 @@ class Nemesis:
             return
         await _Connection(self, self._random, (reader, writer), upstream).run()
 
-    def next_act(self) -> tuple[Act, Way] | None:
-        if not self.deck:
+    def next_fault(self) -> tuple[NetworkFault, Direction] | None:
+        if not self.pending_faults:
             return None
-        self.played.append(self.deck.pop())
-        return self.played[-1]
+        self.injected.append(self.pending_faults.pop())
+        return self.injected[-1]
 
 
 class _Connection:
     def __init__(
         self,
-        nemesis: Nemesis,
+        network: FaultyNetwork,
         chance: random.Random,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         broker: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        self._nemesis, self._random = nemesis, chance
-        self._pipes = {Way.UP: (client[0], broker[1]), Way.DOWN: (broker[0], client[1])}
-        self._acts: dict[Way, list[Act]] = {Way.UP: [], Way.DOWN: []}
-        self._swallows: set[Way] = set()
+        self._network, self._random = network, chance
+        self._pipes = {Direction.UP: (client[0], broker[1]), Direction.DOWN: (broker[0], client[1])}
+        self._acts: dict[Direction, list[NetworkFault]] = {Direction.UP: [], Direction.DOWN: []}
+        self._swallows: set[Direction] = set()
         self._left = self._gap()
 
     def _gap(self) -> float:
@@ -109,16 +110,16 @@ class _Connection:
         for _, writer in self._pipes.values():
             writer.transport.abort()
 
-    async def _pump(self, way: Way) -> None:
+    async def _pump(self, way: Direction) -> None:
         reader, writer = self._pipes[way]
         while data := await reader.read(16_384):
             self._left -= len(data)
-            if self._left <= 0 and (chosen := self._nemesis.next_act()) is not None:
+            if self._left <= 0 and (chosen := self._network.next_fault()) is not None:
                 self._left = self._gap()
                 act, ways = chosen
-                for one in self._pipes if ways is Way.BOTH else (ways,):
+                for one in self._pipes if ways is Direction.BOTH else (ways,):
                     self._acts[one].append(act)
-                if act is Act.CUT and ways is Way.BOTH:
+                if act is NetworkFault.CUT and ways is Direction.BOTH:
                     self._abort()
                     return
             while self._acts[way]:
@@ -128,27 +129,28 @@ class _Connection:
                 await writer.drain()
         writer.write_eof()
 
-    async def _play(self, act: Act, way: Way, data: bytes) -> bytes:
+    async def _play(self, act: NetworkFault, way: Direction, data: bytes) -> bytes:
         _, writer = self._pipes[way]
         if way in self._swallows:
-            # What came behind a hole, cut at the ends of frames, would look whole: no network leaves bytes out of a stream.
+            # What came behind a hole, cut at the ends of frames, would look whole: no network leaves bytes
+            # out of a stream.
             return data
         match act:
-            case Act.CUT:
+            case NetworkFault.CUT:
                 writer.write_eof()
                 self._swallows.add(way)
-            case Act.HALF_OPEN:
+            case NetworkFault.HALF_OPEN:
                 self._swallows.add(way)
-            case Act.FREEZE:
+            case NetworkFault.FREEZE:
                 await asyncio.sleep(FROZEN_S)
-            case Act.DELAY:
+            case NetworkFault.DELAY:
                 await asyncio.sleep(DELAYED_S)
-            case Act.TRICKLE:
+            case NetworkFault.TRICKLE:
                 for at in range(min(len(data), TRICKLED_BYTES)):
                     writer.write(data[at : at + 1])
                     await asyncio.sleep(0)
                 return data[TRICKLED_BYTES:]
-            case Act.GARBLE:
+            case NetworkFault.GARBLE:
                 at = self._random.randrange(max(len(data) - GARBLED_BYTES, 0) + 1)
                 noise = self._random.randbytes(len(data[at : at + GARBLED_BYTES]))
                 return data[:at] + noise + data[at + len(noise) :]
@@ -156,9 +158,9 @@ class _Connection:
 
 
 @contextmanager
-def nemesis(port: int, seed: int) -> Iterator[Nemesis]:
-    """A bad network to that port of this machine, until the block ends."""
-    made = Nemesis(port, seed)
+def faulty_network(port: int, seed: int) -> Iterator[FaultyNetwork]:
+    """Run a faulty proxy to a port of this machine until the block ends."""
+    made = FaultyNetwork(port, seed)
     listens = threading.Event()
     ends: asyncio.Event
     loop: asyncio.AbstractEventLoop
@@ -174,7 +176,7 @@ def nemesis(port: int, seed: int) -> Iterator[Nemesis]:
         with suppress(asyncio.CancelledError):
             asyncio.run(serve())
 
-    thread = threading.Thread(target=run, name="nemesis")
+    thread = threading.Thread(target=run, name="faulty-network")
     thread.start()
     listens.wait()
     try:

@@ -1,4 +1,7 @@
-"""A peer's own window moves in lumps: a steady reader above the floor is never slow for it, and one below it is, in time."""
+"""A peer's receive window moves in steps.
+
+A steady reader above the floor never counts as slow for it; one below the floor does, in time.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from hypothesis import strategies as st
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rule import SAMPLES
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy, rule_book
 
 FLOOR = 5_000
 KIB = 1 << 10
 
 
-class Reader(Still):
-    """Takes `rate` bytes a second, but its window opens by a lump at a time. `arriving` bytes a second come for it."""
+class SteppedWindowReader(FixedBacklog):
+    """A client that reads `rate` bytes a second, but whose window opens one step at a time."""
 
     def __init__(self, rate: int, lump: int, phase: float, arriving: int) -> None:
         super().__init__(START)
@@ -24,16 +27,16 @@ class Reader(Still):
         self.owed_bytes = 1
 
     def move(self, elapsed_ns: int) -> None:
-        """So much time after everything began."""
+        """Set the figures to `elapsed_ns` after the start."""
         read = self.rate * elapsed_ns // SECOND
         self.acked_bytes = (read + self._ahead) // self.window_step_bytes * self.window_step_bytes
         # The oldest that waits came when as much had come as has been taken by now.
         self.oldest_at = START + min(self.acked_bytes * SECOND // self.arriving, elapsed_ns)
 
 
-def acted_after(reader: Reader, seconds: float) -> float | None:
+def acted_after(reader: SteppedWindowReader, seconds: float) -> float | None:
     """Seconds until the guard acts; None: not within this time. Looked at eight times a second."""
-    made: SlowClientGuard = guard(policy(xap=[{"enabled": True, "throughput": FLOOR}]))
+    made: SlowClientGuard = make_guard(policy(xap=[{"enabled": True, "throughput": FLOOR}]))
     made.on_queued(made.register("c", "tcp", reader), 50_000, START)
     for part in range(int(seconds * 8)):
         now = START + part * SECOND // 8
@@ -59,7 +62,10 @@ LUMPS = st.integers(8 * KIB, 400_000)
 def test_a_steady_reader_above_the_floor_is_never_acted_on(
     rate: int, lump: int, phase: float, times: int
 ) -> None:
-    assert acted_after(Reader(rate, lump, phase, arriving=rate * times), 3 * lump / FLOOR + 90) is None
+    assert (
+        acted_after(SteppedWindowReader(rate, lump, phase, arriving=rate * times), 3 * lump / FLOOR + 90)
+        is None
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -74,16 +80,18 @@ def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int,
         if rule.name == "xap.throughput"
     ]
     worst = rule.worst_case_ms(0, lump) / 1_000
-    reader = Reader(1_000, lump, phase, arriving=100_000)
+    reader = SteppedWindowReader(1_000, lump, phase, arriving=100_000)
     at = acted_after(reader, worst + 1)
     assert at is not None and lump / FLOOR <= at <= worst
     assert worst <= 2.2 * lump / FLOOR + 12
 
 
 def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
-    """For longer than the look-back little came and all of it was taken: it is behind from the burst on, not before."""
-    made = guard(policy(xap=[{"enabled": True}]))
-    reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
+    """For longer than the observation window few bytes arrived and all were read: the client is behind from
+    the burst on, not before.
+    """
+    made = make_guard(policy(xap=[{"enabled": True}]))
+    reader = SteppedWindowReader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
     made.on_queued(use, 10, START)
     acts = []
@@ -101,8 +109,8 @@ def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
 
 
 def test_the_memory_of_a_client_stays_within_two_and_three_quarters_kib() -> None:
-    made = guard(policy(xap=[{"enabled": True}]))
-    reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
+    made = make_guard(policy(xap=[{"enabled": True}]))
+    reader = SteppedWindowReader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
     made.on_queued(use, 100_000, START)
     for second in range(400):

@@ -1,0 +1,96 @@
+"""A log service that lost the end of its log: no member goes on with what is left of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.support.engines import Engines, running_engines
+
+from broker_core.broker import BrokerPaths
+from broker_core.group import reseed
+from broker_core.group.jetstream import JetStreamLog
+from broker_core.group.settings import GroupSettings
+from tests.group.test_one_log import publish, read
+from tests.group.test_states import HOLD_MS, refused
+from tests.support.brokers import until
+from tests.support.groups import GROUP, running_members
+
+
+def copy_engine(engines: Engines, to: Path) -> None:
+    """Copy the only server's files while it is down."""
+    engines.kill()
+    shutil.copytree(engines.home / "engine-1", to)
+    engines.start()
+
+
+def restore_engine(engines: Engines, backup: Path) -> None:
+    engines.kill()
+    shutil.rmtree(engines.home / "engine-1")
+    shutil.copytree(backup, engines.home / "engine-1")
+    engines.start()
+
+
+async def test_a_member_that_was_away_takes_nothing_when_another_has_applied_more_than_the_log_has(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+            await publish(a.address, "p", 1, 20)
+            await until(lambda: b.journal.durable_sequence == a.journal.durable_sequence)
+        copy_engine(engines, tmp_path / "backup")
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            for first in range(21, 121, 10):
+                await publish(a.address, "p", first, first + 9)
+            restore_engine(engines, tmp_path / "backup")
+            await until(lambda: a.state == "engine_lost")
+            async with running_members(tmp_path, engines.urls, "b", hold_ms=HOLD_MS) as (b,):
+                await until(lambda: b.state == "engine_lost")
+                assert "a has applied" in b.member.status().why
+                assert await refused(b, "q") == "behind"
+                assert len(await read(a.address, "reader", 120)) == 120
+
+
+async def test_a_member_does_not_go_on_when_other_entries_stand_where_those_were_that_it_applied(
+    tmp_path: Path,
+) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+            await publish(a.address, "p", 1, 20)
+            await until(lambda: b.journal.durable_sequence == a.journal.durable_sequence)
+        copy_engine(engines, tmp_path / "backup")
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            await publish(a.address, "p", 21, 30)
+        restore_engine(engines, tmp_path / "backup")
+        async with running_members(tmp_path, engines.urls, "b", hold_ms=HOLD_MS) as (b,):
+            for first in range(1, 201, 20):  # until the log is longer than it was
+                await publish(b.address, "other", first, first + 19)
+            async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+                await until(lambda: a.state == "engine_lost")
+                assert "isn't the one" in a.member.status().why
+                assert await refused(a, "q") == "behind"
+                # Of two members that differ neither goes on.
+                await until(lambda: not b.takes_part())
+                assert await refused(b, "q2") == "behind"
+        # An operator may choose either journal.
+        engine = JetStreamLog(GroupSettings(GROUP, "a", engines.urls))
+        found = await reseed.find_stream(engine)
+        for name, other in (("a", True), ("b", False)):
+            paths = BrokerPaths.in_home(tmp_path / name, GROUP)
+            own = reseed.SegmentDirectories(paths.journal, paths.archive)
+            assert await reseed.has_other_entries(engine, found, own, GROUP) is other
+        own = reseed.SegmentDirectories(BrokerPaths.in_home(tmp_path / "a", GROUP).journal)
+        plan = reseed.plan_init(own, GROUP, "a", found, replace=True, other_entries=True)
+        await reseed.init_group(plan, own, found, engine, "now", lambda _: None)
+        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            await publish(a.address, "q3", 1, 5)
+            assert len(await read(a.address, "reader", 35)) == 35
+
+
+async def test_a_member_whose_newest_entry_is_in_the_log_goes_on_after_any_batch(tmp_path: Path) -> None:
+    async with running_engines(tmp_path, 1) as engines:
+        for first in (1, 6, 11):
+            async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+                await publish(a.address, "p", first, first + 4)
+                await publish(b.address, "p", first, first + 4)  # repeats, in part or whole
+                assert a.takes_part() and b.takes_part()
