@@ -237,7 +237,7 @@ class BrokerLink:
     def _advice(self) -> str:
         """Return the advice for a broker that does not answer."""
         if self.address.path is not None:
-            return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
+            return "Check whether it runs (`manage.py runbroker`, or `make up`), and check its log."
         return (
             f"See whether it runs on its machine, listens at {self.address.endpoint} "
             "(SLUICE_CONTROL_LISTEN), and can be reached."
@@ -249,7 +249,7 @@ class BrokerLink:
             "broker_unproven",
             f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
             "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY "
-            "name; the broker takes it up by itself."
+            "name; the broker loads it automatically."
             if "expired" in why
             else f"Its certificate must name {self.address.host} and be of an authority in "
             f"{settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
@@ -258,7 +258,7 @@ class BrokerLink:
 
     def _failed(self, why: str) -> BrokerUnavailable:
         """Return the error for a broker that ended during a request or sent an invalid answer."""
-        fix = "Look at its log, and whether what was asked for was done."
+        fix = "Check its log, and whether the request was carried out."
         name = self.address.name
         return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
 
@@ -554,7 +554,7 @@ def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
         told = now
         logger.warning(
             "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of "
-            "its files (SLUICE_CONTROL_CERTIFICATE); the broker takes it up by itself.",
+            "its files (SLUICE_CONTROL_CERTIFICATE); the broker loads it automatically.",
             address.name,
             time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends)),
         )

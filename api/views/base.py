@@ -74,7 +74,7 @@ def required_revision(request: Request) -> int | None:
     if not request.headers.get("If-Match", "").strip():
         raise OperatorError(
             "if_match_needed",
-            "A change must say which version it is based on, so that nobody's edit is lost.",
+            "A change must name the version that it is based on, so that no other edit is lost.",
             "Send the ETag of your last GET as If-Match, or * to overwrite whatever is there.",
         )
     return expected_revision(request)

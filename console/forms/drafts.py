@@ -21,7 +21,7 @@ _NAMES = {
 }
 """Labels of configuration formats."""
 _WHOM = (
-    ("all", "for everybody at once"),
+    ("all", "for all clients immediately"),
     ("client", "for clients by a pattern of names first"),
     ("share", "for a share of the clients first"),
 )
@@ -46,7 +46,7 @@ class ImportForm(_StyledForm):
     """Form to import a configuration file, pasted or uploaded. `text` has its content."""
 
     system = forms.ChoiceField(
-        label="Whose configuration", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS]
+        label="Configuration format", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS]
     )
     title = forms.CharField(label="Title of the draft", max_length=200, required=False)
     text = forms.CharField(

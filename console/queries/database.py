@@ -68,7 +68,7 @@ def database_problem() -> OperatorError | None:
         return OperatorError(
             "database_away",
             "The database doesn't answer.",
-            "Look at its process, its sessions and its locks.",
+            "Check its process, its sessions and its locks.",
         )
     try:
         if _last is not None and time.monotonic() - _last[0] < RESULT_S:

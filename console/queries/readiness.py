@@ -101,7 +101,7 @@ def _redis(*, write: bool) -> tuple[ComponentStatus, ComponentStatus]:
         fix = f"Give it memory or room on its disk, or name one that may be written to: {refused}"
         alive = {"name": "redis", "ok": False, "problem": REDIS_REFUSES, "fix": fix}
     if not worker:
-        return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
+        return alive, {"name": "worker", "ok": False, "problem": "no worker has reported for 15 s"}
     stuck_s = queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0)
     return alive, _moving("worker", stuck_s, busy=bool(stuck_s) and _works())
 

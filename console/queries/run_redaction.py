@@ -121,7 +121,7 @@ def _plan_without_names(plan: Any) -> Any:
     skipped = [
         {
             **one,
-            "why": "somebody needs it"
+            "why": "a reader needs it"
             if str(one.get("why", "")).startswith(NEEDED_BY)
             else one.get("why", ""),
         }

@@ -55,18 +55,18 @@ class SystemCondition(NamedTuple):
 _PARTS = {  # worst first
     "broker": (
         "The broker doesn't answer",
-        "Clients can't be seen or acted on. What is shown is what was known before.",
-        "Look at log/broker.log, and whether it runs.",
+        "Clients can't be listed or acted on. Pages show the last known state.",
+        "Check log/broker.log, and whether the broker runs.",
     ),
     "redis": (
         "Redis doesn't answer",
-        "Pages don't move by themselves, and nothing that is planned runs.",
-        "Look at log/redis.log, and whether it runs.",
+        "Pages don't update, and scheduled actions don't run.",
+        "Check log/redis.log, and whether Redis runs.",
     ),
     "worker": (
         "No worker answers",
-        "Archiving, schedules and other runs wait.",
-        "Look at log/worker.log, and whether it runs.",
+        "Archiving, schedules and other runs are delayed.",
+        "Check log/worker.log, and whether the worker runs.",
     ),
 }
 """Title, sentence and fix for an unavailable component, worst first."""
@@ -75,15 +75,15 @@ _PARTS = {  # worst first
 _DATABASE_OF_BROKER = {
     "policy_from_disk": (
         "The broker {} runs the policy on its own disk",
-        "It can't read the database: changes of the policy don't reach it until it can.",
+        "It can't read the database: policy changes don't reach it until it can.",
     ),
     "policy_not_stored": (
         "The broker {} can't store its policy on its own disk",
-        "It couldn't start while the database is away.",
+        "It can't start while the database is unavailable.",
     ),
     "database_away": (
         "The broker {} can't use the database",
-        "It goes on with its policy. Decisions, losses and events wait in its memory.",
+        "It keeps its policy. Decisions, losses and events are buffered in memory.",
     ),
 }
 """Title and sentence for a problem of a broker with the database, by code."""
@@ -183,7 +183,7 @@ def _broker_unavailable(
     return SystemCondition(
         part["name"],
         f"The broker {name} doesn't answer ({part['problem']})",
-        "Its clients can't be seen or acted on, and aren't in what is shown of all.",
+        "Its clients can't be listed or acted on, and are missing from lists and totals.",
         part.get("fix", ""),
         since,
         severe=True,
@@ -205,7 +205,7 @@ def _stood_still(part: ComponentStatus) -> SystemCondition:
     text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
     return SystemCondition(
         f"stall {member}".rstrip(),
-        f"{who} stood still for {formats.duration(stall.lasted_ms)} ({stall.cause})",
+        f"{who} stalled for {formats.duration(stall.lasted_ms)} ({stall.cause})",
         text.meaning,
         f"{text.fix} See Decisions for its last work.",
         datetime.fromtimestamp(stall.at / 1_000, UTC),
@@ -252,9 +252,9 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
     name = part["name"].removeprefix("worker ")
     whose = "the chores" if name == "chores" else f"the journal of {name}"
     waits = (
-        "Archiving, schedules and the watch over alerts wait."
+        "Archiving, schedules and alert checks are delayed."
         if name == "chores"
-        else "What is to be done with its segments waits."
+        else "Actions on its segments are delayed."
     )
     return SystemCondition(
         part["name"],
@@ -329,7 +329,7 @@ def _restarted(instance: Instance) -> list[SystemCondition]:
         SystemCondition(
             "restart",
             "The broker was restarted",
-            "Clients log on again; what was only in memory, such as accounts and health, began anew.",
+            "Clients log on again. State in memory, such as delivery accounts and health, was reset.",
             "",
             at,
             severe=False,

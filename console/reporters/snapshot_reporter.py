@@ -50,7 +50,7 @@ CLOSE_TIMEOUT_S = 8.0
 _NO_ANSWER = OperatorError(
     "database_away",
     "The database has accepted a request and doesn't answer it.",
-    "Look at its process, its sessions and its locks.",
+    "Check its process, its sessions and its locks.",
 )
 _NOT_STORED = OperatorError(
     "policy_not_stored",

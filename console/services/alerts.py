@@ -72,7 +72,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     AlertSubject.ASKS: ("doesn’t keep up", "don’t keep up"),
     AlertSubject.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
     AlertSubject.DECISION: ("was acted on", "were acted on"),
-    AlertSubject.STANDING: ("stands at the top of every page", "stand at the top of every page"),
+    AlertSubject.STANDING: ("is a system condition", "are system conditions"),
 }
 Members = dict[str, float]
 """Members of an alert by name, with the time since when each matches (seconds since 1970)."""

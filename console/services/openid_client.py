@@ -25,7 +25,7 @@ _FAILURES = (AuthlibBaseError, JoseError, requests.RequestException, ValueError,
 def begin(request: Any, back: str) -> Any:
     """Return the redirect to the provider. The session stores state, nonce and the PKCE verifier.
 
-    `back` is the address to which the provider returns. Raises OperatorError `oidc_provider_error`.
+    `back` is the address to which the provider returns. Raises OperatorError `oidc_failed`.
     """
     try:
         return _provider().authorize_redirect(request, back)
@@ -36,7 +36,7 @@ def begin(request: Any, back: str) -> Any:
 def finish(request: Any) -> Mapping[str, Any]:
     """Return the claims of the provider's signed token for a returning user.
 
-    Raises OperatorError `oidc_provider_error`.
+    Raises OperatorError `oidc_failed`.
     """
     client = _provider()
     try:

@@ -22,7 +22,7 @@ def get_person(name: str) -> User:
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
         raise OperatorError(
-            "unknown_person", f"There is nobody with the name {name[:150]!r}.", "See /api/v1/people."
+            "unknown_person", f"There is no account with the name {name[:150]!r}.", "See /api/v1/people."
         )
     return found
 
@@ -109,8 +109,8 @@ def _require_remaining_administrator() -> None:
     if not operators.has_operator():
         raise OperatorError(
             "last_administrator",
-            "Nobody would be left who can give others access.",
-            "Make somebody else administrator first.",
+            "No account would be left that can grant access.",
+            "Make another account an administrator first.",
         )
 
 

@@ -276,7 +276,8 @@ def refuse_during_rollout(instance: Instance) -> None:
     if rollout is not None:
         raise OperatorError(
             "rollout_running",
-            f"Revision {rollout.revision.number} is staged; a change now would put it in force everywhere.",
+            f"Revision {rollout.revision.number} is staged; a change now would put it in force for all "
+            "clients.",
             "Promote or stop the rollout first.",
             revision=rollout.revision.number,
         )

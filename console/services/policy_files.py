@@ -141,7 +141,8 @@ def _journaling_warnings(newest: Mapping[str, Any], document: Mapping[str, Any])
     more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return (
         f"Topics that are journaled now no longer would be: {', '.join(lost[:MAX_NAMED])}{more}."
-        " Bookmark and durable subscriptions and queues get nothing more of them; the preview names these."
+        " Bookmark and durable subscriptions and queues get no more messages of them; the preview "
+        "names these."
         " Check Journaled topics of the draft.",
     )
 
@@ -163,7 +164,7 @@ def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None
             )
     if not imported.document.get("transports", True):
         del imported.document["transports"]
-        imported.undo_part("transports", "None of the file's transports is taken over.")
+        imported.undo_part("transports", "None of the file's transports was imported.")
 
 
 def _skip_misplaced_directories(imported: ImportReport) -> None:

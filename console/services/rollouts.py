@@ -133,7 +133,7 @@ def promote(
         # Lock the instance, so that the rollout can't be withdrawn meanwhile.
         Instance.objects.select_for_update().get(pk=instance.pk)
         rollout = _running(instance, expected_revision)
-        _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
+        _end(rollout, RolloutState.PUBLISHED, f"Put in force for all clients by {actor.name}.")
         audit.record(actor, "rollout.promote", str(rollout), reason=reason)
     return policies.apply_at_broker(rollout.revision)
 
@@ -238,7 +238,7 @@ def _running(instance: Instance, expected_revision: int | None) -> StagedRollout
         raise OperatorError(
             "revision_changed",
             f"Revision {staged} is staged, not {expected_revision}.",
-            "Look at it first.",
+            "Check it first.",
             revision=staged,
         )
     return rollout

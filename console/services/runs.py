@@ -121,7 +121,7 @@ def request(
     ):
         raise OperatorError(
             "plan_needed",
-            "This removes something or cuts somebody off.",
+            "This removes data or disconnects clients.",
             "Plan it, and send the plan's hash.",
         )
     needs_approval = more.pop("needs_approval", False) or waits_for_approval(kind, parameters)
@@ -388,8 +388,9 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
         audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}", result=AuditResult.DENIED)
         raise OperatorError(
             "own_run",
-            "Nobody approves a run that they asked for, or caused by an event, a message or a schedule.",
-            "Ask somebody else.",
+            "An account can't approve a run that it requested, or caused by an event, a message or a "
+            "schedule.",
+            "Ask another approver.",
         )
     try:
         with transaction.atomic():
@@ -397,9 +398,7 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
                 state=RunState.WAITING, approver=actor.name[:200]
             )
             if not moved:
-                raise OperatorError(
-                    "not_awaiting", "The run isn't waiting for approval.", "Look at its state."
-                )
+                raise OperatorError("not_awaiting", "The run isn't waiting for approval.", "Check its state.")
             audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}")
     except IntegrityError as taken:
         raise _in_progress(run) from taken

@@ -93,7 +93,7 @@ def _stored_policies(name: str) -> tuple[list[Document], Document]:
         raise OperatorError(
             "policy_not_set_back",
             f"No broker of {name} that answers keeps a policy that the database lacks.",
-            "Look at the page Policies: it says which revision is in force.",
+            "See the page Policies for the revision in force.",
         )
     found: list[Document] = []
     for document in [one.policy for one in kept] + [one.staged for one in kept if one.staged is not None]:

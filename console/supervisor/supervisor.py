@@ -77,7 +77,7 @@ class Supervisor:
             self._say(f"{why}: stopping all, in reverse order of the start (again: without waiting)")
             self._stop.set()
         elif now - self._stop_requested_at > SAME_REQUEST_S and not self._hurry.is_set():
-            self._say(f"{why} again: what still runs gets no more time")
+            self._say(f"{why} again: remaining processes get no more time")
             self._hurry.set()
 
     async def _start(self, child: ChildProcess) -> None:

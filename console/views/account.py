@@ -95,7 +95,7 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
                 second_factor.confirm(
                     common.actor_of(request), request.user, device.pk, form.cleaned_data["code"]
                 )
-            messages.success(request, "From now on a login asks for a code of your app.")
+            messages.success(request, "From now on a login requires a code of your app.")
             return redirect("account")
     except OperatorError as problem:
         common.refuse_field(form, "code", problem)

@@ -185,7 +185,7 @@ def _editor(
             "choices": action_form.part_choices(group),
         }
         for group, title, empty in (
-            ("when", "When", "Nothing starts it: it runs when somebody asks for it."),
+            ("when", "When", "No trigger: it runs on request."),
             ("steps", "Do, in this order", "It does nothing yet."),
         )
     ]

@@ -143,7 +143,10 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
             expected_version=version_of(request),
         )
         also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
-        return f"Transport {name} is taken out of the draft.{also} The preview says whom it cuts off."
+        return (
+            f"Transport {name} is removed from the draft.{also} The preview names the clients that it"
+            " disconnects."
+        )
 
     return _change_draft(request, draft_id, remove_entry)
 
@@ -192,7 +195,7 @@ def _change_draft(request: HttpRequest, draft_id: int, change: Any) -> HttpRespo
         said = change(get_draft(draft_id))
     except SluiceError as problem:
         return redirect_with_error(request, draft_id, problem)
-    messages.success(request, said if isinstance(said, str) else "Taken out of the draft.")
+    messages.success(request, said if isinstance(said, str) else "Removed from the draft.")
     return redirect("drafts_one", draft_id)
 
 

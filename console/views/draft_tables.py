@@ -134,7 +134,7 @@ def _rules(draft: PolicyDraft, acts: list[list[WorstCaseAction]]) -> dict[str, A
     ]
     return {
         "part": "rules",
-        "title": "Rules of your own",
+        "title": "Custom rules",
         "columns": ("Rule", "When", "Does", "Mode", "Acts within"),
         "rows": rows,
         "add": "Add a rule",

@@ -61,7 +61,7 @@ def add_for_clients(request: HttpRequest) -> HttpResponse:
     audit.mark_read_only(request)
     kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MAX_AT_ONCE]
     if kind not in OF_CLIENTS or not names:
-        messages.error(request, "Choose clients, and what to do.")
+        messages.error(request, "Choose clients, and a change.")
         return changes_response(request)
     try:
         for name in names:
@@ -79,7 +79,7 @@ def add_matching(request: HttpRequest) -> HttpResponse:
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
     unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
     if kind not in OF_MATCHING or unknown or len(asked["search"]) > MAX_SEARCH:
-        messages.error(request, "Choose a filter of the list, and what to do.")
+        messages.error(request, "Choose a filter of the list, and a change.")
         return changes_response(request)
     actor = common.actor_of(request)
     try:

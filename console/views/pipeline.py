@@ -71,7 +71,8 @@ def start(request: HttpRequest) -> HttpResponse:
         common.show_error(request, problem)
         return redirect(f"{reverse('pipeline')}?{filter_query({'job': job[:64]})}")
     messages.success(
-        request, "The pipeline job is asked for. What it finds is among the pipeline's runs when it is done."
+        request,
+        "The pipeline job is requested. Its result appears among the pipeline's runs when it has finished.",
     )
     return redirect("runs")
 
@@ -97,7 +98,7 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
             common.show_error(request, problem)
         else:
             messages.success(
-                request, "The back-test is asked for. What it finds is listed here when it is done."
+                request, "The back-test is requested. Its result is listed here when it has finished."
             )
             return redirect("drafts_backtest", draft_id)
     return common.page(request, "backtest.html", {"asked": asked} | _backtests_context(request, draft))

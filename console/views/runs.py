@@ -55,7 +55,7 @@ def start_job(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
     else:
-        messages.success(request, "The pipeline job is asked for.")
+        messages.success(request, "The pipeline job is requested.")
     return redirect("runs")
 
 
@@ -93,7 +93,7 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
             return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
         common.show_error(request, problem)
     else:
-        messages.success(request, "The run is asked for again; steps that were done are left out.")
+        messages.success(request, "The run is requested again, without the completed steps.")
     return redirect("runs")
 
 

@@ -53,7 +53,7 @@ class Command(SafeCommand):
             "--with-secrets", action="store_true", help="include the hashes of users' passwords and tokens"
         )
         check = commands.add_parser(
-            "check", help="report what is wrong or unwise; exit code 1 if it can't be used"
+            "check", help="report errors and warnings; exit code 1 if it can't be used"
         )
         diff = commands.add_parser(
             "diff", help="show what importing would change; exit code 1 if anything would"
@@ -138,7 +138,7 @@ class Command(SafeCommand):
         finally:
             self._report_settings(loaded)
         for action in made:
-            self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
+            self.stdout.write(f"Action {action.name!r} was created, disabled: check and enable it.")
 
     def _make_draft(
         self, instance: Instance, loaded: policy_files.ParsedPolicyFile, system: str, title: str

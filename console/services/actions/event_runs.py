@@ -75,7 +75,7 @@ def refuse_unplanned(action: Action) -> None:
     if chains.is_destructive(action.instance, action.steps):
         raise OperatorError(
             "plan_needed",
-            f"{action.name} removes something or cuts somebody off.",
+            f"{action.name} removes data or disconnects clients.",
             "Plan it first, and send the plan's hash as `plan`.",
         )
 

@@ -111,8 +111,8 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
     if not plan_hash:
         raise OperatorError(
             "plan_needed",
-            "What is left to be done removes something or cuts somebody off.",
-            "Look at its plan, and send the hash as `plan`.",
+            "The remaining steps remove data or disconnect clients.",
+            "Read its plan, and send the hash as `plan`.",
             plan=made,
             hash=made["hash"],
         )

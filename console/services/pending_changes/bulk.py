@@ -54,7 +54,8 @@ def matching_clients(
     if len(found) > MAX_MATCHING:
         raise OperatorError(
             "too_many_matching",
-            f"{number_exact(len(found))} clients match, and at most {MAX_MATCHING} are acted on at once.",
+            f"{number_exact(len(found))} clients match, and at most {MAX_MATCHING} can be acted on in one "
+            "change.",
             "Narrow the filter.",
         )
     instance = instance_named().name
@@ -106,14 +107,15 @@ def _preview_function(kind: PendingChangeKind) -> Callable[[PendingChange, list[
         if kind is PendingChangeKind.DISCONNECT_ALL and acted:
             lines.append(
                 effect_line(
-                    "What is journaled can be replayed from their bookmarks; the rest of what waits is lost."
+                    "Journaled messages can be replayed from their bookmarks; other waiting "
+                    "messages are lost."
                 )
             )
         if chosen > len(there):
-            lines.append(effect_line(f"{number_exact(chosen - len(there))} have left meanwhile."))
+            lines.append(effect_line(f"{number_exact(chosen - len(there))} have disconnected meanwhile."))
         if len(there) > number:
             lines.append(
-                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are left alone.")
+                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are not changed.")
             )
         headline = f"{number_exact(number)} client{'' if number == 1 else 's'} {done}"
         blocked = [] if acted else [f"None of them is left that could be {done}."]
@@ -148,7 +150,7 @@ def _apply_function(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, 
                 refused.append(f"{one.name}: {problem.sentence}")
         if not acted:
             why = refused[0] if refused else "None of them is left."
-            raise OperatorError("nobody_matches", why, "Look at the list again.")
+            raise OperatorError("nobody_matches", why, "Check the list again.")
         said = f"{number_exact(acted)} client{'' if acted == 1 else 's'} {_WORDS[kind][1]}."
         if not refused:
             return said
@@ -175,14 +177,14 @@ _WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEn
     PendingChangeKind.OFFLINE_ALL: (
         "Offline",
         "offlined",
-        "get what waits from their spools when they read",
+        "get their spooled backlog when they read",
         _goes_offline,
         False,
     ),
     PendingChangeKind.DISCONNECT_ALL: (
         "Disconnect",
         "cut off",
-        "are cut off and told the reason",
+        "are disconnected with the reason",
         lambda _: True,
         True,
     ),

@@ -115,7 +115,7 @@ def add_change(
     """Add a change, or replace the parameters of an equal one.
 
     Raises:
-        OperatorError: `not_require_permission` or `tray_full`.
+        OperatorError: `not_allowed` or `tray_full`.
     """
     instance = read.instance_named()
     _require_permission(actor, kind, instance.name, target)
@@ -242,8 +242,8 @@ def apply_changes(
     if plan != pending.digest:
         raise OperatorError(
             "plan_changed",
-            "What it would do has changed since it was shown; nothing was done.",
-            "Look at it again.",
+            "Its effect has changed since it was shown; nothing was applied.",
+            "Check it again.",
         )
     if pending.warnings and not confirmed:
         raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
@@ -270,7 +270,7 @@ def _preview_of_change(item: PendingChange, patterns: list[str] | None) -> Chang
 
 
 def _require_permission(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
-    """Raise OperatorError `not_require_permission` unless the actor has the permission for this kind and target."""
+    """Raise OperatorError `not_allowed` unless the actor has the permission for this kind and target."""
     act = CHANGE_KINDS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
     topic = target if act.about_a_topic else ""

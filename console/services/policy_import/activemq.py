@@ -74,7 +74,7 @@ _DIFFERS: Final = {
 }
 """Remarks on settings whose effect differs slightly from ActiveMQ's."""
 _UNKNOWN_TOPIC: Final = (
-    "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
+    "shadow, as an entry that could not be imported may be within its topics: set enforce when you have "
     "written that one"
 )
 _UNKNOWN_PREFETCH: Final = (
@@ -86,7 +86,7 @@ _TWICE: Final = (
 )
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
-    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is "
+    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no consumer is "
     "aborted for it."
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
@@ -104,11 +104,11 @@ _NOT_POLICY_OF_BROKER: Final = frozenset((
 ))  # fmt: skip
 _BLOCKS: Final = "Passing it makes ActiveMQ hold up producers, which Sluice never does."
 _ELEMENTS: Final = {
-    "import": "It is another file: import it by itself.",
-    "transportConnectors": "Transports are set by hand: Sluice's speak its own protocol and STOMP.",
+    "import": "It is another file: import it separately.",
+    "transportConnectors": "Transports are set manually: Sluice's speak its own protocol and STOMP.",
     "networkConnectors": "Sluice has no network of brokers.",
     "jmsBridgeConnectors": "Sluice has no bridges.",
-    "plugins": "Logons and rights are set by hand, under access and at the transports.",
+    "plugins": "Logons and rights are set manually, under access and at the transports.",
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
     "subscriptionRecoveryPolicy": (
@@ -455,7 +455,7 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
         strategy = _ABORTS.get(child.name)
         if strategy is None:
             imported.record_skipped(
-                child, f"Only {' and '.join(_ABORTS)} are taken over, as they stand in ActiveMQ."
+                child, f"Only {' and '.join(_ABORTS)} are imported unchanged from ActiveMQ."
             )
         elif ABORT in entry.settings or ABORT_ACK in entry.settings:
             imported.record_skipped(child, "An entry has one strategy: the first was taken.")
@@ -503,7 +503,9 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
             imported.record_skipped(leaf, _about_strategy(name, leaf, key))
             continue
         if why := _invalid_reason(leaf, setting, value):
-            _skip_strategy(imported, entry, strategy, f"{name} can't be read, so nobody is aborted. {why}")
+            _skip_strategy(
+                imported, entry, strategy, f"{name} can't be read, so no consumer is aborted. {why}"
+            )
             entry.settings.pop("abort_connection", None)
             return
         settings[setting] = value
@@ -527,7 +529,7 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
 
 def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Add a remark to the strategy's first setting about how its effect differs from ActiveMQ's."""
-    told = "nobody is aborted, as there" if not entry.settings[key] else _DIFFERS.get(key, "")
+    told = "no consumer is aborted, as in ActiveMQ" if not entry.settings[key] else _DIFFERS.get(key, "")
     leaves = set(strategy.all_leaves())
     for place, one in enumerate(entry.found):
         if told and one.leaf in leaves:
@@ -588,7 +590,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
     ]
     if not any(len(one) > 1 for one in made):
         if entry.topic is not None:
-            imported.record_skipped(entry.topic, "Its entry has no setting that is taken over.")
+            imported.record_skipped(entry.topic, "Its entry has no setting that can be imported.")
         return []
     for one in made:
         one.setdefault("prefetch", MAX_PREFETCH)  # limits count messages beyond the prefetch

@@ -72,7 +72,7 @@ _SECTIONS: Final = {
     "Name": "The instance keeps its own name: bookmarks carry it.",
     "SOW": "Sluice has no SOW topics, views or queues.",
     "Replication": "Sluice doesn't replicate between instances.",
-    "Include": "It is another file: import it by itself.",
+    "Include": "It is another file: import it separately.",
 }
 _OF_TRANSPORT: Final = {
     "MessageType": (
@@ -82,7 +82,7 @@ _OF_TRANSPORT: Final = {
     "Ciphers": "TLS takes what the system's library recommends, 1.2 or newer.",
     "SecureSocketProtocols": "TLS takes what the system's library recommends, 1.2 or newer.",
 }
-_NO_TRANSPORT: Final = "No transport that is taken over takes it from here."
+_NO_TRANSPORT: Final = "No imported transport uses it."
 
 
 def import_amps(text: str) -> ImportReport:

@@ -143,7 +143,7 @@ class ImportReport:
         known = [one for one in left if one.why != UNKNOWN] or left
         return OperatorError(
             "nothing_imported",
-            f"Nothing in this file was taken over (left out: {len(left)}, not about policy: {others}).",
+            f"Nothing in this file was imported (skipped: {len(left)}, not about policy: {others}).",
             hint,
             left_out=[asdict(one) for one in known[:MAX_NAMED_LEAVES]],
             left_out_in_all=len(left),

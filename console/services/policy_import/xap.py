@@ -82,7 +82,7 @@ def import_xap(text: str) -> ImportReport:
     for leaf in leaves:
         if leaf not in settled and (PREFIX in leaf.name or PREFIX in leaf.value):
             imported.record_skipped(
-                leaf, 'Write each property as <prop key="…">, as -Dname=value, or on a line of its own.'
+                leaf, 'Write each property as <prop key="…">, as -Dname=value, or on a separate line.'
             )
         imported.record_unrelated(leaf)
     return imported

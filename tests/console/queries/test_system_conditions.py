@@ -1,4 +1,4 @@
-"""What stands at the top of every page: what is away since when, a restart, a policy that isn't in force."""
+"""What is a system condition: what is away since when, a restart, a policy that isn't in force."""
 
 from __future__ import annotations
 

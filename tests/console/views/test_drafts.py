@@ -1,4 +1,4 @@
-"""Drafts on the pages: edit part by part, preview, publish for everybody or for some first."""
+"""Drafts on the pages: edit part by part, preview, publish for all clients or for some first."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_rollout_shows_itself_and_is_promoted(
     browser.post("/policies/rollout/promote/", {"revision": "1"})
     assert browser.get("/tray/").context["pending"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
-    assert "Put revision 2 in force for everybody" in minified(browser.get("/tray/"))
+    assert "Put revision 2 in force for all clients" in minified(browser.get("/tray/"))
     apply(browser, "it went well", confirmed="on")
     assert AuditEvent.objects.get(action="rollout.promote").reason == "it went well"
     assert policies.policy_orders(instance.name)["staged"] is None
@@ -345,7 +345,7 @@ def test_an_import_of_nothing_says_why(browser: Client, broker: FakeBroker) -> N
     answer = browser.post("/policies/drafts/import/", {"system": "amps", "text": ACTIVEMQ})
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert "Nothing in this file was taken over" in page and "producerFlowControl=false" in page
+    assert "Nothing in this file was imported" in page and "producerFlowControl=false" in page
     assert not PolicyDraft.objects.exists()
 
 

@@ -96,7 +96,7 @@ def _client(options: Options) -> str:
         raise OperatorError(
             "unknown_client",
             "The step names no client: the variable in it is empty.",
-            "Look at the trigger's variables.",
+            "Check the trigger's variables.",
         )
     return options["client"]
 
