@@ -116,7 +116,7 @@ class Choices:
         if decision is not None:
             assert decision.action is PolicyAction.OFFLINE
             self.taken.append(spent)
-            victim = self._guard.usage_of(decision.client)
+            victim = self._guard.find_usage(decision.client)
             if victim is not None and self._at_once:
                 self._guard.on_released(victim, victim.memory)
 

@@ -121,7 +121,7 @@ def seek_p99(segments: int) -> float:
     """Return the p99 in ms from a request to the first chunk, at random bookmarks in a log of many
     segments."""
     from broker_core.batch import Batch, build_single_topic_batch
-    from broker_core.delivery.scheduling import FIRST_CHUNK
+    from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES
     from broker_core.journal.appender import JournalOptions
     from broker_core.journal.journal import Journal
 
@@ -144,7 +144,7 @@ def seek_p99(segments: int) -> float:
         for _ in range(SEEKS):
             sequence = pick.randint(1, newest)
             started = time.perf_counter()
-            journal.read_with_positions(sequence, FIRST_CHUNK, newest)
+            journal.read_with_positions(sequence, FIRST_CHUNK_BYTES, newest)
             took.append((time.perf_counter() - started) * 1_000)
         journal.close()
         return statistics.quantiles(took, n=100)[98]

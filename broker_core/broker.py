@@ -160,21 +160,23 @@ class Broker:
             journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log, confirmations
         )
         confirmations.on_change = self._change
-        self.engine.anteroom.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.engine.pending_connections.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
             self.engine.start_position_sync(member)
             member.on_shared_secret(self.engine.services.tokens.set_key)
             member.reached_at(self.addresses)
             names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run_id)
-            member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
+            member.exchange(
+                NoticeExchange(names.send_requested, names.send_all, names.next_message, names.receive)
+            )
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = abort_process
         """Called when the log accepts no more records. A program that embeds a broker may replace it."""
         self.member = member.settings.member if member is not None else ""
         """Name of the member in its group; "" for a standalone broker."""
         self.statistics = StatusCollector(self.engine, self.member)
-        self.statistics.ended = exit_report.read_exit_report(paths.control)
+        self.statistics.exit_report = exit_report.read_exit_report(paths.control)
         self.statistics.problems = self.list_problems
         self.stalls = self.statistics.stalls = StallHistory()
         """Stalls of the event loop. A `LoopMonitor` writes them, if the process has one."""
@@ -220,7 +222,7 @@ class Broker:
             # Not fatal: perhaps no spool is ever needed there. If one is, the affected clients are notified.
             log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
         exit_report.delete_exit_report(self.paths.control)
-        self.engine.spawn(self.engine.settle.run())
+        self.engine.spawn(self.engine.policy_loop.run())
         if self._member is not None:
             self._member.start()
         self.engine.confirmations.start()
@@ -350,11 +352,11 @@ class Broker:
                 self._refuse_unstored(stage)
             await self._activate_policy(policy, stage)
         except SluiceError as problem:
-            self.statistics.refused = RefusedRevision(
+            self.statistics.refused_revision = RefusedRevision(
                 revision=policy.revision, code=problem.code, message=problem.sentence, fix=problem.fix
             )
             raise
-        self.statistics.refused = None
+        self.statistics.refused_revision = None
         await self._store_policy()
 
     def _refuse_unstored(self, stage: StagedRevision) -> None:

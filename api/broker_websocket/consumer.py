@@ -102,29 +102,29 @@ class WebSocketSink:
         held = self._held_bytes()
         if held is not None:
             self._progress.update(self.written_bytes, self._waiting_bytes + held)
-        return self._progress.taken
+        return self._progress.acked_bytes
 
     def read_progress(self) -> ReadProgress:
         return self._read_progress()
 
     @property
     def window_step_bytes(self) -> int:
-        return self._progress.lump_bytes
+        return self._progress.window_step_bytes
 
     @property
     def is_network_limited(self) -> bool:
-        return self._progress.network_limited
+        return self._progress.is_network_limited
 
     @property
     def receive_window(self) -> ReceiveWindowSample:
-        return self._progress.window
+        return self._progress.receive_window
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         """Queue entries: as text messages one per record, else all of them as one binary message."""
         if self.text_mode:
             assert self.connection is not None
             for entry in entries:
-                target = self.connection.subscription_of(entry.stream)
+                target = self.connection.get_subscription(entry.stream)
                 if target is not None:  # the client may have unsubscribed meanwhile
                     for text in encode_messages(
                         entry.batch, target.subscription.id, self._instance, timestamp=target.timestamp

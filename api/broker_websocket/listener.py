@@ -35,5 +35,10 @@ class WebSocketListener(BackpressureServer):
             await send({"type": "http.response.body", "body": _ANSWER})
 
         super().__init__(
-            application, settings.host, settings.port, engine.anteroom, engine.door, settings.tls
+            application,
+            settings.host,
+            settings.port,
+            engine.pending_connections,
+            engine.pre_logon_reads,
+            settings.tls,
         )

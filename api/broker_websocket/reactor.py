@@ -33,7 +33,7 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from twisted.python.log import callWithLogger
 
-from broker_core.connections.admission import ACCEPTED_A_TURN, GUEST_READ_BYTES, PreLogonReadQueue
+from broker_core.connections.admission import ACCEPTS_PER_ITERATION, PENDING_READ_BYTES, PreLogonReadQueue
 
 
 class UvloopReactor(AsyncioSelectorReactor):
@@ -53,7 +53,7 @@ class UvloopReactor(AsyncioSelectorReactor):
 
     def read_in_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
         """Read a connection in the queue's order, until `read_normally` is called or it is closed."""
-        connection.bufferSize = GUEST_READ_BYTES
+        connection.bufferSize = PENDING_READ_BYTES
         self._move(connection, door)
 
     def read_normally(self, connection: Connection) -> None:
@@ -71,7 +71,7 @@ class UvloopReactor(AsyncioSelectorReactor):
     def _readOrWrite(self, selectable: Any, read: bool) -> None:
         """Handle an event of a socket, and register its reader again if it has an error after a read."""
         if isinstance(selectable, Port):
-            selectable.numberAccepts = ACCEPTED_A_TURN  # Twisted's own limit is 100 and grows
+            selectable.numberAccepts = ACCEPTS_PER_ITERATION  # Twisted's own limit is 100 and grows
         super()._readOrWrite(selectable, read)
         if (
             read

@@ -10,7 +10,8 @@ limit (measured: 2.8 GB in five seconds for a client that does not read). Here:
   transport stops reading from the socket. A client's thousands of small messages are so spread over many
   event-loop iterations.
 * Incomplete messages, and messages that the application has not consumed, count towards the limit that TCP
-  transports have for frames (`anteroom`). So does a handshake, whose connection is pending there too.
+  transports have for frames (`pending_connections`). So does a handshake, whose connection is pending there,
+  too.
 * Objects of a connection before its logon are freed when it is lost, without waiting for Python's garbage
   collector.
 * Connections have no age limit (daphne's default closes healthy subscriptions after a day).
@@ -100,7 +101,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.room = SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
-        self.unfinished = InputBufferUsage(self.factory.server_class.anteroom, self._reject_input)
+        self.unfinished = InputBufferUsage(self.factory.server_class.pending_connections, self._reject_input)
         self.on_overflow: Callable[[ClientError], None] | None = None
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
@@ -372,12 +373,12 @@ class PendingUpgrade(HTTPChannel):
     def connectionMade(self) -> None:
         """Count the connection as pending, and read it in the queue's order."""
         super().connectionMade()
-        self.anteroom: PendingConnections = self.factory.server.anteroom
-        self.unfinished = InputBufferUsage(self.anteroom)
+        self.pending_connections: PendingConnections = self.factory.server.pending_connections
+        self.unfinished = InputBufferUsage(self.pending_connections)
         peer = self.transport.getPeer()
         self.remote = f"{peer.host}:{peer.port}"
         reactor.read_in_turns(_descriptor(self.transport), self.factory.server.door)
-        self.anteroom.add_pending(self)
+        self.pending_connections.add_pending(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Parse bytes, and drop the connection if its handshake exceeds the memory limit."""
@@ -405,7 +406,7 @@ class PendingUpgrade(HTTPChannel):
 
     def mark_upgraded(self) -> None:
         """Stop counting the connection as pending, because it became a WebSocket or was lost."""
-        self.anteroom.remove_closing(self)
+        self.pending_connections.remove_closing(self)
         self.unfinished.set_bytes(0)
         self.requests.clear()
 
@@ -473,7 +474,7 @@ class BackpressureServer(Server):
         application: Callable[..., Awaitable[None]],
         host: str,
         port: int,
-        anteroom: PendingConnections,
+        pending_connections: PendingConnections,
         door: PreLogonReadQueue,
         tls: TlsSettings | None = None,
     ) -> None:
@@ -487,7 +488,7 @@ class BackpressureServer(Server):
             server_name="Sluice",
         )
         self.connections: dict[Any, Any] = {}
-        self.anteroom, self.door = anteroom, door
+        self.pending_connections, self.door = pending_connections, door
         self.http_factory = BackpressureHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
         self.ws_factory.setProtocolOptions(

@@ -64,7 +64,7 @@ class StompSink(WebSocketSink):
         held = self._held_bytes()
         if held is not None:
             self._progress.update(self.written_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
-        return self._progress.taken
+        return self._progress.acked_bytes
 
     def read_progress(self) -> ReadProgress:
         # A STOMP frame may be split over many WebSocket messages.

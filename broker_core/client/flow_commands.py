@@ -14,11 +14,11 @@ from typing import Final, Protocol
 from broker_core.client.time_limits import limit_time
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.field_info import tag_of
+from broker_core.protocols.field_info import get_tag
 from broker_core.protocols.replies import Ack
 
 OPTION_COMMAND_TAGS: Final = tuple(
-    tag_of(kind) for kind in (commands.PauseSubscriptions, commands.ResumeSubscriptions, commands.SetRate)
+    get_tag(kind) for kind in (commands.PauseSubscriptions, commands.ResumeSubscriptions, commands.SetRate)
 )
 
 
@@ -135,7 +135,7 @@ class SubscriptionControl:
         if not self._send(command):
             return  # the next connection subscribes with it
         done = asyncio.get_running_loop().create_future()
-        request = _PendingRequest(tag_of(type(command)), options, by_id, previous, done)
+        request = _PendingRequest(get_tag(type(command)), options, by_id, previous, done)
         self._requests.append(request)
         try:
             async with limit_time(self._request_timeout, request.tag):

@@ -3,7 +3,7 @@
 A frame before the logon has at most BEFORE_LOGON bytes (the transports enforce it). Connections that haven't
 logged on buffer at most BUFFER_BYTES of input together, in unfinished frames or in frames that wait.
 Connections that have logged on buffer at most INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished
-frames. A connection that would exceed a limit is closed and may reconnect. At most MAX_GUESTS connections
+frames. A connection that would exceed a limit is closed and may reconnect. At most MAX_PENDING connections
 wait for their logon. For one more, the oldest one of the address with most of them is closed. So a client
 that logs on immediately gets in, however many others don't. Connections of one address and its logons per
 second are limited, too.
@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from broker_core.clock import Clock
 from broker_core.config.preset_settings import MAX_CONNECTIONS
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.errors import ClientError
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -40,24 +40,24 @@ UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 That is 16 frames of the maximum size. Beyond it, the broker takes the user, or address, with most bytes, and
 closes the connection of its oldest unfinished frame.
 """
-MAX_GUESTS: Final = 1_100
+MAX_PENDING: Final = 1_100
 """Maximum number of connections before their logon, including those that are still negotiating a WebSocket.
 
 It is larger than 1,024, the number that a listener may accept in one iteration, before any of them is read.
 """
-MAX_LEAVING: Final = 200
+MAX_CLOSING: Final = 200
 """Maximum number of connections that were closed before their logon and still have a socket."""
 MAX_FROM_ADDRESS: Final = 10_000
 """Maximum number of connections of one address: half of the instance's."""
-DESCRIPTORS_KEPT: Final = 2_048
+RESERVED_DESCRIPTORS: Final = 2_048
 """File descriptors reserved for files, and for connections that are accepted and then refused.
 
 Half of all descriptors if the process has fewer than twice as many. Without a free descriptor the log can't
 open its next segment, and the broker stops.
 """
-LOGONS_A_SECOND: Final = 1_000
+LOGONS_PER_SECOND: Final = 1_000
 """Logons per second of one address in the long run."""
-LOGONS_AT_ONCE: Final = 10_000
+LOGON_BURST: Final = 10_000
 """Logons that an address may make at once after a quiet period.
 
 Clients that lost a broker reconnect together.
@@ -91,12 +91,12 @@ class InputBufferUsage:
     the client, and are never given up.
     """
 
-    __slots__ = ("_anteroom", "_give_up", "_logged_on", "nbytes", "share")
+    __slots__ = ("_give_up", "_logged_on", "_pending_connections", "nbytes", "share")
 
     def __init__(
-        self, anteroom: PendingConnections, give_up: Callable[[ClientError], None] | None = None
+        self, pending_connections: PendingConnections, give_up: Callable[[ClientError], None] | None = None
     ) -> None:
-        self._anteroom = anteroom
+        self._pending_connections = pending_connections
         self._give_up = give_up
         self._logged_on = False
         self.nbytes = 0
@@ -112,22 +112,22 @@ class InputBufferUsage:
         if nbytes != self.nbytes:
             before, self.nbytes = self.nbytes, nbytes
             try:
-                self._anteroom.reserve_input(nbytes - before, logged_on=self._logged_on)
+                self._pending_connections.reserve_input(nbytes - before, logged_on=self._logged_on)
             finally:  # both totals count the bytes before either refuses them
                 if self._logged_on and self._give_up is not None:
-                    self._anteroom.pool.change(self, before)
+                    self._pending_connections.pool.change(self, before)
 
     def progress(self) -> None:
         """Record that a frame is complete, so that the buffered bytes belong to a newer one."""
         if self.nbytes and self._logged_on and self._give_up is not None:
-            self._anteroom.pool.renew(self)
+            self._pending_connections.pool.renew(self)
 
     def on_logged_on(self, share: str = "") -> None:
         """Count the bytes as those of a logged-on connection, in the share of a user or an address."""
-        self._anteroom.on_logged_on(self.nbytes)
+        self._pending_connections.on_logged_on(self.nbytes)
         self._logged_on, self.share = True, share
         if self._give_up is not None:
-            self._anteroom.pool.change(self, 0)
+            self._pending_connections.pool.change(self, 0)
 
     def give_up(self, error: ClientError) -> None:
         """Free the bytes, and close the connection with an error."""
@@ -188,23 +188,25 @@ class PendingConnections:
     """
 
     def __init__(self) -> None:
-        self._most = MAX_CONNECTIONS
+        self._max_connections = MAX_CONNECTIONS
         self._number = 0
         """Number of connections of all addresses."""
         self.pool = UnfinishedPool()
-        self.held = self.input = 0
-        """Bytes of buffered input: `held` before the logon, `input` after it."""
+        self.buffered = self.input = 0
+        """Bytes of buffered input: `buffered` before the logon, `input` after it."""
         self.connections: Counter[str] = Counter()
         self._guests: dict[str, dict[PendingConnection, None]] = {}
         """Connections before their logon by address, oldest first."""
-        self.guests = 0
-        self._leaving: dict[PendingConnection, None] = {}
+        self.pending = 0
+        self._closing: dict[PendingConnection, None] = {}
         self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """Remaining logons of each address, and the time of that number, ms."""
 
     def set_descriptor_limit(self, descriptors: int) -> None:
         """Set the number of files and sockets that the process may open."""
-        self._most = min(MAX_CONNECTIONS, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
+        self._max_connections = min(
+            MAX_CONNECTIONS, max(descriptors - RESERVED_DESCRIPTORS, descriptors // 2)
+        )
 
     def add_connection(self, remote: str) -> None:
         """Count a new connection until `remove_connection`.
@@ -215,10 +217,10 @@ class PendingConnections:
         address = peer_address(remote)
         self.connections[address] += 1
         self._number += 1
-        if self._number > self._most:
+        if self._number > self._max_connections:
             raise ClientError(
                 "too_many_connections",
-                f"This instance accepts at most {self._most} connections.",
+                f"This instance accepts at most {self._max_connections} connections.",
                 "Try again later; an operator can allow the broker's process more open files.",
             )
         if self.connections[address] > MAX_FROM_ADDRESS:
@@ -236,44 +238,44 @@ class PendingConnections:
         if not self.connections[address]:
             del self.connections[address]
 
-    def add_pending(self, guest: PendingConnection) -> None:
+    def add_pending(self, connection: PendingConnection) -> None:
         """Count a connection as pending.
 
         It counts until `mark_authenticated`, `mark_closing` or `remove_closing`. At the limit, the oldest one
         of the address with most of them is closed.
         """
-        self._guests.setdefault(peer_address(guest.remote), {})[guest] = None
-        self.guests += 1
-        if self.guests > min(MAX_GUESTS, self._most // 2):
+        self._guests.setdefault(peer_address(connection.remote), {})[connection] = None
+        self.pending += 1
+        if self.pending > min(MAX_PENDING, self._max_connections // 2):
             most = max(self._guests.values(), key=len)
             next(iter(most)).close_for_room()
 
-    def mark_authenticated(self, guest: PendingConnection) -> None:
+    def mark_authenticated(self, connection: PendingConnection) -> None:
         """Stop counting a connection as pending: it has logged on, or another limit applies to it."""
-        address = peer_address(guest.remote)
+        address = peer_address(connection.remote)
         of_address = self._guests.get(address, {})
-        if guest in of_address:
-            del of_address[guest]
-            self.guests -= 1
+        if connection in of_address:
+            del of_address[connection]
+            self.pending -= 1
             if not of_address:
                 del self._guests[address]
 
-    def mark_closing(self, guest: PendingConnection) -> None:
+    def mark_closing(self, connection: PendingConnection) -> None:
         """Count a pending connection as closing.
 
-        Beyond MAX_LEAVING, drop the one that is closing for longest.
+        Beyond MAX_CLOSING, drop the one that is closing for longest.
         """
-        self.mark_authenticated(guest)
-        self._leaving[guest] = None
-        if len(self._leaving) > MAX_LEAVING:
-            longest = next(iter(self._leaving))
-            del self._leaving[longest]
+        self.mark_authenticated(connection)
+        self._closing[connection] = None
+        if len(self._closing) > MAX_CLOSING:
+            longest = next(iter(self._closing))
+            del self._closing[longest]
             longest.drop()
 
-    def remove_closing(self, guest: PendingConnection) -> None:
+    def remove_closing(self, connection: PendingConnection) -> None:
         """Stop counting a connection whose socket is closed."""
-        self.mark_authenticated(guest)
-        self._leaving.pop(guest, None)
+        self.mark_authenticated(connection)
+        self._closing.pop(connection, None)
 
     def check_logon_rate(self, remote: str, now: int) -> None:
         """Count a logon of the connection's address.
@@ -282,8 +284,8 @@ class PendingConnections:
             ClientError: too_many_logons, when the address has logged on too often recently.
         """
         address = peer_address(remote)
-        left, at = self._logons.pop(address, (float(LOGONS_AT_ONCE), now))
-        left = min(left + (now - at) * LOGONS_A_SECOND / 1_000, LOGONS_AT_ONCE)
+        left, at = self._logons.pop(address, (float(LOGON_BURST), now))
+        left = min(left + (now - at) * LOGONS_PER_SECOND / 1_000, LOGON_BURST)
         allowed = left >= 1
         self._logons[address] = (left - 1 if allowed else left, now)
         if len(self._logons) > MAX_REMEMBERED:
@@ -298,7 +300,7 @@ class PendingConnections:
 
     def on_logged_on(self, held: int) -> None:
         """Move a connection's buffered bytes from the total before the logon to the one after it."""
-        self.held -= held
+        self.buffered -= held
         self.input += held
 
     def reserve_input(self, more: int, *, logged_on: bool) -> None:
@@ -310,8 +312,8 @@ class PendingConnections:
         if logged_on:
             self.input += more
         else:
-            self.held += more
-        if more > 0 and (self.input > INPUT_BYTES if logged_on else self.held > BUFFER_BYTES):
+            self.buffered += more
+        if more > 0 and (self.input > INPUT_BYTES if logged_on else self.buffered > BUFFER_BYTES):
             raise _input_full()
 
 
@@ -323,19 +325,19 @@ def _input_full() -> ClientError:
     )
 
 
-HEARD_A_TURN: Final = 8
+READS_PER_ITERATION: Final = 8
 """Maximum number of sockets read per iteration.
 
 asyncio's transports read one iteration later, some 0.2 ms each. The time budget doesn't include that reading,
 so the number is limited as well.
 """
-ACCEPTED_A_TURN: Final = 4
+ACCEPTS_PER_ITERATION: Final = 4
 """Maximum number of connections that a listener accepts per iteration. The others wait in the kernel."""
-GUEST_READ_BYTES: Final = 64 * 1024
+PENDING_READ_BYTES: Final = 64 * 1024
 """Maximum bytes of one read before the logon."""
 _ONCE: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
 
-Heard = Callable[[], None]
+ReadCallback = Callable[[], None]
 
 
 class PreLogonReadQueue:
@@ -347,43 +349,43 @@ class PreLogonReadQueue:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._line = select.epoll()
-        self._waiting: dict[int, Heard] = {}
+        self._waiting: dict[int, ReadCallback] = {}
         """Callbacks by file descriptor."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add_reader(self, descriptor: int, heard: Heard) -> None:
-        """Call `heard` once, in a later iteration, when the socket is readable or at its end."""
-        self._waiting[descriptor] = heard
+    def add_reader(self, descriptor: int, on_readable: ReadCallback) -> None:
+        """Call `on_readable` once, in a later iteration, when the socket is readable or at its end."""
+        self._waiting[descriptor] = on_readable
         try:
             self._line.modify(descriptor, _ONCE)
         except FileNotFoundError:
             self._line.register(descriptor, _ONCE)
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._line.fileno(), self._turn)
+            self._loop.add_reader(self._line.fileno(), self._read_some)
 
-    def remove_reader(self, descriptor: int, heard: Heard) -> None:
+    def remove_reader(self, descriptor: int, on_readable: ReadCallback) -> None:
         """Cancel a callback.
 
         Harmless after the call, and when the closed descriptor was reused for another socket.
         """
-        if self._waiting.get(descriptor) == heard:
+        if self._waiting.get(descriptor) == on_readable:
             del self._waiting[descriptor]
             with contextlib.suppress(OSError):  # the socket is closed
                 self._line.unregister(descriptor)
             self._rest()
 
-    def _turn(self) -> None:
+    def _read_some(self) -> None:
         """Call readable sockets' callbacks until the number or time budget of an iteration is used up."""
         began = self._clock.monotonic_ns()
-        for _ in range(HEARD_A_TURN):
+        for _ in range(READS_PER_ITERATION):
             found = self._line.poll(0, 1)
             if not found:
                 break
             heard = self._waiting.pop(found[0][0], None)
             if heard is not None:
                 heard()
-            if self._clock.monotonic_ns() - began >= TURN_NS:
+            if self._clock.monotonic_ns() - began >= ITERATION_BUDGET_NS:
                 break
         self._rest()
 

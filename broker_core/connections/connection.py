@@ -19,7 +19,7 @@ from broker_core.bookmark import Bookmark
 from broker_core.connections import heartbeats
 from broker_core.connections.admission import InputBufferUsage, peer_address
 from broker_core.connections.connection_view import ClientIdentity
-from broker_core.connections.decision_notices import DecisionNotices, Settled
+from broker_core.connections.decision_notices import DecisionNotices, ResultCallback
 from broker_core.connections.inbox import Inbox, InputHold, Item
 from broker_core.connections.ports import UNKNOWN_POSITION, ConnectionServices, PublishPort
 from broker_core.connections.publisher import ConnectionPublisher
@@ -32,7 +32,7 @@ from broker_core.connections.subscription_setup import (
 )
 from broker_core.delivery.account import DeliveryAccount, DiscardCause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummary
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.sink import ConnectionSink
 from broker_core.errors import ClientError, JournalError, SluiceError
@@ -61,25 +61,27 @@ class Connection:
         self.user = ""
         self.identity: ClientIdentity | None = None
         self.rights = ALL_RIGHTS
-        self._untaken = InputBufferUsage(services.roster.anteroom)
-        self.inbox = Inbox(sink, self._take, self._clock, services.facilities.turns, self._untaken)
+        self._input_usage = InputBufferUsage(services.roster.pending_connections)
+        self.inbox = Inbox(
+            sink, self._execute_item, self._clock, services.facilities.turns, self._input_usage
+        )
         self.connected_at = self._clock.now_ns()
-        self.spoke_at = self._clock.monotonic_ms()
-        self.liveness = Liveness(self.spoke_at)
+        self.last_sent_at = self._clock.monotonic_ms()
+        self.liveness = Liveness(self.last_sent_at)
         self.heartbeat_ms = self.promised_ms = 0
         self.logged_on_at = 0
-        self.passing = False
-        self.comes_back_as = ""
+        self.has_generated_name = False
+        self.resume_key = ""
         """Key of its resume points. "" for a client that resumes by a token of its own."""
         self.durable_owners: dict[str, str] = {}
         """Owners of durable subscriptions that aren't stored under the client's name, by subscription."""
         self.publishing = ConnectionPublisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
-        self.preparing: set[str] = set()
+        self.preparing_ids: set[str] = set()
         self.knows_sequence = True
         self.last_stream = 0
         self._unread_replies = 0
-        self._over = False
+        self._is_released = False
         """Whether it ended without a logon and has released its parts."""
 
     @property
@@ -101,11 +103,11 @@ class Connection:
 
         While it doesn't, the client's silence means nothing.
         """
-        return self.inbox.reading
+        return self.inbox.is_reading
 
     @property
     def is_closed(self) -> bool:
-        return self._over or self.backlog.state is ClientState.CLOSED
+        return self._is_released or self.backlog.state is ClientState.CLOSED
 
     # Calls by the transport.
 
@@ -116,7 +118,7 @@ class Connection:
         except ClientError as error:
             self.fail(error.with_traceback(None))
 
-    def _take(self, item: Item) -> None:
+    def _execute_item(self, item: Item) -> None:
         """Execute one item of the inbox. It never raises: errors are sent to the client."""
         if self._unread_replies > MAX_UNREAD_REPLIES:
             return  # it is about to be closed
@@ -129,7 +131,7 @@ class Connection:
             elif isinstance(item, str) or item.kind == COMMAND:
                 text = item if isinstance(item, str) else item.payload
                 if self.is_closed:
-                    self._last_words(text)
+                    self._execute_while_closing(text)
                 else:
                     self.execute_command(commands.parse_command(text))
             elif not self.is_closed:
@@ -141,7 +143,7 @@ class Connection:
             log.exception("command_failed", client=self.name)
             self.close("internal_error", "What this client sent couldn't be carried out.")
 
-    def _last_words(self, payload: bytearray | str) -> None:
+    def _execute_while_closing(self, payload: bytearray | str) -> None:
         """Process a command of a client that is being closed: only its answer to a decision notice counts."""
         with contextlib.suppress(ClientError):
             command = commands.parse_command(payload)
@@ -154,24 +156,24 @@ class Connection:
 
     def on_closed(self) -> None:
         """Handle the loss of the transport. Input that was read before is executed first."""
-        self.inbox.end(self._gone)
+        self.inbox.end(self._clean_up)
 
-    def _gone(self) -> None:
+    def _clean_up(self) -> None:
         """Clean up after the loss of the transport, when all input was executed."""
         self.notices.on_connection_lost()
         self.end_session("closed")
         if not self.logged_on:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Release the parts of a connection that never logged on.
 
         Only its own parts refer to it, in cycles, and Python's collector runs too seldom for a flood of them
         (`engine.maintenance`).
         """
-        self.services.roster.anteroom.remove_closing(self)
+        self.services.roster.pending_connections.remove_closing(self)
         self.sink.drop_input()
-        self._over = True
+        self._is_released = True
         del self.backlog, self.inbox, self.publishing, self.notices
 
     # Calls by admission.
@@ -201,7 +203,7 @@ class Connection:
         if self._unread_replies > MAX_UNREAD_REPLIES:
             self.close_unread_replies()
             return
-        self.spoke_at = self._clock.monotonic_ms()
+        self.last_sent_at = self._clock.monotonic_ms()
         self.sink.send_reply(reply)
 
     def close_unread_replies(self) -> None:
@@ -227,7 +229,7 @@ class Connection:
             self.fail(error)
             return
         if error.details.get("c") == "publish" and (sequence := error.details.get("sequence")):
-            self.publishing.note_refusal(sequence)
+            self.publishing.record_refusal(sequence)
         self.reply(replies.error_reply(error))
 
     def fail(self, error: SluiceError) -> None:
@@ -245,32 +247,36 @@ class Connection:
     ) -> UndeliveredSummary:
         """End the connection like `close`, and return the undelivered messages."""
         if self.is_closed:
-            return NOTHING_OWED
+            return NOTHING_UNDELIVERED
         ending = self.end_session(code)
-        self._say_closing(code, message, fix, retry_after_ms, ending)
+        self._send_closing_notice(code, message, fix, retry_after_ms, ending)
         self.sink.close(code, message)
         return ending
 
     def close_by_decision(
-        self, identity: str, notice: replies.DecisionNotice, ending: UndeliveredSummary, settled: Settled
+        self,
+        identity: str,
+        notice: replies.DecisionNotice,
+        ending: UndeliveredSummary,
+        report_result: ResultCallback,
     ) -> None:
         """Send a decision notice to a client whose session has ended.
 
         Close it when it acknowledges, or at the deadline.
 
-        `settled` is called with the result: yes, no or unknown.
+        `report_result` is called with the result: yes, no or unknown.
         """
 
-        def close(told: str) -> None:
-            self.services.roster.parting.discard(self)
+        def close(result: str) -> None:
+            self.services.roster.closing.discard(self)
             self.sink.close(notice.code, notice.message)
-            settled(told)
+            report_result(result)
 
-        self.services.roster.parting.add(self)
+        self.services.roster.closing.add(self)
         self.notices.send(identity, notice, close)
-        self._say_closing(notice.code, notice.message, "", notice.retry_after_ms, ending)
+        self._send_closing_notice(notice.code, notice.message, "", notice.retry_after_ms, ending)
 
-    def end_session(self, why: str) -> UndeliveredSummary:
+    def end_session(self, reason: str) -> UndeliveredSummary:
         """End the client's session and return all undelivered messages.
 
         Only closing notices are still sent.
@@ -281,18 +287,18 @@ class Connection:
         services.roster.remove(self)
         services.quotas.on_left(self)
         if self.is_closed:
-            return NOTHING_OWED
+            return NOTHING_UNDELIVERED
         if not self.logged_on:
             self.inbox.discard_all()
         services.judging.on_left(self)
         for target in self.subscriptions.values():
-            self._put_down(target)
+            self._store_position(target)
         ending = self.backlog.close()
-        services.roster.gone.merge(self.backlog.account)
+        services.roster.ended_account.merge(self.backlog.account)
         for target in self.subscriptions.values():
             services.subscribing.remove(target)
         if self.logged_on:
-            self.record_event("disconnect", why, account=self.backlog.account)
+            self.record_event("disconnect", reason, account=self.backlog.account)
         return ending
 
     def record_event(
@@ -307,7 +313,7 @@ class Connection:
         now = self._clock.now_ns()
         self.services.note(now, self.name, event, state, topic, filter, self.transport, account)
 
-    def _say_closing(
+    def _send_closing_notice(
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: UndeliveredSummary
     ) -> None:
         """Send the closing notice with the undelivered messages and the advice for reconnecting."""
@@ -321,7 +327,7 @@ class Connection:
                 fix=fix,
                 retry_after_ms=come_back,
                 kept=ending.kept.messages,
-                lost=ending.lost.messages,
+                lost=ending.unrecoverable.messages,
                 bookmark=self.resume_bookmark(ending),
                 addresses=elsewhere,
             )
@@ -337,11 +343,11 @@ class Connection:
         """
         LAST.latest, LAST.command, LAST.client = "command", type(command), self.name
         try:
-            self._carry_out(command)
+            self._dispatch(command)
         except ClientError as error:
             raise commands.with_command(error, command) from None
 
-    def _carry_out(self, command: commands.Command) -> None:
+    def _dispatch(self, command: commands.Command) -> None:
         """Dispatch a command to its handler."""
         match command:
             case commands.Logon():
@@ -356,7 +362,7 @@ class Connection:
                 self.publishing.publish_one(command)
             case commands.Subscribe():
                 self.services.subscribing.subscribe(self, command)
-                if self.preparing and self.services.frontier.end is not None:
+                if self.preparing_ids and self.services.frontier.end is not None:
                     # Later commands must come after this one, except subscribes: they share one read of the
                     # log's end.
                     self.inbox.pause(InputHold.END, _may_overtake)
@@ -404,11 +410,11 @@ class Connection:
         """Log the client on, now that its identity is known, and execute the input that came meanwhile."""
         publishing = self.services.publishing
         if publishing.following is None and publishing.is_publisher_sequence_known(command.name):
-            self._let_in(command, identity)
+            self._admit(command, identity)
         else:
-            self.services.facilities.spawn(self._let_in_after(publishing, command, identity))
+            self.services.facilities.spawn(self._admit_after(publishing, command, identity))
 
-    async def _let_in_after(
+    async def _admit_after(
         self, publishing: PublishPort, command: commands.Logon, identity: ClientIdentity
     ) -> None:
         """Log a client on when this broker has the publisher sequences that other members acknowledged.
@@ -419,9 +425,9 @@ class Connection:
         end = await self.services.frontier.confirm()
         self.knows_sequence = end is not None and await publishing.wait_publisher_sequence_known(command.name)
         if not self.is_closed:
-            self._let_in(command, identity)
+            self._admit(command, identity)
 
-    def _let_in(self, command: commands.Logon, identity: ClientIdentity) -> None:
+    def _admit(self, command: commands.Logon, identity: ClientIdentity) -> None:
         try:
             self._log_on(command, identity)
         except ClientError as error:
@@ -438,7 +444,7 @@ class Connection:
         services.roster.log_on(self, command.name)
         services.quotas.on_joined(self, identity)
         self.name = command.name
-        self._untaken.on_logged_on()
+        self._input_usage.on_logged_on()
         self.sink.on_logged_on()
         self.liveness.restart(self._clock.monotonic_ms())
         self.services.judging.on_joined(self)
@@ -497,14 +503,14 @@ class Connection:
         # consumer.
         target.durable = "" if command.shared else command.durable or ""
         target.snapshot_key = command.snapshot_key
-        prefetch = self.services.judging.prefetch_of(self, command.topic)
+        prefetch = self.services.judging.prefetch_for(self, command.topic)
         window = open_window(self.backlog, target.stream, command, prefetch)
         self.backlog.add_subscription(target)
         self.services.judging.on_subscribed(self, target, window)
 
-    def prepared(self) -> None:
+    def on_prepared(self) -> None:
         """Read from the client again if none of its subscribes is being prepared any more."""
-        if not self.preparing and not self._over:
+        if not self.preparing_ids and not self._is_released:
             self.inbox.resume(InputHold.END)
 
     def check_numbered(self) -> None:
@@ -536,7 +542,7 @@ class Connection:
             id=command.id,
             bookmark=self.resume_bookmark(ending),
             kept=ending.kept.messages or None,
-            lost=ending.lost.messages or None,
+            lost=ending.unrecoverable.messages or None,
         )
         if target.durable and command.delete:
             self.services.durables.delete(self.durable_owner(target.durable), target.durable)
@@ -562,9 +568,9 @@ class Connection:
         no effect.
         """
         if self.subscriptions.pop(target.id, None) is None:
-            return NOTHING_OWED
+            return NOTHING_UNDELIVERED
         self.services.quotas.adjust_subscriptions(self, -1)
-        self._put_down(target)
+        self._store_position(target)
         ending = (
             self.backlog.remove_subscription(target, cause, rule)
             if cause is not None
@@ -576,7 +582,7 @@ class Connection:
         self.mark_changed()
         return ending
 
-    def _put_down(self, target: ClientSubscription) -> None:
+    def _store_position(self, target: ClientSubscription) -> None:
         """Record a subscription's position before it ends. Afterwards it would count as fully delivered."""
         self.services.managed.on_closed(target)
         if target.durable or target.is_shared:
@@ -588,7 +594,7 @@ class Connection:
         """Return the name under which a durable subscription of this client is stored."""
         return self.durable_owners.get(durable, self.name)
 
-    def subscription_of(self, stream: int) -> ClientSubscription | None:
+    def get_subscription(self, stream: int) -> ClientSubscription | None:
         found = self.backlog.recipients.get(stream)
         return self.subscriptions.get(found.id) if found is not None else None
 
@@ -602,7 +608,7 @@ class Connection:
         Stored subscriptions need none.
         """
         services = self.services
-        if not self.comes_back_as:
+        if not self.resume_key:
             return
         left = [
             SuspendedSubscription(
@@ -610,13 +616,13 @@ class Connection:
                 target.topic,
                 target.filter_text,
                 services.subscribing.position(target),
-                self.backlog.sent_upto(target.stream),
+                self.backlog.get_last_sent(target.stream),
             )
             for target in self.subscriptions.values()
             if not (target.durable or target.is_shared or target.managed)
             and services.subscribing.is_durable(target)
         ]
-        services.places.save(self.comes_back_as, left, self._clock.monotonic_ms())
+        services.places.save(self.resume_key, left, self._clock.monotonic_ms())
 
     def resume_token(self) -> str:
         """Return a token for a client that is about to be closed; "" if no subscription is journaled."""

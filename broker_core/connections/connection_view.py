@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from broker_core.access import Rights
-from broker_core.connections.decision_notices import DecisionNotices, Settled
+from broker_core.connections.decision_notices import DecisionNotices, ResultCallback
 from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.discards import UndeliveredSummary
 from broker_core.delivery.sink import ConnectionSink
@@ -71,7 +71,7 @@ class ConnectionView(SubscriptionOwner, Protocol):
     """Time of the connection, ns UTC."""
     liveness: Liveness
     """Signs of life of the peer."""
-    spoke_at: int
+    last_sent_at: int
     """Time of the broker's last reply, monotonic ms."""
     heartbeat_ms: int
     """Interval in which the client expects to receive something, ms; 0: none."""
@@ -80,11 +80,11 @@ class ConnectionView(SubscriptionOwner, Protocol):
 
     0 without a group.
     """
-    passing: bool
+    has_generated_name: bool
     """Whether the broker made up its name, so that no client comes back with it."""
     promised_ms: int
     """Interval in which the client has agreed to send something, ms; 0: none."""
-    preparing: set[str]
+    preparing_ids: set[str]
     """Ids of subscribes in preparation."""
     last_stream: int
     """Number of its newest subscription."""
@@ -115,7 +115,7 @@ class ConnectionView(SubscriptionOwner, Protocol):
             ClientError: behind.
         """
 
-    def prepared(self) -> None:
+    def on_prepared(self) -> None:
         """Read from the client again if none of its subscribes is being prepared any more."""
 
     def on_identified(self, command: commands.Logon, identity: ClientIdentity) -> None: ...
@@ -129,8 +129,12 @@ class ConnectionView(SubscriptionOwner, Protocol):
         self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None
     ) -> UndeliveredSummary: ...
     def close_by_decision(
-        self, identity: str, notice: replies.DecisionNotice, ending: UndeliveredSummary, settled: Settled
+        self,
+        identity: str,
+        notice: replies.DecisionNotice,
+        ending: UndeliveredSummary,
+        report_result: ResultCallback,
     ) -> None: ...
-    def end_session(self, why: str) -> UndeliveredSummary: ...
+    def end_session(self, reason: str) -> UndeliveredSummary: ...
     def close_for_room(self) -> None: ...
     def drop(self) -> None: ...

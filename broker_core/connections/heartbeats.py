@@ -22,10 +22,10 @@ SLACK_MS: Final = 1_000
 
 def needs_own_timer(connection: ConnectionView) -> bool:
     """Return whether the common check is too seldom for a connection."""
-    return 0 < _shortest(connection) < FAST_MS
+    return 0 < _shortest_interval_ms(connection) < FAST_MS
 
 
-def _shortest(connection: ConnectionView) -> int:
+def _shortest_interval_ms(connection: ConnectionView) -> int:
     """Return the shorter one of both agreed intervals, ms; 0: there is none."""
     return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
 
@@ -60,7 +60,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> 
             f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
             "Send smaller frames, or use a faster line.",
         )
-    elif says and now - connection.spoke_at > says - next_look_ms and sink.is_flushed:
+    elif says and now - connection.last_sent_at > says - next_look_ms and sink.is_flushed:
         connection.reply(replies.BrokerHeartbeat())
 
 
@@ -68,7 +68,7 @@ def start_heartbeat(connection: ConnectionView, monotonic_ms: Callable[[], int])
     """Start a timer after the logon if the agreed interval is too short for the common check."""
     if not needs_own_timer(connection):
         return
-    pause = _shortest(connection) // 2
+    pause = _shortest_interval_ms(connection) // 2
 
     def turn() -> None:
         if not connection.is_closed:

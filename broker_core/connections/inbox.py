@@ -20,7 +20,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker_core.connections.admission import InputBufferUsage
-from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS, WorkScheduler
 from broker_core.errors import ClientError
 from broker_core.protocols.native import NativeFrame
 
@@ -81,12 +81,12 @@ class _ReadChunk(NamedTuple):
 
     Items may be parsed one by one as they are executed, because parsing takes time too.
 
-    `made`: the items if they were parsed before; they stay in memory until the last one is executed. The
+    `parsed`: the items if they were parsed before; they stay in memory until the last one is executed. The
     parser counts the bytes of items that are not parsed yet.
     """
 
     items: Iterator[Item]
-    made: Collection[Item] = ()
+    parsed: Collection[Item] = ()
 
 
 class Inbox:
@@ -98,23 +98,23 @@ class Inbox:
     def __init__(
         self,
         sink: Sink,
-        take: Callable[[Item], None],
+        execute: Callable[[Item], None],
         clock: Clock,
         turns: WorkScheduler,
-        held: InputBufferUsage,
+        usage: InputBufferUsage,
     ) -> None:
-        self._held = held
+        self._usage = usage
         self._sink = sink
-        self._take = take
+        self._execute = execute
         self._clock = clock
         self._turns = turns
-        self._coming: deque[_ReadChunk] = deque()
+        self._chunks: deque[_ReadChunk] = deque()
         self._next: Item | None = None
         """First item, if it was checked and couldn't be executed."""
         self._holds: dict[InputHold, Callable[[Item], bool] | None] = {}
         """Active holds, each with a test for items that may be executed in spite of it."""
         self._reading = True
-        self._taking = False
+        self._is_executing = False
         self._scheduled = False
         self._spent_ns = 0
         """Time used of the budget, up to `_stopped_at`.
@@ -122,10 +122,10 @@ class Inbox:
         Time without execution restores it, because others ran meanwhile.
         """
         self._stopped_at = 0
-        self._ended: Callable[[], None] | None = None
+        self._on_end: Callable[[], None] | None = None
 
     @property
-    def reading(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether the broker reads from the client now."""
         return self._reading
 
@@ -137,27 +137,27 @@ class Inbox:
         Raises:
             ClientError: input_full, when the instance has no memory for the rest.
         """
-        self._coming.append(_ReadChunk(iter(items), items if isinstance(items, Collection) else ()))
+        self._chunks.append(_ReadChunk(iter(items), items if isinstance(items, Collection) else ()))
         self._hand_over()
-        if self._coming:
-            self._held.set_bytes(sum(estimate_bytes(read.made) for read in self._coming))
+        if self._chunks:
+            self._usage.set_bytes(sum(estimate_bytes(read.parsed) for read in self._chunks))
 
     def discard_all(self) -> None:
         """Discard the waiting input, because its sender was not authenticated."""
-        self._coming.clear()
+        self._chunks.clear()
         self._next = None
-        self._held.set_bytes(0)
+        self._usage.set_bytes(0)
 
-    def pause(self, why: InputHold, but: Callable[[Item], bool] | None = None) -> None:
+    def pause(self, reason: InputHold, but: Callable[[Item], bool] | None = None) -> None:
         """Stop executing input until `resume`. `but`: test for items that may be executed nevertheless."""
-        self._holds[why] = but
-        if not self._taking:  # otherwise it is decided when nothing more can be executed
-            self._settle_reading()
+        self._holds[reason] = but
+        if not self._is_executing:  # otherwise it is decided when nothing more can be executed
+            self._update_reading()
 
-    def resume(self, why: InputHold) -> None:
-        if why not in self._holds:
+    def resume(self, reason: InputHold) -> None:
+        if reason not in self._holds:
             return
-        del self._holds[why]
+        del self._holds[reason]
         self._hand_over()
 
     def end(self, ended: Callable[[], None]) -> None:
@@ -170,24 +170,24 @@ class Inbox:
         if InputHold.LOGON in self._holds:
             self.discard_all()
         self._holds.clear()
-        self._ended = ended
+        self._on_end = ended
         self._hand_over()
 
     def _look(self) -> Item | None:
         """Return the next item without removing it; None if there is none."""
-        while self._next is None and self._coming:
-            self._next = next(self._coming[0].items, None)
+        while self._next is None and self._chunks:
+            self._next = next(self._chunks[0].items, None)
             if self._next is None:
-                self._coming.popleft()
+                self._chunks.popleft()
         return self._next
 
     @property
-    def _may_take(self) -> bool:
+    def _may_execute(self) -> bool:
         """Whether an item may be executable. Without holds, nothing is parsed to find out."""
-        while self._next is None and self._coming and not length_hint(self._coming[0].items, 1):
-            self._coming.popleft()
-        if not self._coming or not self._holds:
-            return bool(self._coming)
+        while self._next is None and self._chunks and not length_hint(self._chunks[0].items, 1):
+            self._chunks.popleft()
+        if not self._chunks or not self._holds:
+            return bool(self._chunks)
         buts = [but for but in self._holds.values() if but is not None]
         if len(buts) < len(self._holds):
             return False
@@ -196,40 +196,40 @@ class Inbox:
 
     def _hand_over(self) -> None:
         """Execute items within the time budget, then schedule the rest and pause or resume reading."""
-        if self._taking or self._scheduled:
+        if self._is_executing or self._scheduled:
             return  # called during execution, or scheduled for a later iteration
-        self._taking = True
+        self._is_executing = True
         began = now = self._clock.monotonic_ns()
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
         try:
-            while self._may_take and spent + now - began < TURN_NS:
+            while self._may_execute and spent + now - began < ITERATION_BUDGET_NS:
                 item = self._look()
                 if item is not None:
                     self._next = None
-                    self._take(item)
+                    self._execute(item)
                 now = self._clock.monotonic_ns()
         finally:
-            self._taking = False
+            self._is_executing = False
         self._spent_ns, self._stopped_at = spent + now - began, now
-        if not self._coming:
-            self._held.set_bytes(0)
-        if self._may_take:
+        if not self._chunks:
+            self._usage.set_bytes(0)
+        if self._may_execute:
             self._scheduled = True
-            self._turns.add_recurring(self._next_turn)
-        self._settle_reading()
-        if self._ended is not None and not self._coming:
-            ended, self._ended = self._ended, None
+            self._turns.add_recurring(self._execute_in_iteration)
+        self._update_reading()
+        if self._on_end is not None and not self._chunks:
+            ended, self._on_end = self._on_end, None
             self._turns.call_within_budget(ended)
 
-    def _next_turn(self) -> int:
+    def _execute_in_iteration(self) -> int:
         self._scheduled = False
         self._spent_ns = 0
         self._hand_over()
         return self._spent_ns
 
-    def _settle_reading(self) -> None:
+    def _update_reading(self) -> None:
         """Read from the client only if no input waits and no hold forbids it."""
-        reading = not self._coming and all(self._holds.values())
+        reading = not self._chunks and all(self._holds.values())
         if reading != self._reading:
             self._reading = reading
             if reading:

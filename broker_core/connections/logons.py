@@ -37,7 +37,7 @@ from broker_core.protocols import commands
 from broker_core.slow_clients.evaluate.decision import Decision
 
 log = structlog.get_logger("sluice.logons")
-CHECKERS = 2
+MAX_CHECKERS = 2
 """Number of passwords that are checked at the same time. Each check uses a core and 16 MiB."""
 MAX_WAITING = 200
 """Maximum number of passwords that wait for a check. Further logons are refused with a retryable error."""
@@ -63,9 +63,9 @@ class LogonAuthenticator:
         self._attempts = FailedLogonTracker()
         self.refusals = RefusedLogonLog()
         """Refused logons for the audit. The control plane fetches and stores them."""
-        self._proven = VerifiedPasswordCache()
-        self._checkers = ThreadPoolExecutor(CHECKERS, "passwords")
-        self._turn = asyncio.Semaphore(CHECKERS)
+        self._verified = VerifiedPasswordCache()
+        self._checkers = ThreadPoolExecutor(MAX_CHECKERS, "passwords")
+        self._turn = asyncio.Semaphore(MAX_CHECKERS)
         self._waiting = 0
 
     def apply(self, policy: PolicyDocument) -> None:
@@ -118,7 +118,7 @@ class LogonAuthenticator:
         try:
             return self._identify(connection, command)
         except ClientError as error:
-            self._note(connection, command, error)
+            self._record_refusal(connection, command, error)
             raise
 
     def _identify(self, connection: ConnectionView, command: commands.Logon) -> ClientIdentity | None:
@@ -126,7 +126,7 @@ class LogonAuthenticator:
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
-        self._roster.anteroom.check_logon_rate(connection.sink.remote, self._clock.monotonic_ms())
+        self._roster.pending_connections.check_logon_rate(connection.sink.remote, self._clock.monotonic_ms())
         if proof == "none":
             return ClientIdentity(command.user or "", False, self._access.rights(connection.transport, ""))
         if proof != "password":
@@ -134,7 +134,7 @@ class LogonAuthenticator:
             # costs nothing.
             user = self._user(connection, command, proof)
             if user is not None and command.user in (None, user):
-                return self._known(connection, command, user)
+                return self._accept(connection, command, user)
         wait = self._attempts.wait_ms(_address(connection), command.user or "", self._clock.monotonic_ms())
         if wait:
             raise ClientError(
@@ -144,9 +144,9 @@ class LogonAuthenticator:
                 retry_after_ms=wait,
             )
         if proof == "password":
-            if self._was_right(command):
-                return self._known(connection, command, command.user or "")
-            self._begin_check(connection, command)
+            if self._is_verified(command):
+                return self._accept(connection, command, command.user or "")
+            self._start_check(connection, command)
         else:
             self._spawn(self._refuse(connection, command, proof))
         return None
@@ -164,7 +164,7 @@ class LogonAuthenticator:
         try:
             self._check_name(connection, command.name, identity)
         except ClientError as error:
-            self._note(connection, command, error)
+            self._record_refusal(connection, command, error)
             raise
 
     def _check_name(self, connection: ConnectionView, name: str, identity: ClientIdentity) -> None:
@@ -191,12 +191,12 @@ class LogonAuthenticator:
             )
         if self.owner_of(name) not in (None, identity.resume_key):
             raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
-        if identity.proven and not connection.passing:
+        if identity.proven and not connection.has_generated_name:
             self.owners.claim(name, identity.resume_key)
 
     def owner_of(self, name: str) -> str | None:
         """Return the user who owns a client name; None when any user may use it."""
-        owner = self.owners.names_of(name)
+        owner = self.owners.owner_of(name)
         return owner if owner is not None and self._access.is_user_allowed(owner, name) else None
 
     def _check_link(self, name: str, identity: ClientIdentity, before: ConnectionView | None) -> None:
@@ -224,12 +224,12 @@ class LogonAuthenticator:
             return self._access.find_user_by_token(command.token) if command.token else None
         return self._access.find_user_by_certificate(connection.sink.peer_names)
 
-    def _known(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
+    def _accept(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
         """Return the identity of an authenticated user, and reset the failure count."""
         self._attempts.record_success(_address(connection), command.user or "")
         return ClientIdentity(user, True, self._access.rights(connection.transport, user))
 
-    def _begin_check(self, connection: ConnectionView, command: commands.Logon) -> None:
+    def _start_check(self, connection: ConnectionView, command: commands.Logon) -> None:
         """Start a password check in a thread."""
         if self._waiting >= MAX_WAITING:
             raise ClientError(
@@ -240,14 +240,14 @@ class LogonAuthenticator:
             )
         self._waiting += 1
         # It is limited by MAX_WAITING from now on. As a pending connection, newcomers could displace it.
-        self._roster.anteroom.mark_authenticated(connection)
+        self._roster.pending_connections.mark_authenticated(connection)
         self._spawn(self._check(connection, command))
 
-    def _was_right(self, command: commands.Logon) -> bool:
+    def _is_verified(self, command: commands.Logon) -> bool:
         """Return whether this password was verified before."""
         user = command.user or ""
         known = self._access.password_hash(user)
-        return known is not None and self._proven.is_verified(user, command.password or "", known)
+        return known is not None and self._verified.is_verified(user, command.password or "", known)
 
     async def _check(self, connection: ConnectionView, command: commands.Logon) -> None:
         """Check a password in a thread, then continue the logon or refuse it."""
@@ -258,19 +258,19 @@ class LogonAuthenticator:
                     return
                 known = self._access.password_hash(user)
                 # another client of this user may have been checked meanwhile
-                matches = self._was_right(command) or await asyncio.get_running_loop().run_in_executor(
+                matches = self._is_verified(command) or await asyncio.get_running_loop().run_in_executor(
                     self._checkers, verify_password, password, known or _NOBODY
                 )
         finally:
             self._waiting -= 1
         # Checked again, because a policy revision may have come meanwhile.
         if matches and known is not None and known == self._access.password_hash(user):
-            self._proven.add(user, password, known)
+            self._verified.add(user, password, known)
             if not connection.is_closed:
-                connection.on_identified(command, self._known(connection, command, user))
+                connection.on_identified(command, self._accept(connection, command, user))
             return
         if not connection.is_closed:
-            self._roster.anteroom.add_pending(connection)
+            self._roster.pending_connections.add_pending(connection)
         await self._refuse(connection, command, "password")
 
     async def _refuse(self, connection: ConnectionView, command: commands.Logon, proof: str) -> None:
@@ -291,11 +291,13 @@ class LogonAuthenticator:
             f"This transport asks for a {proof}, and yours isn't accepted.",
             "Ask the operator for it.",
         )
-        self._note(connection, command, error)
+        self._record_refusal(connection, command, error)
         await asyncio.sleep(delay / 1_000)
         connection.fail(commands.with_command(error, command))
 
-    def _note(self, connection: ConnectionView, command: commands.Logon, error: ClientError) -> None:
+    def _record_refusal(
+        self, connection: ConnectionView, command: commands.Logon, error: ClientError
+    ) -> None:
         """Add an entry to the log of refused logons."""
         minute = self._clock.now_ns() // 60_000_000_000
         self.refusals.add(

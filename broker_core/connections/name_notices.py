@@ -60,7 +60,7 @@ class NameNotices:
         self._latest = 0
         """Latest logon time that this member knows, ns."""
         self._unsent: deque[LogonNotice] = deque()
-        self.wanted = asyncio.Event()
+        self.send_requested = asyncio.Event()
         """Set while there are notices to send."""
         roster.on_logged_on = self.on_logged_on
 
@@ -70,29 +70,29 @@ class NameNotices:
         """Assign the logon time of a client that has logged on, and send a notice."""
         self._latest = max(self._now_ns(), self._latest + 1)
         connection.logged_on_at = self._latest
-        self._send_of(name, connection)
+        self._send_for(name, connection)
 
     def send_all(self) -> None:
         """Send the notices of all clients again, because some may have been lost."""
         self._unsent.clear()
         for name, connection in self._roster.clients.items():
-            self._send_of(name, connection)
+            self._send_for(name, connection)
 
     def next_message(self) -> bytes | None:
         """Return the next message; None when all notices were sent."""
         if not self._unsent:
-            self.wanted.clear()
+            self.send_requested.clear()
             return None
         notices = [self._unsent.popleft() for _ in range(min(len(self._unsent), MAX_NOTICES))]
         return msgspec.json.encode(NoticeMessage(self._run, notices))
 
-    def _send_of(self, name: str, connection: ConnectionView) -> None:
-        if not connection.passing and _is_shared(name):
+    def _send_for(self, name: str, connection: ConnectionView) -> None:
+        if not connection.has_generated_name and _is_shared(name):
             self._send(LogonNotice(name, _proven_user(connection), connection.logged_on_at))
 
     def _send(self, notice: LogonNotice) -> None:
         self._unsent.append(notice)
-        self.wanted.set()
+        self.send_requested.set()
 
     # Notices that other members send.
 
@@ -107,9 +107,9 @@ class NameNotices:
         for notice in message.notices:
             self._latest = max(self._latest, notice.at)
             if _is_shared(notice.name):
-                self._judge(notice, newer_when_equal=message.run > self._run)
+                self._process_notice(notice, newer_when_equal=message.run > self._run)
 
-    def _judge(self, notice: LogonNotice, *, newer_when_equal: bool) -> None:
+    def _process_notice(self, notice: LogonNotice, *, newer_when_equal: bool) -> None:
         """React to a notice.
 
         Object, claim the name, close the older client, or answer with the own client's logon.
@@ -120,7 +120,7 @@ class NameNotices:
             return
         if notice.user:
             self._logons.owners.claim(notice.name, notice.user)
-        if client is None or client.passing:
+        if client is None or client.has_generated_name:
             return
         if notice.objects:
             if _proven_user(client) != notice.user:
@@ -131,7 +131,7 @@ class NameNotices:
                 f"Another client logged on as {notice.name}, through another member of the group.",
             )
         else:
-            self._send_of(notice.name, client)
+            self._send_for(notice.name, client)
 
 
 def _proven_user(connection: ConnectionView) -> str:

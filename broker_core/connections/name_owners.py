@@ -46,16 +46,16 @@ class ClientNameOwners:
         self._path = path
         self._files = files or FileSystem()
         remove_temporaries(self._files, path)
-        self._users = _read(path)
-        self.changed = False
+        self._users = _load(path)
+        self.is_changed = False
         """Whether the owners changed since the last `encode`."""
-        self.on_moved: Callable[[str, str], None] | None = None
+        self.on_owner_changed: Callable[[str, str], None] | None = None
         """Called when a name gets another owner, or with "" none."""
 
     def __len__(self) -> int:
         return len(self._users)
 
-    def names_of(self, name: str) -> str | None:
+    def owner_of(self, name: str) -> str | None:
         """Return the user who owns a name; None: no user does."""
         return self._users.get(name)
 
@@ -74,20 +74,20 @@ class ClientNameOwners:
         self._users[name] = user
         if before == user:
             return
-        self.changed = True
-        self._moved(name, user)
+        self.is_changed = True
+        self._change_owner(name, user)
         if len(self._users) > MAX_NAMES:
             forgotten = next(iter(self._users))
             del self._users[forgotten]
-            self._moved(forgotten, "")
+            self._change_owner(forgotten, "")
 
-    def _moved(self, name: str, user: str) -> None:
-        if self.on_moved is not None:
-            self.on_moved(name, user)
+    def _change_owner(self, name: str, user: str) -> None:
+        if self.on_owner_changed is not None:
+            self.on_owner_changed(name, user)
 
     def encode(self) -> bytes:
-        """Return the content of the file, and clear `changed`."""
-        self.changed = False
+        """Return the content of the file, and clear `is_changed`."""
+        self.is_changed = False
         text = msgspec.json.encode(self._users)
         return _HEAD.pack(MAGIC, crc32c(text), len(text)) + text
 
@@ -100,7 +100,7 @@ class ClientNameOwners:
         replace_durably(self._files, self._path, content)
 
 
-def _read(path: Path) -> dict[str, str]:
+def _load(path: Path) -> dict[str, str]:
     """Read the file. Return the owners by name; {} if there is no file."""
     try:
         raw = path.read_bytes()

@@ -31,7 +31,7 @@ MAX_TOPICS = 16
 
 Further topics are counted by their first word (`prices.>`), up to as many of those.
 """
-REPORT_AGAIN_S = 60.0
+REPORT_INTERVAL_S = 60.0
 """Minimum seconds between two notices to a client that publishes faster than its quota."""
 
 
@@ -70,8 +70,8 @@ class ConnectionPublisher:
         self._waiting: deque[tuple[int, replies.Ack]] = deque()
         """Replies to flushes and to repeated batches. Each waits until that number of batches is durable."""
         self._reading = True
-        self._paced: asyncio.TimerHandle | None = None
-        self._told_until = 0.0
+        self._resume_timer: asyncio.TimerHandle | None = None
+        self._reported_until = 0.0
 
     @property
     def messages(self) -> int:
@@ -112,7 +112,7 @@ class ConnectionPublisher:
         except ClientError as error:
             if batch.first_publisher_sequence:
                 error.details |= {
-                    "first": max(batch.first_publisher_sequence, self._taken_number(batch.session) + 1),
+                    "first": max(batch.first_publisher_sequence, self._accepted_number(batch.session) + 1),
                     "sequence": batch.last_publisher_sequence,
                 }
             error.details["c"] = "publish"
@@ -170,23 +170,23 @@ class ConnectionPublisher:
         self._connection.rights.check_publish((topic,))
         self._services.publishing.check_queue(topic)
 
-    def _taken_number(self, session: int) -> int:
+    def _accepted_number(self, session: int) -> int:
         """Return the newest publisher sequence that was accepted in this connection's session.
 
         Before the connection's first numbered batch, it is that of `session`, or if that is 0, of the session
         named at the logon.
         """
         session = self.session or self._with_proof(session & MAX_SESSION or self.named_session)
-        return self._services.publishing.taken_number(self._connection.name, session)
+        return self._services.publishing.accepted_number(self._connection.name, session)
 
-    def note_refusal(self, sequence: int) -> None:
+    def record_refusal(self, sequence: int) -> None:
         """Record that a publisher sequence was refused.
 
         No later one is accepted until the client skips it.
 
         A repeated batch was accepted before, so its refusal stops nothing.
         """
-        if sequence > self._taken_number(0):
+        if sequence > self._accepted_number(0):
             self.refused_upto = max(self.refused_upto, sequence)
 
     def skip(self, sequence: int) -> None:
@@ -227,18 +227,18 @@ class ConnectionPublisher:
             connection.rights.check_publish(topics)
             wait = self._services.quotas.charge_publish(connection, topics, batch.count)
         except ClientError:
-            if 0 < batch.last_publisher_sequence <= self._taken_number(batch.session):
+            if 0 < batch.last_publisher_sequence <= self._accepted_number(batch.session):
                 return
             raise
         if wait <= 0:
             return
         self._inbox.pause(InputHold.QUOTA)
         loop = asyncio.get_running_loop()
-        if self._paced is not None:
-            self._paced.cancel()
-        self._paced = loop.call_later(wait, self._inbox.resume, InputHold.QUOTA)
-        if loop.time() >= self._told_until:
-            self._told_until = loop.time() + REPORT_AGAIN_S
+        if self._resume_timer is not None:
+            self._resume_timer.cancel()
+        self._resume_timer = loop.call_later(wait, self._inbox.resume, InputHold.QUOTA)
+        if loop.time() >= self._reported_until:
+            self._reported_until = loop.time() + REPORT_INTERVAL_S
             connection.reply(
                 replies.DecisionNotice(
                     code="publish_paced",
@@ -268,7 +268,7 @@ class ConnectionPublisher:
         Stop reading from the client while too many of its own or of all batches are pending.
         """
         self._submitted += 1
-        self._settle_hold()
+        self._update_hold()
         if self._services.publishing.is_congested and self._reading:
             self._reading = False
             self._inbox.pause(InputHold.JOURNAL)
@@ -286,9 +286,9 @@ class ConnectionPublisher:
         # Batches published later aren't waited for: a client that never stops would never get a reply.
         while self._waiting and self._waiting[0][0] <= self._committed:
             self._connection.reply(self._waiting.popleft()[1])
-        self._settle_hold()
+        self._update_hold()
 
-    def _settle_hold(self) -> None:
+    def _update_hold(self) -> None:
         """Pause or resume reading by the number of the client's pending batches and replies."""
         most = max(self.pending_batches, len(self._waiting))
         if most >= MAX_UNCOMMITTED:
@@ -296,13 +296,13 @@ class ConnectionPublisher:
         elif most < MAX_UNCOMMITTED // 2:
             self._inbox.resume(InputHold.OWN)
 
-    def _answer_then(self, answer: replies.Ack) -> None:
+    def _reply_when_durable(self, answer: replies.Ack) -> None:
         """Send a reply when all batches submitted so far are durable."""
         self._waiting.append((self._submitted, answer))
 
     def flush(self, id: str) -> None:
         """Reply when all batches published so far are durable."""
-        self._answer_then(replies.Ack(ack="completed", of="flush", id=id))
+        self._reply_when_durable(replies.Ack(ack="completed", of="flush", id=id))
         self.on_committed(0)
 
     def reply_when_committed(self, answers: Sequence[replies.Ack]) -> None:
@@ -314,7 +314,7 @@ class ConnectionPublisher:
             if answer.ack == "processed":
                 self._connection.reply(answer)
             else:
-                self._answer_then(answer)
+                self._reply_when_durable(answer)
         self.on_committed(0)
 
     def on_forwarded(self, answers: Sequence[replies.Ack]) -> None:

@@ -33,9 +33,9 @@ class TokenBucket:
     Below zero it is in debt, and the client must wait.
     """
 
-    left: float = 0.0
+    remaining: float = 0.0
     at: int = -1
-    """Monotonic time of `left`, ns; -1: never used."""
+    """Monotonic time of `remaining`, ns; -1: never used."""
 
     def consume(self, count: int, rate: int, now: int) -> float:
         """Remove `count` tokens at `rate` tokens a second.
@@ -43,10 +43,10 @@ class TokenBucket:
         Return the seconds to wait before the next call.
         """
         if self.at < 0:
-            self.left, self.at = float(rate), now
-        self.left = min(self.left + (now - self.at) * rate / 1e9, float(rate)) - count
+            self.remaining, self.at = float(rate), now
+        self.remaining = min(self.remaining + (now - self.at) * rate / 1e9, float(rate)) - count
         self.at = now
-        return max(-self.left / rate, 0.0)
+        return max(-self.remaining / rate, 0.0)
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Quotas:
         journal: Journal,
         now: Callable[[], int],
     ) -> None:
-        self._keeps = keeps
+        self._positions = keeps
         self._owners = owners
         self._journal = journal
         self._now = now
@@ -90,7 +90,7 @@ class Quotas:
         """Return the limits of a user's clients on a transport, by the names of the settings."""
         known = self._limits.get((transport, user))
         if known is None:
-            if len(self._limits) >= MAX_KNOWN:
+            if len(self._limits) >= MAX_CACHED_LIMITS:
                 self._limits.clear()
             known = self._limits[transport, user] = self._layers.values(RuleSubject(transport, user))
         return known
@@ -114,7 +114,7 @@ class Quotas:
             used -= 1
         limit = self.limits_for(connection.transport, identity.resume_key)["user_connections"]
         if limit is not None and used >= limit:
-            raise _over("user_connections", used, limit, "connections_over_quota")
+            raise _over_quota_error("user_connections", used, limit, "connections_over_quota")
 
     def on_joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
         """Count a client that has logged on."""
@@ -143,13 +143,13 @@ class Quotas:
         Raises:
             ClientError: over_quota.
         """
-        for name, used, limit in self._limited(connection, "subscriptions"):
+        for name, used, limit in self._list_limits(connection, "subscriptions"):
             if (number := used.subscriptions + preparing) >= limit:
-                raise _over(name, number, limit, "over_quota")
+                raise _over_quota_error(name, number, limit, "over_quota")
 
     def adjust_subscriptions(self, connection: ConnectionView, number: int) -> None:
         """Add to the number of a client's subscriptions; negative to subtract."""
-        for used in self._uses(connection):
+        for used in self._usages(connection):
             used.subscriptions += number
 
     def check_durable(self, connection: ConnectionView, client: str, name: str) -> None:
@@ -158,8 +158,8 @@ class Quotas:
         Raises:
             ClientError: over_quota.
         """
-        if (client, name) not in self._keeps.durables:
-            self._check_kept(connection, client, "durables", self._keeps.durables_of)
+        if (client, name) not in self._positions.durables:
+            self._check_stored(connection, client, "durables", self._positions.durables_of)
 
     def check_replay(self, connection: ConnectionView) -> None:
         """Check that the client may create one more managed replay.
@@ -167,12 +167,14 @@ class Quotas:
         Raises:
             ClientError: over_quota.
         """
-        going_on = Counter(one.client for one in self._keeps.replays.values() if not one.ended)
-        self._check_kept(connection, connection.name, "replays", going_on)
+        going_on = Counter(one.client for one in self._positions.replays.values() if not one.ended)
+        self._check_stored(connection, connection.name, "replays", going_on)
 
-    def _check_kept(self, connection: ConnectionView, client: str, what: str, numbers: Counter[str]) -> None:
+    def _check_stored(
+        self, connection: ConnectionView, client: str, what: str, numbers: Counter[str]
+    ) -> None:
         """Check the quotas of a client and its owner on durable subscriptions or managed replays."""
-        limits, owner = self._limits_of(connection), self._owners.user_of(client)
+        limits, owner = self._limits_for(connection), self._owners.user_of(client)
         # The owner is looked up once for each client: one may begin a thousand subscriptions in an iteration.
         users = sum(number for name, number in numbers.items() if self._owners.user_of(name) == owner)
         # Shared subscriptions belong to no single client, and all of them have one name.
@@ -180,7 +182,7 @@ class Quotas:
         for name, used in ((f"client_{what}", own), (f"user_{what}", users)):
             limit = limits[name]
             if limit is not None and used >= limit:
-                raise _over(name, used, limit, "over_quota")
+                raise _over_quota_error(name, used, limit, "over_quota")
         self.check_pinned(connection, client)
 
     def check_pinned(self, connection: ConnectionView, client: str) -> None:
@@ -189,17 +191,17 @@ class Quotas:
         Raises:
             ClientError: over_quota.
         """
-        limits = self._limits_of(connection)
+        limits = self._limits_for(connection)
         limit = limits["client_pinned_bytes"]
-        if limit is not None and (used := self._pinned_by(client)) > limit:
-            raise _over("client_pinned_bytes", used, limit, "over_quota")
+        if limit is not None and (used := self._pinned_bytes(client)) > limit:
+            raise _over_quota_error("client_pinned_bytes", used, limit, "over_quota")
         limit, user = limits["user_pinned_bytes"], self._owners.user_of(client)
         if limit is not None and (used := self._journal.bytes_pinned_by(user)) > limit:
-            raise _over("user_pinned_bytes", used, limit, "over_quota")
+            raise _over_quota_error("user_pinned_bytes", used, limit, "over_quota")
 
-    def _pinned_by(self, client: str) -> int:
+    def _pinned_bytes(self, client: str) -> int:
         """Return the bytes of the log that the state of a client name pins."""
-        kept = (*self._keeps.durables.values(), *self._keeps.replays.values())
+        kept = (*self._positions.durables.values(), *self._positions.replays.values())
         held = [one.pinned_from for one in kept if one.client == client]
         held += [
             target.pinned_from
@@ -222,16 +224,16 @@ class Quotas:
         if found is None:
             return 0.0
         key, own = found
-        user, limits = self._users[key], self._limits_of(connection)
+        user, limits = self._users[key], self._limits_for(connection)
         if not own.topics.issuperset(topics):
-            self._learn(topics, ((own, "client_topics"), (user, "user_topics")), limits)
+            self._count_topics(topics, ((own, "client_topics"), (user, "user_topics")), limits)
         now, wait = self._now(), 0.0
         for use, name in ((own, "client_publish_rate"), (user, "user_publish_rate")):
             if (rate := limits[name]) is not None:
                 wait = max(wait, use.published.consume(count, rate, now))
         return wait
 
-    def _learn(
+    def _count_topics(
         self,
         topics: Sequence[str],
         uses: tuple[tuple[QuotaUsage, str], ...],
@@ -242,28 +244,28 @@ class Quotas:
             limit = limits[name]
             used = len(use.topics)
             if limit is not None and used + len(set(topics) - use.topics) > limit:
-                raise _over(name, used, limit, "over_quota")
+                raise _over_quota_error(name, used, limit, "over_quota")
         for use, _ in uses:
             use.topics.update(topics)
 
-    def _uses(self, connection: ConnectionView) -> tuple[QuotaUsage, ...]:
+    def _usages(self, connection: ConnectionView) -> tuple[QuotaUsage, ...]:
         """Return the usage of a connection's client and of its user; () before the logon."""
         found = self._clients.get(connection)
         return (found[1], self._users[found[0]]) if found is not None else ()
 
-    def _limits_of(self, connection: ConnectionView) -> Mapping[str, int | None]:
+    def _limits_for(self, connection: ConnectionView) -> Mapping[str, int | None]:
         identity = connection.identity
         return self.limits_for(connection.transport, identity.resume_key if identity is not None else "")
 
-    def _limited(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
+    def _list_limits(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
         """Yield name, usage and limit of each quota of one kind that is set."""
-        limits = self._limits_of(connection)
-        for name, use in zip((f"client_{what}", f"user_{what}"), self._uses(connection), strict=False):
+        limits = self._limits_for(connection)
+        for name, use in zip((f"client_{what}", f"user_{what}"), self._usages(connection), strict=False):
             if (limit := limits[name]) is not None:
                 yield name, use, limit
 
 
-MAX_KNOWN = 10_000
+MAX_CACHED_LIMITS = 10_000
 """Maximum number of users whose limits are cached."""
 
 
@@ -275,7 +277,7 @@ def _key(connection: ConnectionView, identity: ClientIdentity) -> str:
     return identity.resume_key if identity.proven else f"@{peer_address(connection.sink.remote)}"
 
 
-def _over(quota: str, used: int, limit: int, code: str) -> ClientError:
+def _over_quota_error(quota: str, used: int, limit: int, code: str) -> ClientError:
     row = QUOTAS[quota]
     whose = "You have" if quota.startswith("client_") else "Your user has"
     return ClientError(

@@ -30,7 +30,7 @@ from broker_core.journal.files import FileSystem, replace_durably
 
 RESUME_POINT_VALID_MS: Final = 60_000
 """How long a resume point is kept, ms. Clients closed for slowness normally reconnect within seconds."""
-MOST: Final = 10_000
+MAX_POINTS: Final = 10_000
 """Maximum number of resume points. For one more the oldest is removed."""
 
 
@@ -38,14 +38,14 @@ class SuspendedSubscription(NamedTuple):
     """Subscription of a disconnected client.
 
     `position` is the first record that the client needs again. The client may already have some records
-    behind it, up to `had_upto`; 0: none.
+    behind it, up to `last_received`; 0: none.
     """
 
     id: str
     topic: str
     filter: str | None
     position: int
-    had_upto: int
+    last_received: int
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _ResumePoint:
     """Position of equal clients that were disconnected. Times are monotonic milliseconds."""
 
     position: int
-    had_upto: int
+    last_received: int
     clients: int
     """Number of equal clients that were disconnected and are not back."""
     until_ms: int
@@ -63,40 +63,42 @@ class ResumePoints:
     """Resume points of one instance. A client is matched by its key alone."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, _ResumePoint] = {}
+        self._points: dict[Hashable, _ResumePoint] = {}
         """Resume points by key, oldest first."""
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._points)
 
-    def save(self, who: str, subscriptions: Iterable[SuspendedSubscription], now_ms: int) -> None:
+    def save(self, client: str, subscriptions: Iterable[SuspendedSubscription], now_ms: int) -> None:
         """Save the resume points of a client that is about to be closed."""
         for left in subscriptions:
-            key = who, left.id, left.topic, left.filter
-            place = self._known.pop(key, None)
+            key = client, left.id, left.topic, left.filter
+            place = self._points.pop(key, None)
             if place is None or now_ms > place.until_ms:
                 place = _ResumePoint(left.position, 0, 0, 0)
             place.position = min(place.position, left.position)
-            place.had_upto = max(place.had_upto, left.had_upto)
+            place.last_received = max(place.last_received, left.last_received)
             place.clients += 1
             place.until_ms = now_ms + RESUME_POINT_VALID_MS
-            self._known[key] = place
-        while self._known and (len(self._known) > MOST or now_ms > next(iter(self._known.values())).until_ms):
-            del self._known[next(iter(self._known))]
+            self._points[key] = place
+        while self._points and (
+            len(self._points) > MAX_POINTS or now_ms > next(iter(self._points.values())).until_ms
+        ):
+            del self._points[next(iter(self._points))]
 
     def claim(
-        self, who: str, id: str, topic: str, filter: str | None, now_ms: int
+        self, client: str, id: str, topic: str, filter: str | None, now_ms: int
     ) -> SuspendedSubscription | None:
         """Return the suspended subscription of a client that is back; None: there is no valid one."""
-        key = who, id, topic, filter
-        place = self._known.get(key)
+        key = client, id, topic, filter
+        place = self._points.get(key)
         if place is None:
             return None
         place.clients -= 1
         if not place.clients or now_ms > place.until_ms:
-            del self._known[key]
+            del self._points[key]
         return (
-            SuspendedSubscription(id, topic, filter, place.position, place.had_upto)
+            SuspendedSubscription(id, topic, filter, place.position, place.last_received)
             if now_ms <= place.until_ms
             else None
         )

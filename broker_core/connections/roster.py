@@ -13,14 +13,14 @@ from broker_core.errors import ClientError
 class ConnectionTable:
     """Connections of one instance."""
 
-    def __init__(self, anteroom: PendingConnections) -> None:
-        self.anteroom = anteroom
+    def __init__(self, pending_connections: PendingConnections) -> None:
+        self.pending_connections = pending_connections
         self.connections: set[ConnectionView] = set()
         self.clients: dict[str, ConnectionView] = {}
         """Logged-on clients by name."""
-        self.parting: set[ConnectionView] = set()
+        self.closing: set[ConnectionView] = set()
         """Clients that were sent the reason of their closing and may still answer."""
-        self.gone = DeliveryAccount()
+        self.ended_account = DeliveryAccount()
         """Sum of the delivery accounts of all disconnected clients."""
         self.on_connected: Callable[[ConnectionView], None] | None = None
         self.on_logged_on: Callable[[ConnectionView, str], None] | None = None
@@ -35,11 +35,11 @@ class ConnectionTable:
         if self.on_connected is not None:
             self.on_connected(connection)
         try:
-            self.anteroom.add_connection(connection.remote)
+            self.pending_connections.add_connection(connection.remote)
         except ClientError as error:
             connection.close(error.code, error.sentence, error.fix)
             return
-        self.anteroom.add_pending(connection)
+        self.pending_connections.add_pending(connection)
 
     def log_on(self, connection: ConnectionView, name: str) -> None:
         """Register a client under its name.
@@ -54,7 +54,7 @@ class ConnectionTable:
         self.clients[name] = connection
         if self.on_logged_on is not None:
             self.on_logged_on(connection, name)
-        self.anteroom.mark_authenticated(connection)
+        self.pending_connections.mark_authenticated(connection)
 
     def remove(self, connection: ConnectionView) -> None:
         """Remove a connection that has ended.
@@ -63,9 +63,9 @@ class ConnectionTable:
         """
         if connection in self.connections:
             self.connections.discard(connection)
-            self.anteroom.remove_connection(connection.remote)
+            self.pending_connections.remove_connection(connection.remote)
             if not connection.logged_on:
-                self.anteroom.mark_closing(connection)
+                self.pending_connections.mark_closing(connection)
         if self.clients.get(connection.name) is connection:
             del self.clients[connection.name]
 

@@ -49,8 +49,8 @@ def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, pref
     if word is not None and word != "none":
         window = AckWindow(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
     if window is not None or command.credit is not None:
-        lane = backlog.lanes[stream] = SubscriptionQueue(stream, window)
-        lane.credit = command.credit
+        queue = backlog.queues[stream] = SubscriptionQueue(stream, window)
+        queue.credit = command.credit
     return window.prefetch if window is not None else 0
 
 
@@ -61,14 +61,14 @@ def grant_credit(connection: ConnectionView, now_ns: int, command: commands.Gran
         ClientError: unknown_subscription.
     """
     target = connection.subscriptions.get(command.id)
-    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
-    if lane is None or lane.credit is None:
+    queue = connection.backlog.queues.get(target.stream) if target is not None else None
+    if queue is None or queue.credit is None:
         raise ClientError(
             "unknown_subscription",
             f"There is no subscription {command.id!r} with credit.",
             'Subscribe with "credit":1048576.',
         )
-    lane.set_credit(command.upto, now_ns)
+    queue.set_credit(command.upto, now_ns)
     connection.backlog.resume_sending()
 
 
@@ -125,22 +125,22 @@ def _window(
     Raises:
         ClientError: unknown_subscription, also when the subscription has no window.
     """
-    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
-    if target is None or lane is None or lane.window is None:
+    queue = connection.backlog.queues.get(target.stream) if target is not None else None
+    if target is None or queue is None or queue.window is None:
         raise ClientError(
             "unknown_subscription",
             f"There is no subscription {id!r} with acknowledgements.",
             'Subscribe with "ack":"client".',
         )
-    return target, lane.window
+    return target, queue.window
 
 
 def _sequences(connection: ConnectionView, target: ClientSubscription, first: int, last: int) -> list[int]:
     """Return the sequences of message numbers of a shared subscription; [] for other subscriptions."""
-    lane = connection.backlog.lanes.get(target.stream)
-    if target.shared is None or lane is None or lane.window is None:
+    queue = connection.backlog.queues.get(target.stream)
+    if target.shared is None or queue is None or queue.window is None:
         return []
-    return lane.window.sequences(first, last)
+    return queue.window.sequences(first, last)
 
 
 def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
@@ -220,7 +220,7 @@ class SubscribePreparation:
     command: commands.Subscribe
     stream: int
     topics: JournaledTopics
-    at_end: bool = False
+    is_at_end: bool = False
     """Whether it needs a confirmed read of the log's end."""
     first: list[OutboxEntry] = field(default_factory=list)
     resumed: replies.ResumedNotice | None = None
@@ -229,7 +229,7 @@ class SubscribePreparation:
         """Prepare, and call `begin`; or send the client an error."""
         connection, command = self.connection, self.command
         try:
-            if self.at_end and await self.services.frontier.confirm() is None:
+            if self.is_at_end and await self.services.frontier.confirm() is None:
                 raise make_behind_error(self.services.facilities.instance)
             if (start := is_foreign_bookmark(command, self.services)) is not None:
                 there = await translate_bookmarks(
@@ -237,7 +237,7 @@ class SubscribePreparation:
                 )
                 bookmark = ",".join(map(str, there.bookmarks))
                 command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
-            position = await self._position()
+            position = await self._find_position()
             if connection.is_closed:
                 return
             if position is not None:
@@ -261,10 +261,10 @@ class SubscribePreparation:
             log.exception("subscribe_failed", client=connection.name, id=command.id)
             connection.close("internal_error", "What this client asked to subscribe to couldn't be prepared.")
         finally:
-            connection.preparing.discard(command.id)
-            connection.prepared()
+            connection.preparing_ids.discard(command.id)
+            connection.on_prepared()
 
-    async def _position(self) -> int | None:
+    async def _find_position(self) -> int | None:
         """Return the first record to read from the log; None: the command's own bookmark decides."""
         if not needs_preparation(self.command):
             return None
@@ -290,13 +290,13 @@ class SubscribePreparation:
                     f"which {command.durable} shares out.",
                     "An entitlement to all of it would allow it; or subscribe without sharing.",
                 )
-            begins_at = await self._begins_at()
+            begins_at = await self._find_start()
             client = SHARED_OWNER if command.shared else self.connection.durable_owner(command.durable)
             self.services.quotas.check_durable(self.connection, client, command.durable)
             kept = await self.services.durables.claim(client, command, begins_at)
             return None if command.shared else kept.position
         if command.managed is not None:
-            await self.services.managed.claim(self.connection.name, command, self._look_up_new)
+            await self.services.managed.claim(self.connection.name, command, self._find_replay_span)
             return None
         newest = self.services.frontier.durable
         if command.resume is not None:
@@ -308,7 +308,7 @@ class SubscribePreparation:
             subscription, fold_start(self.services.facilities.journal, newest), newest, "snapshot"
         )
 
-    def _look_up_new(self) -> SpanResult:
+    def _find_replay_span(self) -> SpanResult:
         """Return the span of a new managed replay.
 
         Raises:
@@ -317,7 +317,7 @@ class SubscribePreparation:
         self.services.quotas.check_replay(self.connection)
         return self.services.subscribing.find(self.command)
 
-    async def _begins_at(self) -> int:
+    async def _find_start(self) -> int:
         """Return the first record of a new durable subscription: from its bookmark, or now.
 
         A time in the future is now.
@@ -347,7 +347,7 @@ class SubscribePreparation:
             first = max(held.position, self.services.facilities.journal.first_sequence)
             return await self._fold(subscription, first, newest, how)
         if how == "log":
-            self._say(how, 0, held.position, newest, exact=True)
+            self._set_resumed(how, 0, held.position, newest, exact=True)
             return held.position
         # No record of the interval is delivered; the missed ones are counted where the log still has them.
         first = max(held.position, fold_start(self.services.facilities.journal, newest))
@@ -355,7 +355,7 @@ class SubscribePreparation:
             self.services.facilities, subscription, first, newest, lambda topic, body: 0
         )
         uncounted = first - held.position
-        self._say(how, matched + uncounted, held.position, newest, exact=not uncounted)
+        self._set_resumed(how, matched + uncounted, held.position, newest, exact=not uncounted)
         return newest + 1
 
     async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
@@ -367,10 +367,10 @@ class SubscribePreparation:
         matched, self.first = await fold_latest(self.services.facilities, subscription, first, newest, key_of)
         missed = matched - sum(entry.count for entry in self.first)
         whole = first <= self.services.facilities.journal.first_sequence or how != "snapshot"
-        self._say(how, missed, first, newest, exact=whole)
+        self._set_resumed(how, missed, first, newest, exact=whole)
         return newest + 1
 
-    def _say(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
+    def _set_resumed(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
         """Set the notice about skipped records."""
         ends = (self._bookmark(first - 1), self._bookmark(newest)) if first <= newest else ("", "")
         self.resumed = replies.ResumedNotice(

@@ -47,66 +47,66 @@ class BrowseQuery(NamedTuple):
 
 
 def parse_browse_request(
-    journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None
+    journal: Journal, request: BrowseMessages, decoder_of: DecoderOf | None
 ) -> BrowseQuery:
     """Validate a request. `decoder_of` returns the decoder with which the filter reads bodies of a topic.
 
     Raises:
         ClientError: bad_pattern, bad_filter or bad_bookmark.
     """
-    start = _start(journal, asked.bookmark) if asked.bookmark else journal.first_sequence
-    if asked.from_ns:
-        start = max(start, journal.sequence_at(asked.from_ns))
-    chosen = compile_filter(asked.filter) if asked.filter else None
-    subscription = Subscription(None, "browse", 0, TopicPattern.parse(asked.topic), chosen, decoder_of)
-    return BrowseQuery(subscription, start, asked.to_ns or 2**63 - 1, min(asked.limit, MAX_MESSAGES))
+    start = _start(journal, request.bookmark) if request.bookmark else journal.first_sequence
+    if request.from_ns:
+        start = max(start, journal.sequence_at(request.from_ns))
+    chosen = compile_filter(request.filter) if request.filter else None
+    subscription = Subscription(None, "browse", 0, TopicPattern.parse(request.topic), chosen, decoder_of)
+    return BrowseQuery(subscription, start, request.to_ns or 2**63 - 1, min(request.limit, MAX_MESSAGES))
 
 
-def browse_messages(journal: Journal, instance: str, asked: BrowseQuery, upto: int) -> BrowsedPage:
-    """Return matching messages up to the durable frontier `upto`.
+def browse_messages(journal: Journal, instance: str, request: BrowseQuery, last: int) -> BrowsedPage:
+    """Return matching messages up to the durable frontier `last`.
 
     Raises:
         JournalError: bookmark_gone or journal_failed.
     """
     messages: list[BrowsedMessage] = []
-    sequence, read_bytes, body_bytes, searched = max(asked.start, journal.first_sequence), 0, 0, 0
+    sequence, read_bytes, body_bytes, searched = max(request.start, journal.first_sequence), 0, 0, 0
 
     def page(complete: bool) -> BrowsedPage:
         following = str(Bookmark(instance, sequence - 1)) if sequence > 1 else "0"
         return BrowsedPage(messages=messages, next=following, searched=searched, complete=complete)
 
     while read_bytes < MAX_SEARCHED_BYTES:
-        batches = journal.read(sequence, CHUNK_BYTES, upto)
+        batches = journal.read(sequence, CHUNK_BYTES, last)
         if not batches:
             return page(complete=True)
         for batch in batches:
-            if batch.accepted_at >= asked.end_at:
+            if batch.accepted_at >= request.end_at:
                 return page(complete=True)
             read_bytes, searched = read_bytes + batch.nbytes, searched + batch.count
-            for at, message in _messages(batch, instance, asked, sequence):
+            for at, message in _messages(batch, instance, request, sequence):
                 messages.append(message)
                 body_bytes, sequence = body_bytes + message.bytes, at + 1
-                if len(messages) == asked.limit or body_bytes > MAX_BODY_BYTES:
+                if len(messages) == request.limit or body_bytes > MAX_BODY_BYTES:
                     return page(complete=False)
             sequence = batch.last_sequence + 1
     return page(complete=False)
 
 
 def _messages(
-    batch: Batch, instance: str, asked: BrowseQuery, start: int
+    batch: Batch, instance: str, request: BrowseQuery, start: int
 ) -> Iterator[tuple[int, BrowsedMessage]]:
     """Yield (sequence, message) of the matching records, from sequence `start` on."""
-    rows = select_rows(asked.subscription, batch, start)
+    rows = select_rows(request.subscription, batch, start)
     origin, there = publisher_origin(batch.publisher_name), batch.publisher_sequences()
     lines = batch.headers() if batch.header.headers_length else None
     for row in range(batch.count) if rows is None else rows.tolist():
         sequence = batch.first_sequence + row
         headers = headers_of(lines[row]) if lines is not None else {}
         where = Bookmark(origin, int(there[row])) if origin else Bookmark(instance, sequence)
-        yield sequence, _readable(str(where), batch, row, headers)
+        yield sequence, _to_message(str(where), batch, row, headers)
 
 
-def _readable(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) -> BrowsedMessage:
+def _to_message(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) -> BrowsedMessage:
     """Return a message with its body as JSON, as text if it is not JSON, or else in base64."""
     body = batch.body(row)
     read: dict[str, Any]

@@ -34,7 +34,7 @@ MAX_DATA = 65_536
 """Maximum characters of a message's body in an event; further ones are cut off."""
 CLIENT_EVENTS = {"connect": "logon"}
 """AMPS's names of client events where they differ from the broker's: `connect` is AMPS's `logon`."""
-_TOLD = ("action", "reason", "rule", "sentence", "mode")
+DECISION_FIELDS = ("action", "reason", "rule", "sentence", "mode")
 """Fields of a decision that its event includes."""
 
 
@@ -75,30 +75,32 @@ class EventWatch:
         self.capacity = capacity
         self._queue: deque[BrokerEvent] = deque()
         self._kinds: frozenset[str] = frozenset()
-        self._ears: dict[MessageWatch, Subscription[MatchReceiver]] = {}
+        self._listeners: dict[MessageWatch, Subscription[MatchReceiver]] = {}
         self._users: dict[str, str] = {}
         self.dropped = 0
-        engine.roster.on_connected = self._connected
+        engine.roster.on_connected = self._on_connected
 
     def set_interest(self, kinds: Iterable[str], messages: Iterable[MessageWatch]) -> None:
         """Receive exactly these kinds of events and these messages from now on."""
         self._kinds = frozenset(kinds)
-        wanted = set(messages)
+        requested = set(messages)
         if self._kinds - {"connect", "decision"}:
-            wanted.add(MessageWatch("clients", CLIENTS_TOPIC, ""))
+            requested.add(MessageWatch("clients", CLIENTS_TOPIC, ""))
         if "decision" in self._kinds:
-            wanted.add(MessageWatch("decisions", DECISIONS_TOPIC, ""))
+            requested.add(MessageWatch("decisions", DECISIONS_TOPIC, ""))
         registry = self._engine.subscriptions.registry
-        for gone in self._ears.keys() - wanted:
-            registry.remove(self._ears.pop(gone))
-        for new in wanted - self._ears.keys():
+        for removed in self._listeners.keys() - requested:
+            registry.remove(self._listeners.pop(removed))
+        for added in requested - self._listeners.keys():
             try:
-                pattern = TopicPattern.parse(new.topic)
-                chosen = compile_filter(new.filter) if new.filter else None
+                pattern = TopicPattern.parse(added.topic)
+                chosen = compile_filter(added.filter) if added.filter else None
             except ClientError:
                 continue  # the control plane has checked it when the action was saved
-            self._ears[new] = Subscription(_MessageListener(self, self._engine, new), "", 0, pattern, chosen)
-            registry.add(self._ears[new])
+            self._listeners[added] = Subscription(
+                _MessageListener(self, self._engine, added), "", 0, pattern, chosen
+            )
+            registry.add(self._listeners[added])
 
     def add_event(
         self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None, once: str = ""
@@ -109,7 +111,7 @@ class EventWatch:
         else:
             self._queue.append(BrokerEvent(kind, variables, facts or {}, once))
 
-    def user_of(self, name: str) -> str:
+    def find_user(self, name: str) -> str:
         """Return the user of a client, or the owner of its name if it is not connected here; "" if none."""
         client = self._engine.roster.clients.get(name)
         return client.user if client is not None else self._engine.logons.owner_of(name) or ""
@@ -125,19 +127,19 @@ class EventWatch:
         """Number of events that the queue can still accept."""
         return self.capacity - len(self._queue)
 
-    def _connected(self, connection: ConnectionView) -> None:
+    def _on_connected(self, connection: ConnectionView) -> None:
         """Queue the event of a new connection."""
         if "connect" in self._kinds:
             # The client has not logged on yet. As in AMPS, the connection's name replaces the client's.
             name = f"{connection.transport}-{connection.sink.remote}"
             self.add_event("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
 
-    def client_events(self, told: Iterable[tuple[bytes, str]]) -> None:
+    def add_client_events(self, records: Iterable[tuple[bytes, str]]) -> None:
         """Queue events for records of `$SLUICE.clients`. Each record is (body, `once`).
 
         In a group, only those of this member's clients.
         """
-        for body, once in told:
+        for body, once in records:
             event = msgspec.json.decode(body, type=ClientEvent)
             kind, name = CLIENT_EVENTS.get(event.event, event.event), event.client
             connection = self._engine.roster.clients.get(name)
@@ -160,12 +162,12 @@ class EventWatch:
                 variables["SLUICE_REASON"] = event.state
             self.add_event(kind, variables, once=once)
 
-    def decisions(self, told: Iterable[tuple[bytes, str]]) -> None:
+    def add_decisions(self, records: Iterable[tuple[bytes, str]]) -> None:
         """Queue events for records of `$SLUICE.decisions`. Each record is (body, `once`)."""
-        for body, once in told:
+        for body, once in records:
             decision = msgspec.json.decode(body, type=DecisionEntry)
-            fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
-            facts = {"user": self.user_of(decision.client)}
+            fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in DECISION_FIELDS}
+            facts = {"user": self.find_user(decision.client)}
             self.add_event("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, facts, once)
 
 
@@ -188,23 +190,23 @@ class _MessageListener:
         batch = shared.batch
         match self._listening.kind:
             case "clients":
-                self._watch.client_events(self._told(batch, rows))
+                self._watch.add_client_events(self._read_bodies(batch, rows))
             case "decisions":
-                self._watch.decisions(self._told(batch, rows))
+                self._watch.add_decisions(self._read_bodies(batch, rows))
             case "publish":
                 # Messages published by actions start no action, so that no action can start itself. Custom
                 # events serve that purpose.
                 if batch.publisher_name != BROKER_NAME or batch.topics[0].startswith("$"):
-                    self._heard(batch, rows, batch.publisher_name)
+                    self._add_messages(batch, rows, batch.publisher_name)
             case _:
-                self._delivered(batch, rows)
+                self._add_deliveries(batch, rows)
 
-    def _told(self, batch: Batch, rows: Rows | None) -> list[tuple[bytes, str]]:
+    def _read_bodies(self, batch: Batch, rows: Rows | None) -> list[tuple[bytes, str]]:
         """Return (body, `once`) of each row."""
         chosen = range(batch.count) if rows is None else rows.tolist()
-        return [(batch.body(row), self._once(batch, row)) for row in chosen]
+        return [(batch.body(row), self._event_id(batch, row)) for row in chosen]
 
-    def _once(self, batch: Batch, row: int) -> str:
+    def _event_id(self, batch: Batch, row: int) -> str:
         """Return the id of a record in a group's log; "" outside a group or without a log."""
         if not self._watch.shared or not batch.header.first_sequence:
             return ""
@@ -214,7 +216,7 @@ class _MessageListener:
         """Count an event as missed, for example because too many are queued."""
         self._watch.dropped += 1
 
-    def _delivered(self, batch: Batch, rows: Rows | None) -> None:
+    def _add_deliveries(self, batch: Batch, rows: Rows | None) -> None:
         """Queue events for the rows that are sent to clients, once for each client."""
         for subscription, sent in self._engine.subscriptions.registry.match(batch):
             target = subscription.client
@@ -223,9 +225,9 @@ class _MessageListener:
             ):
                 continue
             both = rows if sent is None else sent if rows is None else np.intersect1d(rows, sent)
-            self._heard(batch, both, target.peer.name)
+            self._add_messages(batch, both, target.peer.name)
 
-    def _heard(self, batch: Batch, rows: Rows | None, client: str) -> None:
+    def _add_messages(self, batch: Batch, rows: Rows | None, client: str) -> None:
         """Queue an event for each row while the queue has free slots; count the others as dropped."""
         chosen = range(batch.count) if rows is None else rows.tolist()
         fitting = chosen[: self._watch.free_slots]
@@ -235,16 +237,16 @@ class _MessageListener:
             "topic": self._listening.topic,
             "filter": self._listening.filter,
             "publisher": publisher,
-            "user": self._watch.user_of(publisher),
+            "user": self._watch.find_user(publisher),
             "accepted_at_ms": str(batch.header.accepted_at // 1_000_000),
         }
         for row in fitting:
-            told = _message(self._engine.instance, batch, row, client)
-            once = self._once(batch, row) if self._listening.kind == "publish" else ""
-            self._watch.add_event(self._listening.kind, told, facts, once)
+            variables = _message_variables(self._engine.instance, batch, row, client)
+            once = self._event_id(batch, row) if self._listening.kind == "publish" else ""
+            self._watch.add_event(self._listening.kind, variables, facts, once)
 
 
-def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:
+def _message_variables(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:
     """Return AMPS's variables of a message."""
     body = batch.body(row)
     first = batch.header.first_sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-_PART = 64 * 1024
+READ_BYTES = 64 * 1024
 """Maximum bytes of one read from the stream."""
 
 
@@ -13,29 +13,29 @@ class LineStream:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._held = bytearray()
+        self._buffer = bytearray()
 
-    async def read(self, most: int) -> bytes | None:
+    async def read(self, max_bytes: int) -> bytes | None:
         """Return the next line with its line break; None at the end of the stream.
 
         An incomplete last line is dropped.
 
         Raises:
-            ValueError: The line is longer than `most` bytes.
+            ValueError: The line is longer than `max_bytes` bytes.
         """
-        looked = 0
-        while (end := self._held.find(b"\n", looked)) < 0:
-            looked = len(self._held)
-            if looked > most:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > max_bytes:
                 raise ValueError("the line is too long")
-            part = await self._reader.read(_PART)
-            if not part:
+            chunk = await self._reader.read(READ_BYTES)
+            if not chunk:
                 return None
-            self._held += part
-        if end > most:
+            self._buffer += chunk
+        if end > max_bytes:
             raise ValueError("the line is too long")
-        line = bytes(self._held[: end + 1])
-        del self._held[: end + 1]
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
         return line
 
     async def write(self, line: bytes) -> None:

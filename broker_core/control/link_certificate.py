@@ -33,42 +33,42 @@ class LinkCertificate:
             OperatorError: bad_certificate.
         """
         self._settings, self._now = settings, now
-        self._stamp = self._stamped()
-        self._said = ("", 0.0)
-        self.context, self._ends = _read(settings)
-        self._tell_end()
+        self._stamp = self._read_stamp()
+        self._last_warning = ("", 0.0)
+        self.context, self._expires_at = _read(settings)
+        self._warn_of_expiry()
 
     def reload_if_changed(self) -> None:
         """Load renewed files. If they are unusable or incomplete, the present certificate stays in use."""
-        stamp = self._stamped()
+        stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self.context, self._ends = _read(self._settings)
+                self.context, self._expires_at = _read(self._settings)
             except OperatorError as problem:
                 log.error("control_certificate_unusable", why=problem.sentence, fix=problem.fix)
             else:
-                log.info("control_certificate_read", ends=_utc(self._ends))
-                self._said = ("", 0.0)
-        self._tell_end()
+                log.info("control_certificate_read", ends=_utc(self._expires_at))
+                self._last_warning = ("", 0.0)
+        self._warn_of_expiry()
 
-    def _tell_end(self) -> None:
+    def _warn_of_expiry(self) -> None:
         """Log a certificate that has expired or expires soon, at most once a day."""
         now = self._now()
         event = (
             "control_certificate_expired"
-            if now >= self._ends
+            if now >= self._expires_at
             else "control_certificate_expires"
-            if now >= self._ends - WARN_DAYS * _DAY_S
+            if now >= self._expires_at - WARN_DAYS * _DAY_S
             else ""
         )
-        before, at = self._said
+        before, at = self._last_warning
         if not event or (event == before and now - at < RETRY_DELAY_S):
             return
-        self._said = (event, now)
+        self._last_warning = (event, now)
         log.warning(
             event,
-            ends=_utc(self._ends),
+            ends=_utc(self._expires_at),
             certificate=self._settings.certificate,
             fix=(
                 "Put a new certificate and its key in place of the files; they are taken up without a "
@@ -76,7 +76,7 @@ class LinkCertificate:
             ),
         )
 
-    def _stamped(self) -> tuple[tuple[int, int, int], ...]:
+    def _read_stamp(self) -> tuple[tuple[int, int, int], ...]:
         """Return inode, modification time and size of both files; zeros for a missing one."""
         found = []
         for name in (self._settings.certificate, self._settings.key):

@@ -42,7 +42,7 @@ class ControlServer:
         self,
         path: Path,
         handlers: Mapping[type[Request[Any]], Handler],
-        own: Welcome | None = None,
+        welcome: Welcome | None = None,
         link: ControlLinkSettings | None = None,
     ) -> None:
         """Create a server that is not listening yet.
@@ -50,19 +50,19 @@ class ControlServer:
         Args:
             path: Path of the control socket.
             handlers: Handler of each request type.
-            own: Reply to `hello`: which broker this is.
+            welcome: Reply to `hello`: which broker this is.
             link: Settings of the TLS link; None without one.
         """
         self._path = path
-        self._own = own
+        self._welcome = welcome
         self._handlers: dict[type[Request[Any]], Handler] = dict(handlers)
-        if own is not None:
+        if welcome is not None:
             self._handlers[Hello] = self._hello
         self._link: ControlTlsListener | None = None
         if link is not None:
             refusal = _failure(unauthorized_error())
             self._link = ControlTlsListener(link, self._greet, self._answer, refusal, MAX_LINE)
-        self._decoder = msgspec.json.Decoder(Union[tuple(self._handlers)])  # noqa: UP007 (of as many as there are)
+        self._decoder = msgspec.json.Decoder(Union[tuple(self._handlers)])  # noqa: UP007 (a computed union)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -128,10 +128,10 @@ class ControlServer:
                 OperatorError("internal_error", f"The broker failed: {problem!r}.", "See the broker's log.")
             )
 
-    async def _hello(self, asked: Hello) -> Welcome:
+    async def _hello(self, request: Hello) -> Welcome:
         """Reply to `hello` on the socket."""
-        assert self._own is not None
-        return self._own
+        assert self._welcome is not None
+        return self._welcome
 
     def _greet(self, line: bytes) -> tuple[str, bytes]:
         """Return the token of the first line over the link, and the reply for a valid token.
@@ -139,7 +139,7 @@ class ControlServer:
         The token is "" if the line is no valid `hello`.
         """
         try:
-            return _HELLO.decode(line).token, _result(self._own)
+            return _HELLO.decode(line).token, _result(self._welcome)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return "", b""
 

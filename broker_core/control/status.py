@@ -19,7 +19,7 @@ from broker_core.control.diagnosis import (
     HealthInputs,
     LagHistory,
     LagSample,
-    health_of,
+    classify_health,
     window_full_ms,
     worst_health,
 )
@@ -30,7 +30,7 @@ from broker_core.control.subscription_stats import (
     delivery_state,
 )
 from broker_core.delivery.account import NOTHING, DeliveryAccount, sum_volumes
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health, SubscriptionEntry, VerdictEntry
 from broker_core.documents.instance import (
     DatabaseEntry,
@@ -58,31 +58,31 @@ from broker_core.slow_clients.evaluate.why_slow import SlowCause
 _MS = 1_000_000
 MAX_SAMPLES = 2_000
 """Maximum client samples published per second. Further clients are sampled at their next change."""
-RESTING = (DeliveryState.LIVE, 0, 0, 0)
-"""`_look` of a client without backlog or losses."""
-SLICE = 100
+IDLE_SAMPLE_KEY = (DeliveryState.LIVE, 0, 0, 0)
+"""`_sample_key` of a client without backlog or losses."""
+MAX_CLIENTS_PER_SLICE = 100
 """Maximum clients processed in one event-loop iteration, if that stays within the iteration's time budget."""
-RESTS = 3
+PAUSE_FACTOR = 3
 """Pause after each slice, as a multiple of the slice's duration.
 
 A message passes through several event-loop iterations, and would otherwise wait for as many slices.
 """
-MAX_REST_S = 0.5
+MAX_PAUSE_S = 0.5
 """Maximum sum of pauses in one pass over all clients."""
-SUBSCRIPTIONS_A_CLIENT = 5
+SUBSCRIPTIONS_PER_CLIENT = 5
 """Number of subscriptions that count as one more client of a slice."""
-SUBSCRIPTIONS_A_TURN = 100
+MAX_SUBSCRIPTIONS_PER_SLICE = 100
 """Maximum subscriptions of one client per slice. Each costs some 35 µs if it has changed."""
-MADE_ANEW_EVERY = 10
+IDLE_REBUILD_PASSES = 10
 """Seconds after which the entry of an idle client is rebuilt, even without a known change."""
-RESTING_SAMPLED_EVERY = 600
+IDLE_SAMPLE_PASSES = 600
 """Seconds after which an idle client is sampled, too. Otherwise no history would have its deliveries."""
-FEW_CLIENTS = 500
+MAX_CLIENTS_WITHOUT_CACHE = 500
 """Number of entries that are built in some milliseconds, and therefore on every request."""
 
 
 T = TypeVar("T")
-Parts = Generator[None, None, T]
+BuildSteps = Generator[None, None, T]
 """Generator that builds a T and yields now and then, so that other tasks can run.
 
 The data it reads may change between two steps.
@@ -110,34 +110,34 @@ class StatusCollector:
         self._engine = engine
         self._member = member
         self._clients = engine.roster.clients
-        self._reading = SubscriptionStatsReader(
+        self._stats_reader = SubscriptionStatsReader(
             engine.journal, engine.frontier, engine.subscriptions.registry
         )
-        self._out = NOTHING
-        self._explaining = ClientDiagnostics(engine)
-        self._lags = LagHistory()
-        self._before = (engine.clock.monotonic_ms(), 0, 0, 0, 0)
+        self._delivered_total = NOTHING
+        self._diagnostics = ClientDiagnostics(engine)
+        self._lag_history = LagHistory()
+        self._previous_totals = (engine.clock.monotonic_ms(), 0, 0, 0, 0)
         self._delivered: dict[str, int] = {}
         self._rates: dict[str, float] = {}
         self._sampled_at = 0
-        self._looks: dict[str, tuple[DeliveryState, int, int, int]] = {}
-        """`_look` of each client at the last sample."""
+        self._sample_keys: dict[str, tuple[DeliveryState, int, int, int]] = {}
+        """`_sample_key` of each client at the last sample."""
         self._recent: list[ClientEntry] = []
-        self._kept: dict[str, tuple[tuple[object, ...] | None, ClientEntry]] = {}
-        """Entries of the newest snapshot, each with its mark (see `_mark`)."""
-        self._resting: dict[str, dict[str, tuple[tuple[object, ...], SubscriptionEntry]]] = {}
+        self._entries: dict[str, tuple[tuple[object, ...] | None, ClientEntry]] = {}
+        """Entries of the newest snapshot, each with its mark (see `_idle_mark`)."""
+        self._idle_entries: dict[str, dict[str, tuple[tuple[object, ...], SubscriptionEntry]]] = {}
         """Entries of idle subscriptions with their marks, by client and id.
 
         Most of a client's thousand subscriptions are idle.
         """
-        self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
+        self._interval_s, self._passes, self._free_samples, self._samples_unchanged = 1.0, 0, 0, False
         self.rates = ThroughputRates()
         self.delay: LatencyEntry | None = None
         self.transports: list[OpenTransport] = []
         """Transports of the policy. Set by the part that opens them."""
-        self.refused: RefusedRevision | None = None
+        self.refused_revision: RefusedRevision | None = None
         """Last policy received, if it cannot be followed here."""
-        self.ended: ExitReport | None = None
+        self.exit_report: ExitReport | None = None
         """Exit report of the previous process."""
         self.stalls = StallHistory()
         """Stalls of the event loop."""
@@ -151,42 +151,51 @@ class StatusCollector:
 
         Clients are processed in slices, with pauses for other tasks.
         """
-        self._begin()
-        at, made, looked_at, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _TimeSlices()
-        for place, (name, connection) in enumerate(list(self._clients.items())):
-            if looked_at >= SLICE or slices.is_over_budget:
-                looked_at = 0
+        self._start_pass()
+        at, entries, slice_size, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _TimeSlices()
+        for index, (name, connection) in enumerate(list(self._clients.items())):
+            if slice_size >= MAX_CLIENTS_PER_SLICE or slices.is_over_budget:
+                slice_size = 0
                 await slices.yield_to_loop()
-            looked_at += 1 + len(connection.subscriptions) // SUBSCRIPTIONS_A_CLIENT
+            slice_size += 1 + len(connection.subscriptions) // SUBSCRIPTIONS_PER_CLIENT
             if self._clients.get(name) is connection:
-                made.append(await _in_turns(self._look_at(connection, turn=place + self._looked), slices))
-        self._forget()
-        self._recent = [entry for entry in made if entry.name in self._clients]
-        return self._with_status(at)
+                entries.append(
+                    await _run_in_slices(self._update_entry(connection, number=index + self._passes), slices)
+                )
+        self._drop_disconnected()
+        self._recent = [entry for entry in entries if entry.name in self._clients]
+        return self._build_snapshot(at)
 
-    def _begin(self) -> None:
+    def _start_pass(self) -> None:
         """Update the rates, and start a pass over all clients."""
         engine, now = self._engine, self._engine.clock.monotonic_ms()
-        self._out = sum_volumes(
-            (engine.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
+        self._delivered_total = sum_volumes(
+            (
+                engine.roster.ended_account.delivered,
+                *(one.backlog.delivered for one in self._clients.values()),
+            )
         )
-        after = (now, engine.dispatch.messages_in, engine.dispatch.bytes_in, *self._out)
-        self._span_s = max(now - self._before[0], 1) / 1_000
-        _, *grown = (
-            round((new - old) / self._span_s, 1) for new, old in zip(after, self._before, strict=True)
+        totals = (now, engine.dispatch.messages_in, engine.dispatch.bytes_in, *self._delivered_total)
+        self._interval_s = max(now - self._previous_totals[0], 1) / 1_000
+        _, *rates = (
+            round((new - old) / self._interval_s, 1)
+            for new, old in zip(totals, self._previous_totals, strict=True)
         )
         self.rates = ThroughputRates(
-            messages_in=grown[0], bytes_in=grown[1], messages_out=grown[2], bytes_out=grown[3]
+            messages_in=rates[0], bytes_in=rates[1], messages_out=rates[2], bytes_out=rates[3]
         )
-        self._before = after
+        self._previous_totals = totals
         found = engine.facilities.delays.sample_second()
         self.delay = LatencyEntry(**found._asdict()) if found is not None else None
-        self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_INTERVAL_MS
-        if self._also_unchanged:
+        self._free_samples, self._samples_unchanged = (
+            MAX_SAMPLES,
+            now - self._sampled_at >= SAMPLE_INTERVAL_MS,
+        )
+        if self._samples_unchanged:
             self._sampled_at = now
-        self._looked += 1
+        self._passes += 1
 
-    def _look_at(self, connection: ConnectionView, turn: int) -> Parts[ClientEntry]:
+    def _update_entry(self, connection: ConnectionView, number: int) -> BuildSteps[ClientEntry]:
         """Update a client's rate and lag, and return its entry. Publish a sample of it if due.
 
         An idle, unchanged client keeps its entry, except at every tenth pass. A sample is due if delivery
@@ -196,22 +205,22 @@ class StatusCollector:
         name, now, count = connection.name, self._engine.clock.now_ns(), connection.backlog.delivered.messages
         # The count decreases when messages return to the log, because they no longer count as handed over.
         # The rate is then 0.
-        self._rates[name] = round(max(0, count - self._delivered.get(name, 0)) / self._span_s, 1)
+        self._rates[name] = round(max(0, count - self._delivered.get(name, 0)) / self._interval_s, 1)
         self._delivered[name] = count
-        look, before = _look(connection), self._looks.get(name, RESTING)
-        self._looks[name] = look
-        if look[0] is DeliveryState.OFFLINED is not before[0] is not DeliveryState.DRAINING:
-            self._lags.on_offlined(name, now)
-        rests = look[:3] == RESTING[:3]
-        mark = self._mark(connection, look) if rests else None
-        known = self._kept.get(name)
-        if mark is not None and known is not None and known[0] == mark and turn % MADE_ANEW_EVERY:
-            return known[1]
-        figures = yield from self._figures(connection)
-        if rests:
-            self._lags.on_drained(name)
+        key, previous_key = _sample_key(connection), self._sample_keys.get(name, IDLE_SAMPLE_KEY)
+        self._sample_keys[name] = key
+        if key[0] is DeliveryState.OFFLINED is not previous_key[0] is not DeliveryState.DRAINING:
+            self._lag_history.on_offlined(name, now)
+        is_idle = key[:3] == IDLE_SAMPLE_KEY[:3]
+        mark = self._idle_mark(connection, key) if is_idle else None
+        cached = self._entries.get(name)
+        if mark is not None and cached is not None and cached[0] == mark and number % IDLE_REBUILD_PASSES:
+            return cached[1]
+        figures = yield from self._read_stats(connection)
+        if is_idle:
+            self._lag_history.on_drained(name)
         else:
-            self._lags.add_sample(
+            self._lag_history.add_sample(
                 name,
                 now,
                 {
@@ -219,27 +228,29 @@ class StatusCollector:
                     for id, one in figures.items()
                 },
             )
-        entry = yield from self._entry(connection, figures, now, crowded=len(self._clients) > FEW_CLIENTS)
-        self._kept[name] = (mark, entry)
-        due = self._also_unchanged if look != RESTING else turn % RESTING_SAMPLED_EVERY == 0
-        if self._room and (look != before or due):
-            self._room -= 1
+        entry = yield from self._build_entry(
+            connection, figures, now, crowded=len(self._clients) > MAX_CLIENTS_WITHOUT_CACHE
+        )
+        self._entries[name] = (mark, entry)
+        due = self._samples_unchanged if key != IDLE_SAMPLE_KEY else number % IDLE_SAMPLE_PASSES == 0
+        if self._free_samples and (key != previous_key or due):
+            self._free_samples -= 1
             self._engine.events.sample(now, entry)
         return entry
 
-    def _mark(
-        self, connection: ConnectionView, look: tuple[DeliveryState, int, int, int]
+    def _idle_mark(
+        self, connection: ConnectionView, key: tuple[DeliveryState, int, int, int]
     ) -> tuple[object, ...] | None:
         """Return a value that changes when the entry of an idle client does.
 
         None for a client with messages in flight, because ages in its entry grow.
         """
         account = connection.account
-        if connection.backlog.silent_since or account.owed.messages:
+        if connection.backlog.silent_since or account.outstanding.messages:
             return None
         return (
             connection,
-            look,
+            key,
             account.acknowledged.messages,
             self._rates[connection.name],
             connection.publishing.messages,
@@ -250,18 +261,18 @@ class StatusCollector:
             [(name, target.cursor.state, target.rate) for name, target in connection.subscriptions.items()],
         )
 
-    def _forget(self) -> None:
+    def _drop_disconnected(self) -> None:
         """Drop data of clients that have disconnected."""
         clients = self._clients
-        for kept in (self._rates, self._delivered, self._looks, self._kept, self._resting):
-            if len(kept) > len(clients):
-                for name in kept.keys() - clients.keys():
-                    del kept[name]
-        self._explaining.forget(clients)
-        self._lags.forget(clients)
-        self._reading.forget(clients)
+        for data in (self._rates, self._delivered, self._sample_keys, self._entries, self._idle_entries):
+            if len(data) > len(clients):
+                for name in data.keys() - clients.keys():
+                    del data[name]
+        self._diagnostics.drop_disconnected(clients)
+        self._lag_history.drop_disconnected(clients)
+        self._stats_reader.drop_disconnected(clients)
 
-    def status(self) -> InstanceStatus:
+    def collect_status(self) -> InstanceStatus:
         """Return the status of the instance."""
         engine, stage = self._engine, self._engine.guard.stage
         segments = engine.journal.segments()
@@ -277,99 +288,99 @@ class StatusCollector:
             else None,
             next_sequence=engine.journal.next_sequence,
             durable_sequence=min(engine.frontier.durable, engine.journal.stored_sequence),
-            transports=self._transports(),
-            pools=self._pools(),
+            transports=self._list_transports(),
+            pools=self._list_pools(),
             rates=self.rates,
             totals=InstanceTotals(
                 messages_in=engine.dispatch.messages_in,
                 bytes_in=engine.dispatch.bytes_in,
-                messages_out=self._out.messages,
-                bytes_out=self._out.nbytes,
-                decisions=engine.decisions.made,
-                standstills=engine.settle.watchdog.found,
+                messages_out=self._delivered_total.messages,
+                bytes_out=self._delivered_total.nbytes,
+                decisions=engine.decisions.total,
+                standstills=engine.policy_loop.watchdog.standstills,
             ),
             delay=self.delay,
-            clients_by_state=self._by_delivery(),
+            clients_by_state=self._count_by_delivery(),
             connections=len(engine.roster.connections),
             recovery=msgspec.convert(engine.journal.recovery.as_dict(), RecoveryEntry),
             journal=JournalTotals(segments=len(segments), bytes=sum(segment.nbytes for segment in segments)),
             log=str(engine.journal.identity),
-            refused=self.refused,
-            ended=self.ended,
+            refused=self.refused_revision,
+            ended=self.exit_report,
             problems=self.problems(),
             stalls=self.stalls.totals,
             database=self.database,
         )
 
-    def snapshot(self) -> Snapshot:
+    def collect_snapshot(self) -> Snapshot:
         """Return status and clients at one moment."""
-        self._recent = self.clients()
-        return self._with_status(self._engine.clock.now_ns())
+        self._recent = self.list_clients()
+        return self._build_snapshot(self._engine.clock.now_ns())
 
-    def _with_status(self, now: int) -> Snapshot:
+    def _build_snapshot(self, now: int) -> Snapshot:
         """Return a snapshot of the newest entries with the present status."""
         return Snapshot(
             at=now // _MS,
-            status=self.status(),
+            status=self.collect_status(),
             clients=self._recent,
             replays=self._engine.managed.list_entries(),
         )
 
-    def recent_clients(self) -> list[ClientEntry]:
+    def list_recent_clients(self) -> list[ClientEntry]:
         """Return the entries of the newest snapshot, at most a second old.
 
         If there are few clients, the entries are rebuilt.
         """
-        if len(self._clients) <= FEW_CLIENTS or not self._recent:
-            self._recent = self.clients()
+        if len(self._clients) <= MAX_CLIENTS_WITHOUT_CACHE or not self._recent:
+            self._recent = self.list_clients()
         return self._recent
 
-    def clients(self) -> list[ClientEntry]:
+    def list_clients(self) -> list[ClientEntry]:
         """Return an entry for each client that is logged on."""
-        return [self.client(connection) for connection in self._clients.values()]
+        return [self.build_client_entry(connection) for connection in self._clients.values()]
 
-    def client(self, connection: ConnectionView) -> ClientEntry:
+    def build_client_entry(self, connection: ConnectionView) -> ClientEntry:
         """Return the entry of a client."""
-        return _at_once(self._anew(connection))
+        return _run_to_end(self._build_client_steps(connection))
 
-    def _anew(self, connection: ConnectionView) -> Parts[ClientEntry]:
+    def _build_client_steps(self, connection: ConnectionView) -> BuildSteps[ClientEntry]:
         """Build the entry of a client in steps."""
-        figures = yield from self._figures(connection)
-        return (yield from self._entry(connection, figures, self._engine.clock.now_ns()))
+        figures = yield from self._read_stats(connection)
+        return (yield from self._build_entry(connection, figures, self._engine.clock.now_ns()))
 
-    def _figures(self, connection: ConnectionView) -> Parts[dict[str, SubscriptionStats]]:
+    def _read_stats(self, connection: ConnectionView) -> BuildSteps[dict[str, SubscriptionStats]]:
         """Read the statistics of a client's subscriptions, in steps."""
-        made = dict[str, SubscriptionStats]()
-        for number, (id, figures) in enumerate(self._reading.read_client(connection), 1):
-            made[id] = figures
-            if number % SUBSCRIPTIONS_A_TURN == 0:
+        stats = dict[str, SubscriptionStats]()
+        for number, (id, figures) in enumerate(self._stats_reader.read_client(connection), 1):
+            stats[id] = figures
+            if number % MAX_SUBSCRIPTIONS_PER_SLICE == 0:
                 yield
-        return {id: one for id, one in made.items() if _goes_on(connection, id, one)}
+        return {id: one for id, one in stats.items() if _is_current(connection, id, one)}
 
-    def _entry(
+    def _build_entry(
         self,
         connection: ConnectionView,
         figures: dict[str, SubscriptionStats],
         now: int,
         crowded: bool = False,
-    ) -> Parts[ClientEntry]:
+    ) -> BuildSteps[ClientEntry]:
         """Build the entry of a client in steps.
 
         With `crowded`, its diagnosis may be some seconds old; see `ClientDiagnostics.diagnose`.
         """
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
-        pool = guard.pool_of(connection.transport)
-        explained = self._explaining.diagnose(connection, figures, now, crowded)
-        made = yield from self._subscriptions(connection, figures, explained, now)
-        going_on = {id: one for id, one in figures.items() if _goes_on(connection, id, one)}
-        subscriptions = [one for one in made if one.id in going_on]
-        account, delivery = client_account(connection, going_on.values()), delivery_state(connection)
+        pool = guard.pool_for(connection.transport)
+        diagnosis = self._diagnostics.diagnose(connection, figures, now, crowded)
+        built = yield from self._build_subscriptions(connection, figures, diagnosis, now)
+        current = {id: one for id, one in figures.items() if _is_current(connection, id, one)}
+        subscriptions = [one for one in built if one.id in current]
+        account, delivery = client_account(connection, current.values()), delivery_state(connection)
         lag, caught_up = (
             max((one.lag_messages for one in subscriptions), default=0),
-            _caught_up(subscriptions),
+            _latest_catch_up(subscriptions),
         )
         return ClientEntry(
-            **_amounts(account),
+            **_volume_fields(account),
             name=connection.name,
             delivery=delivery,
             health=worst_health(one.health for one in subscriptions),
@@ -397,79 +408,79 @@ class StatusCollector:
             rate_out_messages=self._rates.get(connection.name, 0.0),
             write_blocked_ms=age_ms(backlog.silent_since, now),
             pool=pool.name,
-            memory_percent=_percent(backlog.nbytes, pool.limits.memory),
-            disk_percent=_percent(backlog.spool_bytes, pool.limits.disk),
-            revision=guard.revision_of(connection.name),
+            memory_percent=_to_percent(backlog.nbytes, pool.limits.memory),
+            disk_percent=_to_percent(backlog.spool_bytes, pool.limits.disk),
+            revision=guard.revision_for(connection.name),
             unacked_messages=sum(one.unacked_messages for one in subscriptions),
             window_full_ms=window_full_ms(figures, now),
-            held_bytes=backlog.lanes.nbytes,
-            forecast=explained.forecast,
-            why_slow=_unrecorded(subscriptions) or explained.why_slow,
+            held_bytes=backlog.queues.nbytes,
+            forecast=diagnosis.forecast,
+            why_slow=_unrecorded_verdict(subscriptions) or diagnosis.why_slow,
             last_decision=self._engine.decisions.latest_for(connection.name),
             subscriptions=subscriptions,
         )
 
-    def _subscriptions(
+    def _build_subscriptions(
         self,
         connection: ConnectionView,
         figures: dict[str, SubscriptionStats],
-        explained: ClientDiagnosis,
+        diagnosis: ClientDiagnosis,
         now: int,
-    ) -> Parts[list[SubscriptionEntry]]:
+    ) -> BuildSteps[list[SubscriptionEntry]]:
         """Build the entries of a client's subscriptions in steps.
 
         Entries of unchanged idle ones are reused.
         """
-        flaps, made = self._lags.is_flapping(connection.name, now), list[SubscriptionEntry]()
-        known, resting = self._resting.get(connection.name, {}), {}
+        is_flapping, entries = self._lag_history.is_flapping(connection.name, now), list[SubscriptionEntry]()
+        cached, idle = self._idle_entries.get(connection.name, {}), {}
         for number, id in enumerate(figures, 1):
-            if number % SUBSCRIPTIONS_A_TURN == 0:
+            if number % MAX_SUBSCRIPTIONS_PER_SLICE == 0:
                 yield
-            if not _goes_on(connection, id, figures[id]):
+            if not _is_current(connection, id, figures[id]):
                 continue
             target = connection.subscriptions[id]
-            mark = _mark_at_rest(target, figures[id], flaps)
-            before = known.get(id)
-            if mark is None or before is None or before[0] != mark:
-                entry = self._subscription(target, figures[id], explained, now)
+            mark = _idle_subscription_mark(target, figures[id], is_flapping)
+            cached_entry = cached.get(id)
+            if mark is None or cached_entry is None or cached_entry[0] != mark:
+                entry = self._build_subscription(target, figures[id], diagnosis, now)
             else:
-                entry = before[1]
+                entry = cached_entry[1]
             if mark is not None:
-                resting[id] = mark, entry
-            made.append(entry)
-        self._resting[connection.name] = resting
-        return made
+                idle[id] = mark, entry
+            entries.append(entry)
+        self._idle_entries[connection.name] = idle
+        return entries
 
-    def _subscription(
-        self, target: ClientSubscription, figures: SubscriptionStats, explained: ClientDiagnosis, now: int
+    def _build_subscription(
+        self, target: ClientSubscription, figures: SubscriptionStats, diagnosis: ClientDiagnosis, now: int
     ) -> SubscriptionEntry:
         """Build the entry of a subscription."""
         peer, id = target.peer, target.id
-        lane = peer.backlog.lanes.get(target.stream)
-        window = lane.window if lane is not None else None
-        before, caught_up = self._lags.oldest_sample(peer.name, id), CatchUpEstimate()
+        queue = peer.backlog.queues.get(target.stream)
+        window = queue.window if queue is not None else None
+        oldest, caught_up = self._lag_history.oldest_sample(peer.name, id), CatchUpEstimate()
         if figures.lag_messages:
-            caught_up = self._lags.estimate_catch_up(peer.name, id, figures.delivery)
-        seen = HealthInputs(
+            caught_up = self._lag_history.estimate_catch_up(peer.name, id, figures.delivery)
+        inputs = HealthInputs(
             figures.lag_messages,
-            before.lag if before is not None else None,
-            came=figures.account.matched.messages - before.matched if before is not None else 0,
+            oldest.lag if oldest is not None else None,
+            matched_since=figures.account.matched.messages - oldest.matched if oldest is not None else 0,
             in_flight=figures.account.in_flight.messages,
             unacked=figures.unacked,
-            cause=explained.why_slow.cause if explained.why_slow is not None else SlowCause.KEEPS_UP,
+            cause=diagnosis.why_slow.cause if diagnosis.why_slow is not None else SlowCause.KEEPS_UP,
             blocked_ms=age_ms(figures.spent_since or peer.backlog.silent_since, now),
             spent_ms=age_ms(figures.spent_since, now),
             window_full_ms=age_ms(figures.window_full_since, now),
             paused=figures.paused,
             paced=target.rate is not None,
             draining=figures.delivery is DeliveryState.DRAINING,
-            flapping=self._lags.is_flapping(peer.name, now),
+            flapping=self._lag_history.is_flapping(peer.name, now),
         )
         return SubscriptionEntry(
-            **_amounts(figures.account),
+            **_volume_fields(figures.account),
             id=id,
             delivery=figures.delivery,
-            health=_health_of(target, seen),
+            health=_subscription_health(target, inputs),
             lag_messages=figures.lag_messages,
             lag_at_most=figures.lag_at_most,
             lag_bytes=figures.lag_bytes,
@@ -490,24 +501,24 @@ class StatusCollector:
             unrecorded=target.unrecorded,
         )
 
-    def _by_delivery(self) -> dict[str, int]:
+    def _count_by_delivery(self) -> dict[str, int]:
         """Return the number of clients by delivery state."""
         clients = self._clients
-        if len(clients) <= FEW_CLIENTS:
+        if len(clients) <= MAX_CLIENTS_WITHOUT_CACHE:
             return dict(Counter(delivery_state(connection).value for connection in clients.values()))
-        return dict(Counter(look[0].value for look in self._looks.values()))
+        return dict(Counter(key[0].value for key in self._sample_keys.values()))
 
-    def _transports(self) -> list[TransportEntry]:
+    def _list_transports(self) -> list[TransportEntry]:
         """Return the transports with their numbers of clients."""
         numbers = Counter(connection.transport for connection in self._clients.values())
         return [
             TransportEntry(
-                **one, clients=numbers[one["name"]], pool=self._engine.guard.pool_of(one["name"]).name
+                **one, clients=numbers[one["name"]], pool=self._engine.guard.pool_for(one["name"]).name
             )
             for one in self.transports
         ]
 
-    def _pools(self) -> list[PoolEntry]:
+    def _list_pools(self) -> list[PoolEntry]:
         """Return the pools with their use."""
         return [
             PoolEntry(
@@ -523,48 +534,48 @@ class StatusCollector:
         ]
 
 
-def _at_once(parts: Parts[T]) -> T:
+def _run_to_end(steps: BuildSteps[T]) -> T:
     """Run a stepwise build to its end, in this event-loop iteration."""
     while True:
         try:
-            next(parts)
-        except StopIteration as made:
-            whole: T = made.value
-            return whole
+            next(steps)
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
 
 
 class _TimeSlices:
     """Time slices of one pass over all clients."""
 
     def __init__(self) -> None:
-        self._left = MAX_REST_S
-        self._began = thread_cpu_seconds()
+        self._free_pause_s = MAX_PAUSE_S
+        self._started_at_s = thread_cpu_seconds()
 
     @property
     def is_over_budget(self) -> bool:
         """Whether this slice has used its CPU time."""
-        return (thread_cpu_seconds() - self._began) * 1e9 >= TURN_NS
+        return (thread_cpu_seconds() - self._started_at_s) * 1e9 >= ITERATION_BUDGET_NS
 
     async def yield_to_loop(self) -> None:
         """Pause, so that other tasks can run, and start the next slice."""
-        rest = min(RESTS * (thread_cpu_seconds() - self._began), self._left)
-        self._left -= rest
-        await asyncio.sleep(rest)
-        self._began = thread_cpu_seconds()
+        pause_s = min(PAUSE_FACTOR * (thread_cpu_seconds() - self._started_at_s), self._free_pause_s)
+        self._free_pause_s -= pause_s
+        await asyncio.sleep(pause_s)
+        self._started_at_s = thread_cpu_seconds()
 
 
-async def _in_turns(parts: Parts[T], slices: _TimeSlices) -> T:
+async def _run_in_slices(steps: BuildSteps[T], slices: _TimeSlices) -> T:
     """Run a stepwise build to its end, one step per slice."""
     while True:
         try:
-            next(parts)
-        except StopIteration as made:
-            whole: T = made.value
-            return whole
+            next(steps)
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
         await slices.yield_to_loop()
 
 
-def _goes_on(connection: ConnectionView, id: str, figures: SubscriptionStats) -> bool:
+def _is_current(connection: ConnectionView, id: str, figures: SubscriptionStats) -> bool:
     """Return whether statistics still belong to the client's present subscription of that id.
 
     The figures of one that has ended meanwhile are part of the client's ended account.
@@ -573,7 +584,7 @@ def _goes_on(connection: ConnectionView, id: str, figures: SubscriptionStats) ->
     return target is not None and target.account is figures.account
 
 
-def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
+def _sample_key(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
     """Return the figures of a client whose change causes a sample."""
     account = connection.account
     return (
@@ -584,49 +595,49 @@ def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
     )
 
 
-def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | None:
+def _unrecorded_verdict(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | None:
     """Return the verdict on a client whose only problem is that topics are no longer journaled."""
-    gone = [one for one in subscriptions if one.health is Health.NOT_RECORDED]
-    if not gone or worst_health(one.health for one in subscriptions) is not Health.NOT_RECORDED:
+    unrecorded = [one for one in subscriptions if one.health is Health.NOT_RECORDED]
+    if not unrecorded or worst_health(one.health for one in subscriptions) is not Health.NOT_RECORDED:
         return None
     return VerdictEntry(
         cause=str(Health.NOT_RECORDED),
-        sentence=f"The policy no longer journals {gone[0].topic}:"
-        f" nothing more comes for the subscription {gone[0].id}.",
-        evidence={"subscriptions": len(gone)},
+        sentence=f"The policy no longer journals {unrecorded[0].topic}:"
+        f" nothing more comes for the subscription {unrecorded[0].id}.",
+        evidence={"subscriptions": len(unrecorded)},
     )
 
 
-def _health_of(target: ClientSubscription, seen: HealthInputs) -> Health:
+def _subscription_health(target: ClientSubscription, inputs: HealthInputs) -> Health:
     """Return the health of a subscription: NOT_RECORDED if it gets no more records of the log."""
-    found = health_of(seen)
-    gone = target.unrecorded == "all" and found is Health.KEEPS_UP
-    return Health.NOT_RECORDED if gone else found
+    health = classify_health(inputs)
+    is_unrecorded = target.unrecorded == "all" and health is Health.KEEPS_UP
+    return Health.NOT_RECORDED if is_unrecorded else health
 
 
-def _mark_at_rest(
-    target: ClientSubscription, figures: SubscriptionStats, flaps: bool
+def _idle_subscription_mark(
+    target: ClientSubscription, figures: SubscriptionStats, is_flapping: bool
 ) -> tuple[object, ...] | None:
     """Return a value that changes when the entry of an idle subscription does.
 
     Idle means that no message waits or is in flight. None for others, because ages in their entries grow.
     """
-    account, kept, other = figures.account, figures.account.journaled, figures.account.unjournaled
+    account, journaled, unjournaled = figures.account, figures.account.journaled, figures.account.unjournaled
     if figures.lag_messages or figures.window_full_since or figures.unacked or account.in_flight.messages:
         return None
-    lane = target.peer.backlog.lanes.get(target.stream)
-    window = lane.window if lane is not None else None
+    queue = target.peer.backlog.queues.get(target.stream)
+    window = queue.window if queue is not None else None
     return (
         target,
-        flaps,
+        is_flapping,
         figures.delivery,
         figures.paused,
-        kept.matched,
-        other.matched,
-        kept.handed,
-        other.handed,
-        kept.acknowledged + other.acknowledged,
-        *account.gone.items(),
+        journaled.matched,
+        unjournaled.matched,
+        journaled.handed,
+        unjournaled.handed,
+        journaled.acknowledged + unjournaled.acknowledged,
+        *account.discarded.items(),
         target.rate,
         target.durable,
         target.lease_ms,
@@ -635,10 +646,10 @@ def _mark_at_rest(
     )
 
 
-def _amounts(account: DeliveryAccount) -> dict[str, Any]:
+def _volume_fields(account: DeliveryAccount) -> dict[str, Any]:
     """Return the message and byte fields of an entry from an account."""
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
-    waiting, lost = account.waiting, account.lost_volume
+    waiting = account.waiting
     return {
         "matched_messages": matched.messages,
         "matched_bytes": matched.nbytes,
@@ -648,14 +659,14 @@ def _amounts(account: DeliveryAccount) -> dict[str, Any]:
         "in_flight_bytes": in_flight.nbytes,
         "waiting_messages": waiting.messages,
         "waiting_bytes": waiting.nbytes,
-        "gone": {cause.value: what.messages for cause, what in account.gone.items()},
-        "gone_bytes": lost.nbytes,
+        "gone": {cause.value: what.messages for cause, what in account.discarded.items()},
+        "gone_bytes": account.discarded_volume.nbytes,
         "delivered_messages": account.delivered.messages,
-        "lost_messages": lost.messages,
+        "lost_messages": account.lost_volume.messages,
     }
 
 
-def _caught_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:
+def _latest_catch_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:
     """Return when the last of a client's subscriptions catches up; without a time if one of them has none."""
     lagging = [one for one in subscriptions if one.lag_messages]
     for one in lagging:
@@ -664,6 +675,6 @@ def _caught_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:
     return CatchUpEstimate(max((one.caught_up_in_s or 0.0 for one in lagging), default=None))
 
 
-def _percent(used: int, limit: int) -> float:
+def _to_percent(used: int, limit: int) -> float:
     """Return a use as a percentage of its limit; 0 without a limit."""
     return round(100 * used / limit, 1) if limit else 0.0

@@ -20,8 +20,11 @@ from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.subscriptions.registry import SubscriptionRegistry
 
-_AWAY = {ClientState.OFFLINED: DeliveryState.OFFLINED, ClientState.DRAINING: DeliveryState.DRAINING}
-_ONE_BATCH = 1
+SPOOL_DELIVERY_STATES = {
+    ClientState.OFFLINED: DeliveryState.OFFLINED,
+    ClientState.DRAINING: DeliveryState.DRAINING,
+}
+FIRST_BATCH_BYTES = 1
 """Maximum bytes to read, so that only the first batch is read."""
 
 
@@ -67,39 +70,39 @@ class SubscriptionStatsReader:
     def read_client(self, connection: ConnectionView) -> Iterator[tuple[str, SubscriptionStats]]:
         """Yield (id, statistics) of all subscriptions of a client, except those that end meanwhile."""
         connection.backlog.update_progress()
-        oldest = _oldest(connection)
+        oldest = _oldest_by_stream(connection)
         for id, target in list(connection.subscriptions.items()):
             if connection.subscriptions.get(id) is target:
-                yield id, self._figures(connection, target, oldest.get(target.stream, 0))
+                yield id, self._read_stats(connection, target, oldest.get(target.stream, 0))
 
-    def forget(self, connected: Mapping[str, ConnectionView]) -> None:
+    def drop_disconnected(self, connected: Mapping[str, ConnectionView]) -> None:
         """Drop data of clients that have disconnected."""
         for target in [one for one in self._accepted if connected.get(one.peer.name) is not one.peer]:
             del self._accepted[target]
 
-    def _figures(
+    def _read_stats(
         self, connection: ConnectionView, target: ClientSubscription, oldest_at: int
     ) -> SubscriptionStats:
         """Read the statistics of a subscription."""
-        lane, account = connection.backlog.lanes.get(target.stream), target.account
+        queue, account = connection.backlog.queues.get(target.stream), target.account
         waiting = account.waiting
-        behind = self._behind(target)
-        lag = waiting.messages + behind
+        unmatched = self._count_unmatched(target)
+        lag = waiting.messages + unmatched
         return SubscriptionStats(
             account=account,
-            delivery=_AWAY.get(connection.backlog.state) or _own_delivery(target),
+            delivery=SPOOL_DELIVERY_STATES.get(connection.backlog.state) or _live_delivery_state(target),
             paused=is_paused(target),
             lag_messages=lag,
-            lag_at_most=behind > 0,
+            lag_at_most=unmatched > 0,
             lag_bytes=waiting.nbytes,
             oldest_at=oldest_at,
             behind_at=self._accepted_at(target, lag) if target.cursor.is_behind else oldest_at,
             unacked=account.in_flight.messages if connection.backlog.has_ack_window(target.stream) else 0,
-            window_full_since=lane.full_since if lane is not None else 0,
-            spent_since=lane.spent_since if lane is not None and lag else 0,
+            window_full_since=queue.full_since if queue is not None else 0,
+            spent_since=queue.spent_since if queue is not None and lag else 0,
         )
 
-    def _behind(self, target: ClientSubscription) -> int:
+    def _count_unmatched(self, target: ClientSubscription) -> int:
         """Return the number of records that the replay has not reached and that were not matched yet.
 
         0 for a subscription that was live before, because its records are matched as they arrive.
@@ -109,7 +112,7 @@ class SubscriptionStatsReader:
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)
-        return max(goal - max(cursor.next_sequence, target.account.matched_upto + 1) + 1, 0)
+        return max(goal - max(cursor.next_sequence, target.account.last_matched + 1) + 1, 0)
 
     def _accepted_at(self, target: ClientSubscription, lag: int) -> int:
         """Return when the record at the subscription's position in the log was accepted, ns.
@@ -130,25 +133,27 @@ class SubscriptionStatsReader:
         """Read from the journal when a record was accepted, ns; 0 if it cannot be read."""
         journal = self._journal
         try:
-            batches = journal.read(max(sequence, journal.first_sequence), _ONE_BATCH, self._frontier.durable)
+            batches = journal.read(
+                max(sequence, journal.first_sequence), FIRST_BATCH_BYTES, self._frontier.durable
+            )
         except JournalError:
             return 0  # just removed; the replay reports it
         return batches[0].accepted_at if batches else 0
 
 
-def _oldest(connection: ConnectionView) -> dict[int, int]:
+def _oldest_by_stream(connection: ConnectionView) -> dict[int, int]:
     """Return the time from which the age of the oldest waiting delivery counts, ns, by stream."""
-    backlog, made = connection.backlog, dict[int, int]()
+    backlog, oldest_by_stream = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
-        made.setdefault(entry.stream, entry.accepted_at)
-    for stream, lane in backlog.lanes.filled.items():
-        made[stream] = min(made.get(stream, lane.oldest_at), lane.oldest_at)
+        oldest_by_stream.setdefault(entry.stream, entry.accepted_at)
+    for stream, lane in backlog.queues.nonempty.items():
+        oldest_by_stream[stream] = min(oldest_by_stream.get(stream, lane.oldest_at), lane.oldest_at)
     if backlog.offline is not None:
         oldest = backlog.offline.chunk_oldest_at or backlog.offline.spool.oldest_at
         for stream, tally in backlog.offline.tallies().items():
             if tally.messages:
-                made[stream] = min(made.get(stream, oldest), oldest)
-    return made
+                oldest_by_stream[stream] = min(oldest_by_stream.get(stream, oldest), oldest)
+    return oldest_by_stream
 
 
 def client_account(connection: ConnectionView, figures: Collection[SubscriptionStats]) -> DeliveryAccount:
@@ -161,11 +166,11 @@ def client_account(connection: ConnectionView, figures: Collection[SubscriptionS
 
 def is_paused(target: ClientSubscription) -> bool:
     """Return whether a subscription is paused by its client, an operator or a policy."""
-    lane = target.peer.backlog.lanes.get(target.stream)
-    return target.cursor.is_paused or (lane is not None and lane.paused)
+    queue = target.peer.backlog.queues.get(target.stream)
+    return target.cursor.is_paused or (queue is not None and queue.paused)
 
 
-def _own_delivery(target: ClientSubscription) -> DeliveryState:
+def _live_delivery_state(target: ClientSubscription) -> DeliveryState:
     """Return the delivery state of a subscription whose client is live."""
     if is_paused(target):
         return DeliveryState.PAUSED
@@ -178,9 +183,9 @@ def delivery_state(connection: ConnectionView) -> DeliveryState:
     It is the state of one of its subscriptions, if there is any. Offlined and draining are states of the
     client, because one spool serves all its subscriptions.
     """
-    if (away := _AWAY.get(connection.backlog.state)) is not None:
+    if (away := SPOOL_DELIVERY_STATES.get(connection.backlog.state)) is not None:
         return away
-    its = {_own_delivery(target) for target in connection.subscriptions.values()}
+    its = {_live_delivery_state(target) for target in connection.subscriptions.values()}
     if DeliveryState.REPLAYING in its:
         return DeliveryState.REPLAYING
     return DeliveryState.PAUSED if its == {DeliveryState.PAUSED} else DeliveryState.LIVE

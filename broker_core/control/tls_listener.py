@@ -103,9 +103,14 @@ MAX_HELLO: Final = 4_096
 """Maximum bytes of the first line."""
 CHECK_INTERVAL_S: Final = 60.0
 """Interval of checks of the certificate's files. Each new connection causes a check, too."""
-SAID_INTERVAL_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 """Minimum time between two log lines about refusals for one reason. Those in between are counted."""
-DISBELIEF: Final = ("CERTIFICATE_EXPIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
+CERTIFICATE_REJECTION_ALERTS: Final = (
+    "CERTIFICATE_EXPIRED",
+    "UNKNOWN_CA",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_UNKNOWN",
+)
 """TLS alerts of a peer that rejects the certificate, as OpenSSL's reasons end."""
 log = structlog.get_logger("sluice.control")
 
@@ -151,16 +156,16 @@ class RefusedPeerLog:
     """Log of refused peers: the first for each reason immediately, later ones as a count."""
 
     def __init__(self) -> None:
-        self._said_at: dict[str, float] = {}
-        self._unsaid: Counter[str] = Counter()
+        self._logged_at: dict[str, float] = {}
+        self._unlogged: Counter[str] = Counter()
 
     def add(self, peer: str, why: str) -> None:
         """Record a refused peer. `why` is one of a few sentences."""
-        if monotonic() - self._said_at.get(why, -SAID_INTERVAL_S) < SAID_INTERVAL_S:
-            self._unsaid[why] += 1
+        if monotonic() - self._logged_at.get(why, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
+            self._unlogged[why] += 1
             return
-        log.warning("control_link_refused", peer=peer, why=why, more=self._unsaid.pop(why, 0))
-        self._said_at[why] = monotonic()
+        log.warning("control_link_refused", peer=peer, why=why, more=self._unlogged.pop(why, 0))
+        self._logged_at[why] = monotonic()
 
 
 class ControlTlsListener:
@@ -172,7 +177,7 @@ class ControlTlsListener:
         greet: Callable[[bytes], tuple[str, bytes]],
         answer: Callable[[bytes], Awaitable[bytes]],
         refusal: bytes,
-        most_line: int,
+        max_line: int,
     ) -> None:
         """Create a listener that is not listening yet.
 
@@ -181,10 +186,10 @@ class ControlTlsListener:
             greet: Parses a first line; returns its token ("" for none), and the reply for a valid token.
             answer: Returns the reply to a line.
             refusal: Reply to a peer without a valid token.
-            most_line: Maximum bytes of a request.
+            max_line: Maximum bytes of a request.
         """
         self._settings, self._greet, self._answer, self._refusal = settings, greet, answer, refusal
-        self._most_line = most_line
+        self._max_line = max_line
         self._tokens = ControlTokenFile(settings.tokens)
         self._refusals = RefusedPeerLog()
         self._listening: list[socket.socket] = []
@@ -192,7 +197,7 @@ class ControlTlsListener:
         self._open: set[asyncio.Task[None]] = set()
         self._unproven: dict[asyncio.Task[None], str] = {}
         """Address of each unauthenticated connection, by task, oldest first."""
-        self._taken: dict[asyncio.Task[None], socket.socket] = {}
+        self._unstarted: dict[asyncio.Task[None], socket.socket] = {}
         """Sockets of connections whose task has not started."""
         self._proven = 0
         self.port = 0
@@ -208,35 +213,38 @@ class ControlTlsListener:
         certificate = LinkCertificate(settings.tls)
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-            for family, address in dict.fromkeys((one[0], one[4]) for one in found):
-                made = socket.create_server(
+            addresses = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+            for family, address in dict.fromkeys((listener[0], listener[4]) for listener in addresses):
+                listener = socket.create_server(
                     (str(address[0]), int(address[1])), family=family, backlog=MAX_PROVEN
                 )
-                made.setblocking(False)
-                self._listening.append(made)
+                listener.setblocking(False)
+                self._listening.append(listener)
         except OSError as problem:
-            self._listen_no_more()
+            self._stop_listening()
             raise OperatorError(
                 "port_taken",
                 f"The control link can't listen on {settings.host}:{settings.port}: {problem}.",
                 "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
         self._accepting = [
-            loop.create_task(self._accept(one, certificate), name="control-accept") for one in self._listening
+            loop.create_task(self._accept(listener, certificate), name="control-accept")
+            for listener in self._listening
         ]
-        self._accepting.append(loop.create_task(self._follow(certificate), name="control-certificate"))
+        self._accepting.append(
+            loop.create_task(self._watch_certificate(certificate), name="control-certificate")
+        )
         self.port = self._listening[0].getsockname()[1]
         log.info("control_link_listens", host=settings.host, port=self.port)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""
-        self._listen_no_more()
+        self._stop_listening()
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _listen_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         """Stop accepting, and close the listening sockets."""
         for task in self._accepting:
             task.cancel()
@@ -244,13 +252,13 @@ class ControlTlsListener:
             one.close()
         self._accepting, self._listening = [], []
 
-    async def _follow(self, certificate: LinkCertificate) -> None:
+    async def _watch_certificate(self, certificate: LinkCertificate) -> None:
         """Check the certificate's files regularly."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             certificate.reload_if_changed()
 
-    async def _accept(self, listening: socket.socket, certificate: LinkCertificate) -> None:
+    async def _accept(self, listener: socket.socket, certificate: LinkCertificate) -> None:
         """Accept connections one at a time.
 
         asyncio's own TLS servers do not report a connection before its handshake is done, so any number of
@@ -259,7 +267,7 @@ class ControlTlsListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                taken, peer = await loop.sock_accept(listening)
+                accepted, peer = await loop.sock_accept(listener)
             except ConnectionError:
                 continue  # the peer has disconnected already
             except OSError as problem:
@@ -267,10 +275,10 @@ class ControlTlsListener:
                 await asyncio.sleep(RETRY_DELAY_S)
                 continue
             certificate.reload_if_changed()
-            self._take(taken, peer, certificate.context)
+            self._start_connection(accepted, peer, certificate.context)
             await asyncio.sleep(0)  # let other tasks run
 
-    def _take(self, taken: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
+    def _start_connection(self, accepted: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
         """Start the task of an accepted connection.
 
         If there are too many unauthenticated connections, the oldest of them is closed.
@@ -280,35 +288,35 @@ class ControlTlsListener:
             self._refusals.add(self._unproven.pop(oldest), "too many connections")
             oldest.cancel()
         task = asyncio.get_running_loop().create_task(
-            self._welcome(taken, str(peer[0]), context), name="control-link"
+            self._handle_connection(accepted, str(peer[0]), context), name="control-link"
         )
         self._open.add(task)
-        self._unproven[task], self._taken[task] = str(peer[0]), taken
-        task.add_done_callback(self._over)
+        self._unproven[task], self._unstarted[task] = str(peer[0]), accepted
+        task.add_done_callback(self._on_task_done)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """Clean up after a connection's task."""
         self._open.discard(task)
         self._unproven.pop(task, None)
-        if (never_begun := self._taken.pop(task, None)) is not None:
-            never_begun.close()
+        if (unstarted := self._unstarted.pop(task, None)) is not None:
+            unstarted.close()
 
-    async def _welcome(self, taken: socket.socket, peer: str, context: ssl.SSLContext) -> None:
+    async def _handle_connection(self, accepted: socket.socket, peer: str, context: ssl.SSLContext) -> None:
         """Do the handshake, serve the connection, and close it."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        del self._taken[task]  # from here on the transport owns the socket and closes it
+        del self._unstarted[task]  # from here on the transport owns the socket and closes it
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,  # on uvloop the returned protocol is another object
-                taken,
+                accepted,
                 ssl=context,
                 ssl_handshake_timeout=HANDSHAKE_S,
             )
         except OSError as problem:  # the peer disconnected, was too slow, or does not speak TLS
-            self._not_met(peer, problem)
+            self._log_failed_handshake(peer, problem)
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
@@ -322,11 +330,16 @@ class ControlTlsListener:
                 async with asyncio.timeout(1.0):
                     await writer.wait_closed()
 
-    def _not_met(self, peer: str, problem: OSError) -> None:
+    def _log_failed_handshake(self, peer: str, problem: OSError) -> None:
         """Log a failed handshake. A TLS alert shows that the peer rejects the certificate."""
         reason = problem.reason or "" if isinstance(problem, ssl.SSLError) else ""
-        if (about := next((said for said in DISBELIEF if reason.endswith(said)), None)) is not None:
-            why = about.lower().replace("_", " ")
+        if (
+            alert := next(
+                (alert_name for alert_name in CERTIFICATE_REJECTION_ALERTS if reason.endswith(alert_name)),
+                None,
+            )
+        ) is not None:
+            why = alert.lower().replace("_", " ")
             self._refusals.add(peer, f"it doesn't believe this broker's certificate ({why})")
             return
         log.debug("control_link_ended", peer=peer, why=repr(problem))
@@ -338,7 +351,7 @@ class ControlTlsListener:
         if first is None:
             return
         token, welcome = self._greet(first)
-        if not self._holds(token):
+        if not self._is_valid_token(token):
             self._refusals.add(peer, "its token isn't known" if token else "it gave no token")
             await self._write(lines, self._refusal)
             return
@@ -351,10 +364,10 @@ class ControlTlsListener:
             await self._write(lines, welcome)
             while True:
                 async with asyncio.timeout(IDLE_S):
-                    line = await lines.read(self._most_line)
+                    line = await lines.read(self._max_line)
                 if line is None:
                     return
-                if not self._holds(token):  # the token was revoked meanwhile
+                if not self._is_valid_token(token):  # the token was revoked meanwhile
                     self._refusals.add(peer, "its token was taken back")
                     await self._write(lines, self._refusal)
                     return
@@ -362,7 +375,7 @@ class ControlTlsListener:
         finally:
             self._proven -= 1
 
-    def _holds(self, token: str) -> bool:
+    def _is_valid_token(self, token: str) -> bool:
         """Return whether a token is valid; False if the file cannot be read."""
         try:
             return self._tokens.is_valid(token)

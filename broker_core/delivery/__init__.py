@@ -2,6 +2,7 @@
 
 account              counts of every message of a subscription, by outcome; all reports read this
 backlog              deliveries of one client: in memory, on disk, in flight below the socket
+backlog_figures      what rules, decisions and status read of these deliveries
 discards             messages that one client will not get
 entries              deliveries, batches that many clients share, and slices of a batch of the log
 outbox               deliveries in memory, in order, and those in flight without a window

@@ -26,30 +26,31 @@ from broker_core.batch import Batch, Rows
 
 
 class DiscardCause(StrEnum):
-    """Reason why messages will not be delivered."""
+    """Reason why a subscription will not deliver messages.
+
+    Some causes are losses (`is_loss`): the subscriber did not ask for the discard, and neither the log nor
+    another consumer has the message.
+    """
 
     DISCARDED = "discarded"
     """A policy discarded the oldest messages."""
     CONFLATED = "conflated"
     """A policy's conflation replaced the message by a later one with the same key."""
     CONFLATED_AS_ASKED = "conflated_as_asked"
-    """The subscriber's own conflation replaced the message by a later one with the same key.
-
-    This is no loss.
-    """
+    """The subscriber's own conflation replaced the message by a later one with the same key."""
     EXPIRED = "expired"
     """The message waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
     """The connection ended, and no journal keeps the message: a bookmark can't bring it back."""
     KEPT = "kept_in_log"
-    """The connection ended, and the log keeps the message.
+    """The connection or the subscription ended, and the log keeps the message.
 
     A bookmark brings it back until the log removes it.
     """
     UNSUBSCRIBED = "unsubscribed"
-    """The client ended the subscription."""
+    """The client ended the subscription, and no journal keeps the message."""
     CANCELLED = "cancelled"
-    """A policy ended the subscription, or its lease expired."""
+    """A policy ended the subscription or its lease expired, and no journal keeps the message."""
     REFUSED = "refused"
     """The subscriber rejected the message."""
     RETURNED = "returned"
@@ -60,9 +61,22 @@ class DiscardCause(StrEnum):
     REMOVED = "removed"
     """The message was only in the log, and was removed there or is damaged."""
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether messages with this cause are lost to the subscriber. Every report of losses asks here."""
+        return self in _LOSSES
 
-_NOT_LOST: Final = (DiscardCause.CONFLATED_AS_ASKED, DiscardCause.RETURNED)
-"""Causes that don't count as losses."""
+
+_LOSSES: Final = frozenset(
+    {
+        DiscardCause.DISCARDED,
+        DiscardCause.CONFLATED,
+        DiscardCause.EXPIRED,
+        DiscardCause.DISCONNECTED,
+        DiscardCause.CANCELLED,
+        DiscardCause.REMOVED,
+    }
+)
 
 
 class MessageVolume(NamedTuple):
@@ -102,15 +116,15 @@ class AccountTotals:
     handed_bytes: int = 0
     acknowledged: int = 0
     acknowledged_bytes: int = 0
-    lost_waiting: MessageVolume = NOTHING
+    discarded_waiting: MessageVolume = NOTHING
     """Messages that were discarded before they were handed to the transport."""
-    lost_in_flight: MessageVolume = NOTHING
+    discarded_in_flight: MessageVolume = NOTHING
     """Messages that were handed to the transport and discarded before the peer acknowledged them."""
 
     @property
     def waiting(self) -> MessageVolume:
         """Messages that are not handed to the transport yet."""
-        lost = self.lost_waiting
+        lost = self.discarded_waiting
         return MessageVolume(
             self.matched - self.handed - lost.messages, self.matched_bytes - self.handed_bytes - lost.nbytes
         )
@@ -118,7 +132,7 @@ class AccountTotals:
     @property
     def in_flight(self) -> MessageVolume:
         """Messages that were handed to the transport and are not acknowledged."""
-        lost = self.lost_in_flight
+        lost = self.discarded_in_flight
         return MessageVolume(
             self.handed - self.acknowledged - lost.messages,
             self.handed_bytes - self.acknowledged_bytes - lost.nbytes,
@@ -132,15 +146,15 @@ class OutstandingTotals:
     messages: int = 0
     nbytes: int = 0
 
-    def add(self, what: MessageVolume) -> None:
+    def add(self, volume: MessageVolume) -> None:
         """Add a volume."""
-        self.messages += what.messages
-        self.nbytes += what.nbytes
+        self.messages += volume.messages
+        self.nbytes += volume.nbytes
 
-    def remove(self, what: MessageVolume) -> None:
+    def remove(self, volume: MessageVolume) -> None:
         """Subtract a volume."""
-        self.messages -= what.messages
-        self.nbytes -= what.nbytes
+        self.messages -= volume.messages
+        self.nbytes -= volume.nbytes
 
 
 @dataclass(slots=True)
@@ -152,9 +166,9 @@ class DeliveryAccount:
 
     journaled: AccountTotals = field(default_factory=AccountTotals)
     unjournaled: AccountTotals = field(default_factory=AccountTotals)
-    gone: dict[DiscardCause, MessageVolume] = field(default_factory=dict)
+    discarded: dict[DiscardCause, MessageVolume] = field(default_factory=dict)
     """Discarded messages by cause."""
-    matched_upto: int = 0
+    last_matched: int = 0
     """Sequence of the last journaled record that was counted as matched.
 
     Reading it or earlier records again adds nothing.
@@ -164,12 +178,12 @@ class DeliveryAccount:
 
     They were given back to it, or matched while the subscription was behind.
     """
-    together: OutstandingTotals | None = field(default=None, compare=False)
+    client_outstanding: OutstandingTotals | None = field(default=None, compare=False)
     """Totals over several subscriptions, with this account's unacknowledged messages except `in_log`."""
-    behind: OutstandingTotals | None = field(default=None, compare=False)
+    client_log_only: OutstandingTotals | None = field(default=None, compare=False)
     """Totals over several subscriptions, including this account's `in_log`."""
 
-    def side(self, journaled: bool) -> AccountTotals:
+    def get_totals(self, journaled: bool) -> AccountTotals:
         """Return the half of the account for journaled or unjournaled messages."""
         return self.journaled if journaled else self.unjournaled
 
@@ -182,20 +196,22 @@ class DeliveryAccount:
         """
         header = batch.header
         messages, nbytes, first = header.count, header.bodies_length, header.first_sequence
-        if (together := self.together) is not None:  # records that were counted before are in the log only
+        if (
+            together := self.client_outstanding
+        ) is not None:  # records that were counted before are in the log only
             together.messages += messages
             together.nbytes += nbytes
         if not first:
             side = self.unjournaled
         else:
             side = self.journaled
-            if first > self.matched_upto:  # almost always
-                self.matched_upto = batch.last_sequence
+            if first > self.last_matched:  # almost always
+                self.last_matched = batch.last_sequence
             else:
-                fresh = slice_after(batch, self.matched_upto)
-                self._leaves_log(MessageVolume(messages, nbytes).minus(fresh))
+                fresh = volume_after(batch, self.last_matched)
+                self._remove_log_only(MessageVolume(messages, nbytes).minus(fresh))
                 messages, nbytes = fresh
-                self.matched_upto = max(self.matched_upto, batch.last_sequence)
+                self.last_matched = max(self.last_matched, batch.last_sequence)
         side.matched += messages
         side.matched_bytes += nbytes
 
@@ -209,12 +225,12 @@ class DeliveryAccount:
             if rows is None
             else MessageVolume(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
         )
-        side = self.side(batch.header.first_sequence > 0)
+        side = self.get_totals(batch.header.first_sequence > 0)
         side.matched += what.messages
         side.matched_bytes += what.nbytes
-        if self.together is not None:
-            self.together.add(what)
-        self.matched_upto = max(self.matched_upto, batch.last_sequence)
+        if self.client_outstanding is not None:
+            self.client_outstanding.add(what)
+        self.last_matched = max(self.last_matched, batch.last_sequence)
         return what
 
     def match_shared(self, batch: Batch) -> None:
@@ -227,22 +243,22 @@ class DeliveryAccount:
         header = batch.header
         self.journaled.matched += header.count
         self.journaled.matched_bytes += header.bodies_length
-        if self.together is not None:
-            self.together.add(batch_volume(batch))
+        if self.client_outstanding is not None:
+            self.client_outstanding.add(batch_volume(batch))
 
     def match_in_log(self, batch: Batch) -> None:
         """Count a batch as matched that is in the log only, because the subscription is behind."""
-        fresh = slice_after(batch, self.matched_upto)
+        fresh = volume_after(batch, self.last_matched)
         self.journaled.matched += fresh.messages
         self.journaled.matched_bytes += fresh.nbytes
-        self.matched_upto = max(self.matched_upto, batch.last_sequence)
-        self._goes_to_log(fresh)
+        self.last_matched = max(self.last_matched, batch.last_sequence)
+        self._add_log_only(fresh)
 
     def return_to_log(self, batch: Batch) -> None:
         """Count a queued batch as in the log only: it was unqueued and will be read again."""
-        self._goes_to_log(batch_volume(batch))
-        if self.together is not None:
-            self.together.remove(batch_volume(batch))
+        self._add_log_only(batch_volume(batch))
+        if self.client_outstanding is not None:
+            self.client_outstanding.remove(batch_volume(batch))
 
     def drop_log_only(self) -> MessageVolume:
         """Stop counting any waiting messages as in the log only. Return their volume.
@@ -250,22 +266,22 @@ class DeliveryAccount:
         The log no longer has them, or the subscription no longer reads it. The caller then discards them.
         """
         what = self.in_log
-        self._leaves_log(what)
-        if self.together is not None:
-            self.together.add(what)
+        self._remove_log_only(what)
+        if self.client_outstanding is not None:
+            self.client_outstanding.add(what)
         return what
 
-    def _goes_to_log(self, what: MessageVolume) -> None:
+    def _add_log_only(self, volume: MessageVolume) -> None:
         """Count messages as in the log only."""
-        self.in_log = self.in_log.plus(what)
-        if self.behind is not None:
-            self.behind.add(what)
+        self.in_log = self.in_log.plus(volume)
+        if self.client_log_only is not None:
+            self.client_log_only.add(volume)
 
-    def _leaves_log(self, what: MessageVolume) -> None:
+    def _remove_log_only(self, volume: MessageVolume) -> None:
         """Stop counting messages as in the log only."""
-        self.in_log = self.in_log.minus(what)
-        if self.behind is not None:
-            self.behind.remove(what)
+        self.in_log = self.in_log.minus(volume)
+        if self.client_log_only is not None:
+            self.client_log_only.remove(volume)
 
     def hand_over(self, batch: Batch) -> None:
         """Count a batch as handed to the transport."""
@@ -279,29 +295,29 @@ class DeliveryAccount:
         side = self.journaled if journaled else self.unjournaled
         side.acknowledged += messages
         side.acknowledged_bytes += nbytes
-        if (together := self.together) is not None:
+        if (together := self.client_outstanding) is not None:
             together.messages -= messages
             together.nbytes -= nbytes
 
-    def lose_waiting(self, cause: DiscardCause, what: MessageVolume, journaled: bool) -> None:
+    def discard_waiting(self, cause: DiscardCause, volume: MessageVolume, journaled: bool) -> None:
         """Count waiting messages as discarded."""
-        if what.messages:
-            side = self.side(journaled)
-            side.lost_waiting = side.lost_waiting.plus(what)
-            self._lose(cause, what)
+        if volume.messages:
+            totals = self.get_totals(journaled)
+            totals.discarded_waiting = totals.discarded_waiting.plus(volume)
+            self._record_discard(cause, volume)
 
-    def lose_in_flight(self, cause: DiscardCause, what: MessageVolume, journaled: bool) -> None:
+    def discard_in_flight(self, cause: DiscardCause, volume: MessageVolume, journaled: bool) -> None:
         """Count messages in flight as discarded: the peer did not acknowledge them and never will."""
-        if what.messages:
-            side = self.side(journaled)
-            side.lost_in_flight = side.lost_in_flight.plus(what)
-            self._lose(cause, what)
+        if volume.messages:
+            side = self.get_totals(journaled)
+            side.discarded_in_flight = side.discarded_in_flight.plus(volume)
+            self._record_discard(cause, volume)
 
-    def _lose(self, cause: DiscardCause, what: MessageVolume) -> None:
+    def _record_discard(self, cause: DiscardCause, volume: MessageVolume) -> None:
         """Count messages as discarded."""
-        self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
-        if self.together is not None:
-            self.together.remove(what)
+        self.discarded[cause] = self.discarded.get(cause, NOTHING).plus(volume)
+        if self.client_outstanding is not None:
+            self.client_outstanding.remove(volume)
 
     # Figures.
 
@@ -341,18 +357,19 @@ class DeliveryAccount:
         return self.journaled.waiting.plus(self.unjournaled.waiting)
 
     @property
-    def owed(self) -> MessageVolume:
+    def outstanding(self) -> MessageVolume:
         """Messages that wait or are in flight. Rules call this the backlog."""
         return self.waiting.plus(self.in_flight)
 
     @property
-    def lost_volume(self) -> MessageVolume:
-        """Discarded messages that are lost to this subscriber.
+    def discarded_volume(self) -> MessageVolume:
+        """Messages that will not be delivered, for any cause."""
+        return sum_volumes(self.discarded.values())
 
-        These are all but those that the subscriber asked to conflate and those that another consumer gets.
-        Messages that the log keeps (`KEPT`) are included.
-        """
-        return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
+    @property
+    def lost_volume(self) -> MessageVolume:
+        """Discarded messages that are lost to the subscriber (`DiscardCause.is_loss`)."""
+        return sum_volumes(what for cause, what in self.discarded.items() if cause.is_loss)
 
     def merge(self, other: DeliveryAccount) -> None:
         """Add all counts of another account to this one."""
@@ -365,18 +382,18 @@ class DeliveryAccount:
             mine.handed_bytes += its.handed_bytes
             mine.acknowledged += its.acknowledged
             mine.acknowledged_bytes += its.acknowledged_bytes
-            mine.lost_waiting = mine.lost_waiting.plus(its.lost_waiting)
-            mine.lost_in_flight = mine.lost_in_flight.plus(its.lost_in_flight)
+            mine.discarded_waiting = mine.discarded_waiting.plus(its.discarded_waiting)
+            mine.discarded_in_flight = mine.discarded_in_flight.plus(its.discarded_in_flight)
         self.in_log = self.in_log.plus(other.in_log)
-        for cause, what in other.gone.items():
-            self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
+        for cause, what in other.discarded.items():
+            self.discarded[cause] = self.discarded.get(cause, NOTHING).plus(what)
 
 
-def slice_after(batch: Batch, upto: int) -> MessageVolume:
-    """Return the volume of a journaled batch's records with a sequence greater than `upto`."""
-    if batch.last_sequence <= upto:
+def volume_after(batch: Batch, sequence: int) -> MessageVolume:
+    """Return the volume of a journaled batch's records with a sequence greater than `sequence`."""
+    if batch.last_sequence <= sequence:
         return NOTHING
-    first = int(batch.sequences().searchsorted(upto, side="right"))
+    first = int(batch.sequences().searchsorted(sequence, side="right"))
     return MessageVolume(batch.count - first, int(batch.rows["body"][first:].sum(dtype="u8")))
 
 
@@ -411,10 +428,10 @@ def total_delivered(accounts: Iterable[DeliveryAccount]) -> MessageVolume:
     return MessageVolume(messages, nbytes)
 
 
-def account_parts(account: DeliveryAccount) -> Iterator[tuple[str, MessageVolume]]:
+def list_account_volumes(account: DeliveryAccount) -> Iterator[tuple[str, MessageVolume]]:
     """Yield the named parts of `matched`. Their sum equals `matched`."""
     yield "acknowledged", account.acknowledged
     yield "in_flight", account.in_flight
     yield "waiting", account.waiting
-    for cause, what in account.gone.items():
+    for cause, what in account.discarded.items():
         yield cause.value, what

@@ -17,297 +17,35 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import (
-    NOTHING,
-    DeliveryAccount,
-    DiscardCause,
-    MessageVolume,
-    OutstandingTotals,
-    sum_accounts,
-    sum_volumes,
-    total_delivered,
-)
-from broker_core.delivery.discards import NOTHING_OWED, DiscardRecorder, UndeliveredSummary
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.backlog_figures import BacklogFigures
+from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummary
 from broker_core.delivery.entries import OutboxEntry, rereadable_entries
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.loss_ledger import DiscardTally
 from broker_core.delivery.offline import SpooledBacklog
-from broker_core.delivery.outbox import MANY, InFlight, Outbox
-from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
-from broker_core.delivery.sink import PULL_BYTES, ReadDetector, Sink
+from broker_core.delivery.outbox import MANY
+from broker_core.delivery.ports import DeliveryTarget
+from broker_core.delivery.sink import PULL_BYTES
 from broker_core.delivery.spool.spool import Spool
-from broker_core.delivery.subscription_queues import SubscriptionQueue, SubscriptionQueues
+from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.delivery.window import AckMode
-from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
-LANE_BYTES = PULL_BYTES // 8
+QUEUE_STEP_BYTES = PULL_BYTES // 8
 """Minimum bytes that each of many subscription queues may move to the outbox per pass."""
-LUMP_BYTES = PULL_BYTES // 4
+COALESCE_BYTES = PULL_BYTES // 4
 """Queued bytes at which a client that isn't reading is sent its deliveries immediately.
 
 Below it they are coalesced.
 """
-RESTS_NS = 50_000_000
+NOT_READING_AFTER_NS = 50_000_000
 """How long a socket must have accepted nothing before its client counts as not reading, ns."""
-DUE_NS = 500_000_000
+PROGRESS_CHECK_INTERVAL_NS = 500_000_000
 """Age of the last progress check below which `update_progress_if_due` skips the next one, ns."""
 
 
-class Backlog:
-    """Deliveries of one client. Satisfies `slow_clients.evaluate.signals.BacklogView`."""
-
-    def __init__(self, owner: BacklogOwner, sink: Sink, facilities: InstanceResources) -> None:
-        self._owner = owner
-        self._sink = sink
-        self._facilities = facilities
-        self.recipients: dict[int, DeliveryTarget] = {}
-        """Subscriptions of the client, by stream."""
-        self._of_the_log: set[int] = set()
-        """Streams of subscriptions that can fall back to the log and have no acknowledgement window.
-
-        They never make their client slow: records that it doesn't read in time are read from the log again
-        later.
-        """
-        self._owed = OutstandingTotals()
-        """Unacknowledged messages of the other subscriptions, without those that are in the log only."""
-        self._behind = OutstandingTotals()
-        """Messages in the log only, of subscriptions with an acknowledgement window."""
-        self._ended = DeliveryAccount()
-        """Sum of the accounts of subscriptions that have ended."""
-        self._gone = DiscardRecorder(owner, facilities)
-        self._finished: dict[int, DeliveryTarget] = {}
-        """Completed subscriptions whose last deliveries are still in flight, by stream."""
-        self.outbox = Outbox()
-        self.lanes = SubscriptionQueues()
-        """Queues of the subscriptions that have one, by stream."""
-        self.in_flight = InFlight()
-        self.conflated_bytes = 0
-        """Bytes that conflated subscriptions hold back; `conflation` updates it."""
-        self.offline: SpooledBacklog | None = None
-        self.state = ClientState.CONNECTED
-        self.offlined_at = 0
-        self.unwritable_since = 0
-        """Time since which the transport has accepted nothing more, ns; 0 while it is writable.
-
-        The transport still passes on the bytes that it holds.
-        """
-        self.silent_since = 0
-        """Time since which the peer's kernel has acknowledged no bytes in flight, ns, as of the last check.
-
-        0: everything is acknowledged. A transport that isn't writable says less: the peer may be reading
-        steadily what the transport holds.
-        """
-        self.acked_bytes = 0
-        """Bytes of the connection that the peer's kernel had acknowledged at the last check.
-
-        A check costs 9 µs.
-        """
-        self._looked_at = 0
-        self.touched: set[int] = set()
-        """Streams whose queue got deliveries or acknowledgements since the policy loop checked last."""
-        self._unread = ReadDetector()
-        self._rests_below = 0
-        """Outbox bytes below which the policy loop need not visit this client; 0 while the client reads.
-
-        The client isn't reading then, and new deliveries are coalesced.
-        """
-        self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-
-    # Figures.
-
-    @property
-    def account(self) -> DeliveryAccount:
-        """Sum of the accounts of all subscriptions of the client, ended ones included.
-
-        Computed at each call.
-        """
-        return sum_accounts((self.ended_account, *(one.account for one in self.recipients.values())))
-
-    @property
-    def ended_account(self) -> DeliveryAccount:
-        """Sum of the accounts of ended subscriptions."""
-        if not self._finished:
-            return self._ended
-        return sum_accounts((self._ended, *(one.account for one in self._finished.values())))
-
-    @property
-    def delivered(self) -> MessageVolume:
-        """Messages that were handed over, of all subscriptions."""
-        return total_delivered((self.ended_account, *[one.account for one in self.recipients.values()]))
-
-    @property
-    def spool(self) -> Spool | None:
-        """Spool with the backlog on disk; None while the client is live."""
-        return self.offline.spool if self.offline is not None else None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory.
-
-        They are in the outbox, in queues, held back for conflation, or being loaded from the spool.
-        """
-        nbytes = self.outbox.nbytes + self.conflated_bytes
-        if self.lanes.filled:
-            nbytes += self.lanes.nbytes
-        return nbytes if self.offline is None else nbytes + self.offline.memory_bytes
-
-    @property
-    def messages(self) -> int:
-        """Messages in memory, without those held back for conflation."""
-        chunk = self.offline.chunk_messages if self.offline is not None else 0
-        return self.outbox.messages + self.lanes.messages + chunk
-
-    @property
-    def spool_bytes(self) -> int:
-        """Bytes of the spool's files and of its unwritten entries."""
-        return self.offline.spool.disk_bytes if self.offline is not None else 0
-
-    @property
-    def window_step_bytes(self) -> int:
-        """Step in which the peer's receive window moves, bytes; 0 while it is unknown."""
-        return self._sink.window_step_bytes
-
-    @property
-    def outstanding(self) -> MessageVolume:
-        """Unacknowledged messages of all subscriptions, as rules count them: the sum of `outstanding_of`."""
-        owed = MessageVolume(self._owed.messages, self._owed.nbytes)
-        if not self._behind.messages:  # almost always
-            return owed
-        read = (
-            one for one in self.recipients.values() if one.account.behind is not None and not one.is_paused
-        )
-        return owed.plus(sum_volumes(one.account.in_log for one in read))
-
-    def outstanding_of(self, one: DeliveryTarget) -> MessageVolume:
-        """Return the unacknowledged messages of one subscription, as rules count them.
-
-        Messages in the log only don't make a client slow. Neither do deliveries of a subscription that can
-        fall back to the log. With an acknowledgement window all of them count, because the application itself
-        reports its progress; a pause excludes those in the log only.
-        """
-        by_its_word, account = self.has_ack_window(one.stream), one.account
-        if one.can_fall_back and not by_its_word:
-            return NOTHING
-        return account.owed if by_its_word and not one.is_paused else account.owed.minus(account.in_log)
-
-    @property
-    def owed_messages(self) -> int:
-        return self.outstanding.messages
-
-    @property
-    def owed_bytes(self) -> int:
-        return self.outstanding.nbytes
-
-    @property
-    def oldest_at(self) -> int:
-        """Time from which the age of the oldest queued delivery counts, ns; 0 when none is queued."""
-        oldest = self.outbox.oldest_at
-        if self.lanes.filled or self.offline is not None:
-            moments = [oldest, self.lanes.oldest_at]
-            if self.offline is not None:
-                moments += (self.offline.chunk_oldest_at, self.offline.spool.oldest_at)
-            oldest = min((moment for moment in moments if moment), default=0)
-        return oldest
-
-    @property
-    def unacked_at(self) -> int:
-        """Time from which the age of the oldest unacknowledged delivery counts, ns; 0: there is none.
-
-        Deliveries of subscriptions that can fall back to the log are excluded.
-        """
-        oldest, by_its_word = self.in_flight.oldest_excluding(self._of_the_log), self.lanes.unacked_at
-        return min(oldest, by_its_word) or oldest or by_its_word
-
-    @property
-    def blocked_since(self) -> int:
-        """Time since which the peer has read nothing, ns, as rules see it; 0 while it reads.
-
-        0 also if all of its backlog in memory belongs to subscriptions that can fall back to the log.
-        """
-        if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log):
-            return self.silent_since
-        waits = (
-            self.offline is not None
-            or not self.lanes.filled.keys() <= of_the_log
-            or any(one.stream not in of_the_log for one in self.outbox)
-        )
-        return self.silent_since if waits or self.unacked_at else 0
-
-    def waiting_of(self, stream: int) -> tuple[int, int, int]:
-        """Return one subscription's messages in memory, their bytes, and oldest age start (ns, 0: none)."""
-        lane = self.lanes.get(stream)
-        return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
-
-    def blocked_since_of(self, stream: int) -> int:
-        """Return the time since which one subscription can't be sent, ns; 0: it can.
-
-        Either the connection's peer reads nothing, or the subscription's credit is used up.
-        """
-        lane = self.lanes.get(stream)
-        spent_since = lane.spent_since if lane is not None else 0
-        return min(filter(None, (self.silent_since, spent_since)), default=0)
-
-    def is_spooled(self, stream: int) -> bool:
-        """Whether deliveries of one subscription are in the spool or are being loaded from it."""
-        return self.offline is not None and self.offline.has_pending(stream)
-
-    def waiting(self) -> BacklogCounts:
-        """Return the counts for a decision: unacknowledged messages that are not in the log only."""
-        account, spooled = (
-            sum_accounts(one.account for one in self.recipients.values()),
-            self._spooled_messages,
-        )
-        owed = account.owed.messages - account.in_log.messages
-        first = min((first for first in self.first_pending_sequences().values() if first), default=0)
-        return BacklogCounts(
-            max(owed - spooled, 0),
-            spooled,
-            account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
-            str(Bookmark(self._facilities.instance, first - 1)) if first else "",
-        )
-
-    @property
-    def _spooled_messages(self) -> int:
-        spool = self.spool
-        if spool is None:
-            return 0
-        return sum(spool.tallies[stream].messages for stream in spool.tallies.keys() & self.recipients.keys())
-
-    def first_pending_sequences(self) -> dict[int, int]:
-        """Return the sequence of the first waiting or unacknowledged journaled record by stream.
-
-        Streams without one are missing.
-        """
-        found = self.in_flight.first_sequences()
-
-        def note(stream: int, first: int) -> None:
-            if first:
-                found[stream] = min(found.get(stream, first), first)
-
-        for entry in self.outbox:
-            note(entry.stream, entry.batch.first_sequence)
-        for stream, lane in self.lanes.items():
-            note(stream, lane.first_sequence)
-            if lane.window is not None:
-                note(stream, lane.window.first_unacked)
-        if self.offline is not None:
-            for stream, tally in self.offline.tallies().items():
-                note(stream, tally.first)
-        return found
-
-    def first_pending_sequence(self, stream: int) -> int:
-        """Return the sequence of a subscription's first waiting or unacknowledged record; 0: none."""
-        lane = self.lanes.get(stream)
-        window = lane.window if lane is not None else None
-        firsts = [
-            window.first_unacked if window is not None else self.in_flight.first_sequence_of(stream),
-            lane.first_sequence if lane is not None else 0,
-            self.outbox.first_sequence_of(stream),
-        ]
-        if self.offline is not None:
-            firsts.append(self.offline.first_of(stream))
-        return min((first for first in firsts if first), default=0)
+class Backlog(BacklogFigures):
+    """Deliveries of one client, and their way to its socket."""
 
     # Subscriptions, queueing and sending.
 
@@ -319,22 +57,22 @@ class Backlog:
         stream = recipient.stream
         self.recipients[stream] = recipient
         if recipient.can_fall_back and not self.has_ack_window(stream):
-            self._of_the_log.add(stream)
+            self._log_streams.add(stream)
         else:
-            recipient.account.together = self._owed
+            recipient.account.client_outstanding = self._outstanding
             if self.has_ack_window(stream):
-                recipient.account.behind = self._behind
+                recipient.account.client_log_only = self._log_only
 
-    def _forget(self, recipient: DeliveryTarget) -> None:
+    def _detach(self, recipient: DeliveryTarget) -> None:
         """Remove a subscription from the client and its unacknowledged messages from the client's totals."""
         account = recipient.account
-        if account.together is not None:
-            account.together.remove(account.owed.minus(account.in_log))
-            account.together = None
-        if account.behind is not None:
-            account.behind.remove(account.in_log)
-            account.behind = None
-        self._of_the_log.discard(recipient.stream)
+        if account.client_outstanding is not None:
+            account.client_outstanding.remove(account.outstanding.minus(account.in_log))
+            account.client_outstanding = None
+        if account.client_log_only is not None:
+            account.client_log_only.remove(account.in_log)
+            account.client_log_only = None
+        self._log_streams.discard(recipient.stream)
         del self.recipients[recipient.stream]
 
     def offer(self, entry: OutboxEntry) -> None:
@@ -344,29 +82,29 @@ class Backlog:
 
     def offer_counted(self, entry: OutboxEntry) -> None:
         """Queue a delivery that has been counted as matched before."""
-        if self.offline is None and not self.lanes:  # almost always
+        if self.offline is None and not self.queues:  # almost always
             self.outbox.offer(entry)
-            if self.outbox.nbytes < self._rests_below:
+            if self.outbox.nbytes < self._coalesce_below_bytes:
                 return
         else:
-            lane = self.lanes.get(entry.stream)
-            if lane is not None and lane.looked_at:
-                self.touched.add(entry.stream)
+            queue = self.queues.get(entry.stream)
+            if queue is not None and queue.is_watched:
+                self.changed_streams.add(entry.stream)
             if self.offline is None:
                 self.queue_in_memory(entry)
             elif not self.offline.extend_last(entry):
                 self.offline.append(entry)
-            elif not self.touched:
+            elif not self.changed_streams:
                 return  # nothing can be sent, and no limit counts anything of it
         self._owner.mark_changed()
 
     def queue_in_memory(self, entry: OutboxEntry) -> None:
         """Queue one delivery in memory: in its subscription's queue, or in the outbox if it has none."""
-        lane = self.lanes.get(entry.stream)
-        if lane is None or lane.can_bypass(entry, self._facilities.clock.now_ns()):
+        queue = self.queues.get(entry.stream)
+        if queue is None or queue.can_bypass(entry, self._facilities.clock.now_ns()):
             self.outbox.offer(entry)
         else:
-            self.lanes.offer(lane, entry)
+            self.queues.offer(queue, entry)
 
     def adjust_held_bytes(self, nbytes: int) -> None:
         """Add to the bytes that conflated subscriptions hold back; negative to subtract."""
@@ -385,9 +123,9 @@ class Backlog:
         """
         sink, outbox = self._sink, self.outbox
         while sink.is_writable:
-            if self.lanes.filled:
-                most = max(PULL_BYTES // len(self.lanes.filled), LANE_BYTES)
-                for entry in self.lanes.pull(most, self._facilities.clock.now_ns()):
+            if self.queues.nonempty:
+                most = max(PULL_BYTES // len(self.queues.nonempty), QUEUE_STEP_BYTES)
+                for entry in self.queues.pull(most, self._facilities.clock.now_ns()):
                     outbox.offer(entry)
             waited, messages = outbox.nbytes, outbox.messages
             if not waited:
@@ -397,18 +135,18 @@ class Backlog:
                 entries[0], messages - outbox.messages, facilities.clock.now_ns()
             )
             self._send(entries, waited - outbox.nbytes)
-        if self._rests_below:
-            self._rests_below = outbox.nbytes + LUMP_BYTES
+        if self._coalesce_below_bytes:
+            self._coalesce_below_bytes = outbox.nbytes + COALESCE_BYTES
         if sink.is_writable:
             self.unwritable_since = 0
-            if self._paced:
-                self._wake_paced()
+            if self._waiters:
+                self._call_waiters()
         elif self.unwritable_since == 0:
             self.unwritable_since = self._facilities.clock.now_ns()
 
     def _send(self, entries: list[OutboxEntry], nbytes: int) -> None:
         """Hand entries to the socket and count them; note where each ends in the connection."""
-        sink, recipients, lanes, in_flight = self._sink, self.recipients, self.lanes, self.in_flight
+        sink, recipients, queues, in_flight = self._sink, self.recipients, self.queues, self.in_flight
         ends_at = sink.written_bytes
         sizes = sink.send_entries(entries)
         framing = (sink.written_bytes - ends_at - nbytes) // len(entries)
@@ -419,7 +157,7 @@ class Backlog:
                 continue
             account = recipient.account
             account.hand_over(entry.batch)
-            if not lanes or (lane := lanes.get(entry.stream)) is None or lane.window is None:
+            if not queues or (queue := queues.get(entry.stream)) is None or queue.window is None:
                 in_flight.hand_over(ends_at, account, entry)
         if len(in_flight) >= MANY:
             self.update_progress()
@@ -428,22 +166,24 @@ class Backlog:
         """Check and return whether the client is live and isn't reading from its socket.
 
         If so, new deliveries are coalesced from now on: the policy loop need not visit the client before
-        LUMP_BYTES are queued. The caller must come back soon, send the queued deliveries and ask again.
+        COALESCE_BYTES are queued. The caller must come back soon, send the queued deliveries and ask again.
         """
         now, blocked = self._facilities.clock, self.unwritable_since
-        rests = self._unread.update(self._sink.receive_window, now.monotonic_ns())
+        is_not_reading = self._read_detector.update(self._sink.receive_window, now.monotonic_ns())
         if blocked and not self._sink.is_writable:
-            rests = rests or now.now_ns() - blocked >= RESTS_NS
-        rests = rests and self.offline is None  # an offlined client's deliveries go to the spool
-        if not rests:
-            self._rests_below = 0
-        elif not self._rests_below:
-            self._rests_below = self.outbox.nbytes + LUMP_BYTES
-        return rests
+            is_not_reading = is_not_reading or now.now_ns() - blocked >= NOT_READING_AFTER_NS
+        is_not_reading = (
+            is_not_reading and self.offline is None
+        )  # an offlined client's deliveries go to the spool
+        if not is_not_reading:
+            self._coalesce_below_bytes = 0
+        elif not self._coalesce_below_bytes:
+            self._coalesce_below_bytes = self.outbox.nbytes + COALESCE_BYTES
+        return is_not_reading
 
     def update_progress_if_due(self) -> None:
-        """Call `update_progress` unless the last check is less than DUE_NS ago."""
-        if self._facilities.clock.monotonic_ns() - self._looked_at >= DUE_NS:
+        """Call `update_progress` unless the last check is less than PROGRESS_CHECK_INTERVAL_NS ago."""
+        if self._facilities.clock.monotonic_ns() - self._checked_at >= PROGRESS_CHECK_INTERVAL_NS:
             self.update_progress()
 
     def update_progress(self) -> None:
@@ -451,17 +191,17 @@ class Backlog:
         handed = self._sink.written_bytes
         if self.acked_bytes < handed:
             taken = self._sink.acked_bytes()
-            self._looked_at = self._facilities.clock.monotonic_ns()
+            self._checked_at = self._facilities.clock.monotonic_ns()
             if taken >= handed:
                 self.silent_since = 0
             elif taken > self.acked_bytes or not self.silent_since:
                 self.silent_since = self._facilities.clock.now_ns()
             self.acked_bytes = taken
             self.in_flight.acknowledge_bytes(taken)
-        for stream, one in list(self._finished.items()) if self._finished else ():
+        for stream, one in list(self._completed.items()) if self._completed else ():
             if not one.account.in_flight.messages:
-                self._ended.merge(one.account)
-                del self._finished[stream]
+                self._ended_account.merge(one.account)
+                del self._completed[stream]
 
     def on_writable(self) -> None:
         """Resume sending, because the socket accepts bytes again."""
@@ -484,10 +224,10 @@ class Backlog:
             streams: the queues of these subscriptions must be empty, too.
             more: these subscriptions must also have credit.
         """
-        ready = partial(self.can_send if more else self.has_room_for, streams)
+        ready = partial(self.can_send if more else self.is_drained_for, streams)
         while self.state is not ClientState.CLOSED and not ready():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.call_when(ready, partial(_done, waiter))
+            self.call_when(ready, partial(_wake_waiter, waiter))
             await waiter
 
     def call_when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
@@ -495,31 +235,31 @@ class Backlog:
 
         `ready` is evaluated whenever the socket, a window or a pause allows more deliveries.
         """
-        self._paced.append((ready, then))
+        self._waiters.append((ready, then))
 
     @property
     def has_waiters(self) -> bool:
         """Whether deliveries are queued in the outbox, or a caller waits until more can be sent."""
-        return bool(self.outbox.nbytes or self._paced)
+        return bool(self.outbox.nbytes or self._waiters)
 
     @property
-    def has_room(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether the client is live, its outbox is empty and its socket is writable.
 
         Subscription queues don't count.
         """
         return self.offline is None and not self.outbox.nbytes and self._sink.is_writable
 
-    def has_room_for(self, streams: Sequence[int]) -> bool:
-        """Whether `has_room` is true and the queues of these subscriptions are empty."""
-        return self.has_room and self.lanes.filled.keys().isdisjoint(streams)
+    def is_drained_for(self, streams: Sequence[int]) -> bool:
+        """Whether `is_drained` is true and the queues of these subscriptions are empty."""
+        return self.is_drained and self.queues.nonempty.keys().isdisjoint(streams)
 
     def can_send(self, streams: Sequence[int]) -> bool:
-        """Whether `has_room_for` is true and each of these subscriptions has credit."""
-        lanes = self.lanes
-        return self.has_room_for(streams) and not (
-            lanes
-            and any((lane := lanes.get(stream)) is not None and lane.is_credit_spent for stream in streams)
+        """Whether `is_drained_for` is true and each of these subscriptions has credit."""
+        queues = self.queues
+        return self.is_drained_for(streams) and not (
+            queues
+            and any((queue := queues.get(stream)) is not None and queue.is_credit_spent for stream in streams)
         )
 
     def can_send_with(self, stream: int) -> bool:
@@ -528,12 +268,12 @@ class Backlog:
         Other subscriptions may have deliveries in the outbox, as long as they fit into one call to the
         transport.
         """
-        lane = self.lanes.get(stream)
+        queue = self.queues.get(stream)
         return (
             self.offline is None
             and self._sink.is_writable
             and self.outbox.nbytes < PULL_BYTES
-            and (lane is None or not (lane.is_credit_spent or stream in self.lanes.filled))
+            and (queue is None or not (queue.is_credit_spent or stream in self.queues.nonempty))
         )
 
     def sendable_bytes(self, streams: Sequence[int]) -> int:
@@ -543,15 +283,15 @@ class Backlog:
 
         One entry is always sent, however large.
         """
-        lanes = self.lanes
-        if not lanes:
+        queues = self.queues
+        if not queues:
             return PULL_BYTES - self.outbox.nbytes
         credits = [
-            lane.credit - lane.sent_bytes
+            queue.credit - queue.sent_bytes
             for stream in streams
-            if (lane := lanes.get(stream)) is not None and lane.credit is not None
+            if (queue := queues.get(stream)) is not None and queue.credit is not None
         ]
-        return min([LANE_BYTES, *credits])
+        return min([QUEUE_STEP_BYTES, *credits])
 
     def sendable_messages(self, stream: int) -> int | None:
         """Return how many messages of a subscription can be sent immediately; None: unlimited.
@@ -559,10 +299,10 @@ class Backlog:
         At least 1, even if a full window or a pause blocks the subscription: only a queued message lets rules
         see that.
         """
-        lane = self.lanes.get(stream)
-        if lane is None or (lane.window is None and not lane.is_blocked):
+        queue = self.queues.get(stream)
+        if queue is None or (queue.window is None and not queue.is_blocked):
             return None
-        return max(lane.window.free_slots, 1) if lane.window is not None and not lane.is_blocked else 1
+        return max(queue.window.free_slots, 1) if queue.window is not None and not queue.is_blocked else 1
 
     def return_to_log(self, stream: int) -> list[OutboxEntry]:
         """Remove a subscription's unsent deliveries of the log, and return them.
@@ -573,54 +313,44 @@ class Backlog:
         """
         if self.offline is not None:
             return []
-        lane = self.lanes.get(stream)
-        taken = self.outbox.take_journaled(stream) if lane is None else self._take_from(lane)
+        queue = self.queues.get(stream)
+        taken = self.outbox.take_journaled(stream) if queue is None else self._take_rereadable(queue)
         account = self.recipients[stream].account
         for entry in taken:
             account.return_to_log(entry.batch)
         self._owner.mark_changed()
         return taken
 
-    def _take_from(self, lane: SubscriptionQueue) -> list[OutboxEntry]:
+    def _take_rereadable(self, queue: SubscriptionQueue) -> list[OutboxEntry]:
         """Remove and return the deliveries of a queue that reading the log brings back."""
-        self._back_to_lane(lane)
-        waits = lane.take_all()
+        self._requeue_unsent(queue)
+        waits = queue.take_all()
         taken = rereadable_entries(waits)
         for entry in waits[: len(waits) - len(taken)]:
-            self.lanes.offer(lane, entry)
-        self.lanes.update_after_take(lane.stream)
+            self.queues.offer(queue, entry)
+        self.queues.update_after_take(queue.stream)
         return taken
 
-    def _back_to_lane(self, lane: SubscriptionQueue) -> None:
+    def _requeue_unsent(self, queue: SubscriptionQueue) -> None:
         """Put unsent deliveries of a queue from the outbox back to the front of the queue."""
-        unsent = self.outbox.take_stream(lane.stream)
+        unsent = self.outbox.take_stream(queue.stream)
         if unsent:
-            self.lanes.requeue(lane.stream, unsent)
+            self.queues.requeue(queue.stream, unsent)
 
     def take_pending(self) -> list[OutboxEntry]:
         """Remove and return all deliveries in memory for the spool, each subscription's in order."""
-        return self.lanes.take_all(self.outbox.take_all())
+        return self.queues.take_all(self.outbox.take_all())
 
-    def _wake_paced(self) -> None:
+    def _call_waiters(self) -> None:
         """Call the callbacks of `call_when` that are ready, or all of them once the client is closed."""
-        waiters, self._paced = self._paced, []
+        waiters, self._waiters = self._waiters, []
         for ready, then in waiters:
             if self.state is not ClientState.CLOSED and not ready():
-                self._paced.append((ready, then))
+                self._waiters.append((ready, then))
             else:
                 then()
 
     # Queues and windows.
-
-    def has_ack_window(self, stream: int) -> bool:
-        """Whether a subscription has an acknowledgement window."""
-        lane = self.lanes.get(stream)
-        return lane is not None and lane.window is not None
-
-    def sent_upto(self, stream: int) -> int:
-        """Return the last sequence that the application may have received and not acknowledged; 0: none."""
-        lane = self.lanes.get(stream)
-        return lane.window.last_sent if lane is not None and lane.window is not None else 0
 
     def acknowledge(self, stream: int, first: int, last: int) -> None:
         """Acknowledge messages of a subscription with a window by number.
@@ -630,15 +360,15 @@ class Backlog:
         Raises:
             ClientError: bad_ack.
         """
-        lane, account = self.lanes[stream], self.recipients[stream].account
-        assert lane.window is not None
+        queue, account = self.queues[stream], self.recipients[stream].account
+        assert queue.window is not None
         # The window counts messages that the socket hasn't accepted yet; the client can't have received
         # those.
-        lane.window.check(first, last, account.delivered.messages)
-        done = lane.window.acknowledge(first, last)
+        queue.window.check(first, last, account.delivered.messages)
+        done = queue.window.acknowledge(first, last)
         account.acknowledge(*done.journaled, journaled=True)
         account.acknowledge(*done.unjournaled, journaled=False)
-        self.touched.add(stream)
+        self.changed_streams.add(stream)
 
     def reject(self, stream: int, number: int) -> None:
         """Record a message as rejected by the application, and with a cumulative window all before it.
@@ -648,31 +378,31 @@ class Backlog:
         Raises:
             ClientError: bad_ack.
         """
-        lane, recipient = self.lanes[stream], self.recipients[stream]
-        assert lane.window is not None
-        lane.window.check(number, number, recipient.account.delivered.messages)
-        last = lane.window.sequence_of(number)
-        first = last if lane.window.mode is AckMode.INDIVIDUAL else lane.window.first_unacked
-        done = lane.window.acknowledge(number, number)
+        queue, recipient = self.queues[stream], self.recipients[stream]
+        assert queue.window is not None
+        queue.window.check(number, number, recipient.account.delivered.messages)
+        last = queue.window.sequence_of(number)
+        first = last if queue.window.mode is AckMode.INDIVIDUAL else queue.window.first_unacked
+        done = queue.window.acknowledge(number, number)
         cause = DiscardCause.RETURNED if recipient.is_shared else DiscardCause.REFUSED
-        self._gone.discard_rejected(recipient, done, cause, first or last, last)
-        self.touched.add(stream)
+        self._discards.discard_rejected(recipient, done, cause, first or last, last)
+        self.changed_streams.add(stream)
 
     def ensure_queue(self, stream: int) -> SubscriptionQueue:
         """Return the queue of a subscription; create it if missing.
 
         Its deliveries in the outbox move to the queue, and `touched` reports its changes from now on.
         """
-        lane = self.lanes.get(stream)
-        if lane is None:
-            lane = self.lanes[stream] = SubscriptionQueue(stream)
-            lane.looked_at = True
+        queue = self.queues.get(stream)
+        if queue is None:
+            queue = self.queues[stream] = SubscriptionQueue(stream)
+            queue.is_watched = True
             for entry in self.outbox.take_stream(stream):
                 self.queue_in_memory(entry)
-        elif not lane.looked_at:
-            lane.looked_at = True
-            self._back_to_lane(lane)
-        return lane
+        elif not queue.is_watched:
+            queue.is_watched = True
+            self._requeue_unsent(queue)
+        return queue
 
     # Discards and ends.
 
@@ -681,19 +411,19 @@ class Backlog:
 
         At least `messages` messages and `nbytes` bytes of bodies are discarded, as far as they are in memory.
         """
-        lane, tally = self.ensure_queue(stream), DiscardTally()
-        self._back_to_lane(lane)
-        for entry in lane.discard_oldest(messages, nbytes):
+        queue, tally = self.ensure_queue(stream), DiscardTally()
+        self._requeue_unsent(queue)
+        for entry in queue.discard_oldest(messages, nbytes):
             tally.add_entry(entry)
         self.discard(stream, tally, DiscardCause.DISCARDED, rule)
-        self.lanes.update_after_take(stream)
+        self.queues.update_after_take(stream)
         return tally.messages
 
     def discard(self, stream: int, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
         """Record waiting messages of a subscription as discarded, in its account and in the loss ledger."""
         recipient = self.recipients.get(stream)
         if recipient is not None:
-            self._gone.discard_waiting(recipient, what, cause, rule)
+            self._discards.discard_waiting(recipient, what, cause, rule)
 
     def remove_subscription(
         self, recipient: DeliveryTarget, cause: DiscardCause, rule: str
@@ -707,13 +437,15 @@ class Backlog:
         stream, account = recipient.stream, recipient.account
         # A subscription with nothing in memory isn't searched for in the lists of all: many may end in one
         # iteration.
-        holds = account.owed.messages > account.in_log.messages
-        ending = self._end(recipient, self.first_pending_sequence(stream) if holds else 0, cause, rule)
+        holds = account.outstanding.messages > account.in_log.messages
+        ending = self._end_account(
+            recipient, self.first_pending_sequence(stream) if holds else 0, cause, rule
+        )
         if holds:
             self.outbox.take_stream(stream)
             self.in_flight.remove_stream(stream)
-        self.lanes.remove(stream)
-        self._forget(recipient)
+        self.queues.remove(stream)
+        self._detach(recipient)
         if self.offline is not None:
             self.offline.resume_drain()  # the entries behind its own may be loaded now
         return ending
@@ -727,18 +459,18 @@ class Backlog:
         """
         if recipient.account.waiting.messages or self.has_ack_window(recipient.stream):
             return self.remove_subscription(recipient, DiscardCause.UNSUBSCRIBED, "")
-        self.lanes.remove(recipient.stream)
-        self._forget(recipient)
-        self._finished[recipient.stream] = recipient
-        return NOTHING_OWED
+        self.queues.remove(recipient.stream)
+        self._detach(recipient)
+        self._completed[recipient.stream] = recipient
+        return NOTHING_UNDELIVERED
 
-    def _end(
+    def _end_account(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
         """Discard a subscription's outstanding messages, and keep its account with the ended ones."""
-        ending = self._gone.discard_outstanding(recipient, waiting, cause, rule)
+        ending = self._discards.discard_outstanding(recipient, waiting, cause, rule)
         if not recipient.account.is_empty:
-            self._ended.merge(recipient.account)
+            self._ended_account.merge(recipient.account)
         return ending
 
     # Offline, drain, live again.
@@ -757,40 +489,40 @@ class Backlog:
     def on_spool_empty(self) -> None:
         """Return to live delivery, because the spool is empty."""
         self.state = next_state(self.state, ClientStateEvent.DRAINED)
-        self._end_offline()
+        self._close_offline()
         self.offlined_at = 0
         self._owner.on_live()
         self.send_waiting()
         self._owner.mark_changed()
 
-    def _end_offline(self) -> None:
+    def _close_offline(self) -> None:
         offline, self.offline = self.offline, None
         if offline is not None:
             offline.close()
 
     def close(self) -> UndeliveredSummary:
         """Discard all unacknowledged messages and remove the spool. Return the sum over all subscriptions."""
-        together = NOTHING_OWED
+        together = NOTHING_UNDELIVERED
         if self.state is ClientState.CLOSED:
             return together
         self.state = next_state(self.state, ClientStateEvent.CLOSE)
         self.update_progress()
         waiting = self.first_pending_sequences()
-        for stream, recipient in (self.recipients | self._finished).items():
+        for stream, recipient in (self.recipients | self._completed).items():
             together = together.plus(
-                self._end(recipient, waiting.get(stream, 0), DiscardCause.DISCONNECTED, "")
+                self._end_account(recipient, waiting.get(stream, 0), DiscardCause.DISCONNECTED, "")
             )
         for recipient in list(self.recipients.values()):
-            self._forget(recipient)
-        self._finished.clear()
+            self._detach(recipient)
+        self._completed.clear()
         self.outbox.take_all()
-        self._end_offline()
-        self.lanes.clear()
-        self._wake_paced()
+        self._close_offline()
+        self.queues.clear()
+        self._call_waiters()
         return together
 
 
-def _done(waiter: asyncio.Future[None]) -> None:
+def _wake_waiter(waiter: asyncio.Future[None]) -> None:
     """Wake a waiter, unless its task was cancelled."""
     if not waiter.done():
         waiter.set_result(None)

@@ -31,9 +31,9 @@ from broker_core.quantities import parse_client_interval
 from broker_core.subscriptions.keys import RecordKey, parse_key
 from broker_core.subscriptions.subscription import Subscription
 
-HELD_OVERHEAD: Final = 200
+RECORD_OVERHEAD_BYTES: Final = 200
 """Memory that a held record uses besides its topic, headers and body, bytes: measured, rounded up."""
-FULL_BATCH: Final = MAX_BATCH_BYTES // 4
+FULL_BATCH_BYTES: Final = MAX_BATCH_BYTES // 4
 """Bytes of records at which a batch of conflated records is closed and the next one begins."""
 MAX_BATCH_RECORDS: Final = 10_000
 """Maximum number of records in a batch of conflated records."""
@@ -73,7 +73,7 @@ def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
         ) from None
 
 
-class _HeldRecord(NamedTuple):
+class _LastRecord(NamedTuple):
     """Last record of a key in the current interval."""
 
     sequence: int
@@ -84,13 +84,13 @@ class _HeldRecord(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return len(self.topic) + len(self.headers) + len(self.body) + HELD_OVERHEAD
+        return len(self.topic) + len(self.headers) + len(self.body) + RECORD_OVERHEAD_BYTES
 
 
 class Conflator:
     """Held records of one subscription: the last one by key. `nbytes` counts as its client's memory."""
 
-    __slots__ = ("_conflation", "_held", "_key_of", "_newest", "_window", "nbytes", "replaced")
+    __slots__ = ("_conflation", "_key_of", "_last_records", "_newest", "_window", "nbytes", "replaced")
 
     def __init__(self, conflation: ConflationOptions, decoder_of: DecoderOf | None) -> None:
         """Create an empty conflator.
@@ -100,7 +100,7 @@ class Conflator:
         """
         self._conflation = conflation
         self._key_of = conflation.key.key_of_record(decoder_of)
-        self._held: dict[object, _HeldRecord] = {}
+        self._last_records: dict[object, _LastRecord] = {}
         self._window = 0
         self._newest: BatchHeader | None = None
         self.nbytes = 0
@@ -108,7 +108,7 @@ class Conflator:
         """Records that the last call of `add` replaced by later ones of the same key."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._last_records)
 
     @property
     def interval_ns(self) -> int:
@@ -117,12 +117,12 @@ class Conflator:
     @property
     def first_sequence(self) -> int:
         """Sequence from which the log brings back the held records; 0 when no held record is journaled."""
-        return next((held.sequence for held in self._held.values() if held.sequence), 0)
+        return next((held.sequence for held in self._last_records.values() if held.sequence), 0)
 
     @property
     def ends_at(self) -> int:
         """End of the current interval, ns on the records' timeline; 0 when nothing is held."""
-        return (self._window + 1) * self._conflation.interval_ns if self._held else 0
+        return (self._window + 1) * self._conflation.interval_ns if self._last_records else 0
 
     def add(self, batch: Batch, rows: Rows | None) -> list[Batch]:
         """Hold the given rows (None: all).
@@ -136,7 +136,7 @@ class Conflator:
         ended = self.release() if window > self._window else []
         self._window = max(window, self._window)
         self._newest = batch.header
-        self._hold(batch, range(batch.count) if rows is None else rows.tolist())
+        self._store_rows(batch, range(batch.count) if rows is None else rows.tolist())
         return ended
 
     def take_due(self, now: int) -> list[Batch]:
@@ -144,7 +144,7 @@ class Conflator:
 
         Only for live records, which are as new as the clock.
         """
-        if not self._held or now < self.ends_at:
+        if not self._last_records or now < self.ends_at:
             return []
         released = self.release()
         self._window = now // self._conflation.interval_ns
@@ -157,21 +157,21 @@ class Conflator:
 
         Unjournaled records come first, as a batch without sequences.
         """
-        held = list(self._held.values())
+        held = list(self._last_records.values())
         newest = self._newest
         self.drop()
         if newest is None:
             return []
         plain = [one for one in held if not one.sequence]
         journaled = [one for one in held if one.sequence] if plain else held
-        return [_batch(part, newest) for part in (*_parts(plain), *_parts(journaled))]
+        return [_build_batch(part, newest) for part in (*_split_records(plain), *_split_records(journaled))]
 
     def drop(self) -> None:
         """Discard the held records."""
-        self._held.clear()
+        self._last_records.clear()
         self.nbytes = 0
 
-    def _hold(self, batch: Batch, rows: Any) -> None:
+    def _store_rows(self, batch: Batch, rows: Any) -> None:
         """Hold rows of a batch. Each replaces the held record of its key and keeps that record's position."""
         names, indexes = batch.topics, batch.topic_indexes.tolist()
         bodies, sequences = batch.bodies(), batch.sequences().tolist()
@@ -183,25 +183,25 @@ class Conflator:
             found = self._key_of(topic, body)
             # A record without a key replaces nothing.
             key = object() if found is None else (batch.first_sequence > 0, found)
-            before = self._held.get(key)
+            before = self._last_records.get(key)
             if before is not None:
                 replaced, replaced_bytes = replaced + 1, replaced_bytes + len(before.body)
-            held = _HeldRecord(
+            held = _LastRecord(
                 before.sequence if before else sequences[row], topic, headers[row] if headers else b"", body
             )
             self.nbytes += held.nbytes - (before.nbytes if before else 0)
-            self._held[key] = held
+            self._last_records[key] = held
         self.replaced = MessageVolume(replaced, replaced_bytes)
 
 
-def _parts(held: list[_HeldRecord]) -> Iterator[list[_HeldRecord]]:
+def _split_records(held: list[_LastRecord]) -> Iterator[list[_LastRecord]]:
     """Split the records where a batch would have too many bytes, records or topics."""
     start, nbytes, topics = 0, 0, set[str]()
     for end, one in enumerate(held):
         nbytes += len(one.body) + len(one.headers)
         topics.add(one.topic)
         if end > start and (
-            nbytes > FULL_BATCH or len(topics) > MAX_BATCH_TOPICS or end - start >= MAX_BATCH_RECORDS
+            nbytes > FULL_BATCH_BYTES or len(topics) > MAX_BATCH_TOPICS or end - start >= MAX_BATCH_RECORDS
         ):
             yield held[start:end]
             start, nbytes, topics = end, len(one.body) + len(one.headers), {one.topic}
@@ -209,7 +209,7 @@ def _parts(held: list[_HeldRecord]) -> Iterator[list[_HeldRecord]]:
         yield held[start:]
 
 
-def _batch(held: list[_HeldRecord], newest: BatchHeader) -> Batch:
+def _build_batch(held: list[_LastRecord], newest: BatchHeader) -> Batch:
     """Build a batch of held records, stamped like the newest source batch."""
     numbers, topics, headers, bodies = zip(*held, strict=True)
     sequences = numbers if numbers[0] else ()
@@ -237,7 +237,7 @@ class SubscriptionConflator:
         self._recipient = recipient
         self._subscription = subscription
         self._conflator = Conflator(conflation, subscription.decoder_of)
-        self._kept: list[BatchSlice] = []
+        self._pending_slices: list[BatchSlice] = []
         """Conflated slices that were not delivered when the replay was paused."""
         self.nbytes = 0
         """Bytes of memory that the held records use."""
@@ -258,7 +258,7 @@ class SubscriptionConflator:
         """
         return self._timer is None and self.ends_at > 0
 
-    def first_of(self, waiting: Sequence[BatchSlice]) -> int:
+    def get_first_needed(self, waiting: Sequence[BatchSlice]) -> int:
         """Return the sequence of the first undelivered record, waiting or held; 0 when there is none."""
         return waiting[0].first_sequence if waiting else self._conflator.first_sequence
 
@@ -271,17 +271,17 @@ class SubscriptionConflator:
             caught_up: the replay has caught up, so intervals also end by the clock.
             release: also return all held records.
         """
-        ready, self._kept = self._kept, []
+        ready, self._pending_slices = self._pending_slices, []
         for piece in pieces:
             ends_at = self.ends_at
-            ready += self._pieces(self._take(piece.batch, None), ends_at)
+            ready += self._to_slices(self._store_rows(piece.batch, None), ends_at)
         if caught_up:
             ends_at = self.ends_at
-            ready += self._pieces(
+            ready += self._to_slices(
                 self._conflator.release() if release else self._conflator.take_due(self._clock.now_ns()),
                 ends_at,
             )
-        self._count()
+        self._update_counts()
         return ready
 
     def hold_batch(self, pieces: Sequence[BatchSlice]) -> None:
@@ -289,15 +289,15 @@ class SubscriptionConflator:
 
         They come first when it resumes.
         """
-        self._kept += [piece.first(piece.batch.count - piece.start) for piece in pieces]
-        self._count()
-        self._disarm()
+        self._pending_slices += [piece.first(piece.batch.count - piece.start) for piece in pieces]
+        self._update_counts()
+        self._cancel_timer()
 
-    def _pieces(self, batches: list[Batch], recorded_at: int) -> list[BatchSlice]:
+    def _to_slices(self, batches: list[Batch], recorded_at: int) -> list[BatchSlice]:
         """Return batches as slices without a source in the log."""
         return [BatchSlice(self._subscription, None, 0, None, batch, recorded_at) for batch in batches]
 
-    def _take(self, batch: Batch, rows: Rows | None) -> list[Batch]:
+    def _store_rows(self, batch: Batch, rows: Rows | None) -> list[Batch]:
         """Hold matched rows.
 
         Count them as matched, and replaced ones as conflated at the subscriber's request (no loss).
@@ -305,7 +305,7 @@ class SubscriptionConflator:
         account = self._recipient.account
         account.match_rows(batch, rows)
         ended = self._conflator.add(batch, rows)
-        account.lose_waiting(
+        account.discard_waiting(
             DiscardCause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0
         )
         return ended
@@ -314,21 +314,23 @@ class SubscriptionConflator:
 
     def add_live(self, batch: Batch, rows: Rows | None) -> None:
         """Hold matched rows of a live batch, and queue the records of the intervals that it ends."""
-        self._offer(self._take(batch, rows))
+        self._offer(self._store_rows(batch, rows))
         if self._backlog.spool is not None:
             self._offer(self._conflator.release())
         self.start_timer()
 
     def start_timer(self) -> None:
         """Start the timer that delivers held records at the end of their interval."""
-        self._count()
+        self._update_counts()
         if self._timer is None and self.ends_at:
             # Live records are as new as the clock. If the clock is behind them, an interval still lasts no
             # longer than set.
             left = min(max(self.ends_at - self._clock.now_ns(), 0), self._conflator.interval_ns)
-            self._timer = asyncio.get_running_loop().call_later(left / 1e9 + 0.001, self._ended, self.ends_at)
+            self._timer = asyncio.get_running_loop().call_later(
+                left / 1e9 + 0.001, self._on_interval_end, self.ends_at
+            )
 
-    def _ended(self, armed_for: int) -> None:
+    def _on_interval_end(self, armed_for: int) -> None:
         """Queue the records of ended intervals, and restart the timer."""
         self._timer = None
         if self._backlog.state is ClientState.CLOSED:
@@ -352,20 +354,20 @@ class SubscriptionConflator:
 
     def close(self) -> None:
         """Discard all held records, because the subscription has ended."""
-        self._disarm()
+        self._cancel_timer()
         self._conflator.drop()
-        self._kept.clear()
-        self._count()
+        self._pending_slices.clear()
+        self._update_counts()
 
-    def _disarm(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _count(self) -> None:
+    def _update_counts(self) -> None:
         """Update the client's memory and `first_sequence`."""
-        nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._kept)
+        nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._pending_slices)
         if nbytes != self.nbytes:
             self._backlog.adjust_held_bytes(nbytes - self.nbytes)
             self.nbytes = nbytes
-        self.first_sequence = self.first_of(self._kept)
+        self.first_sequence = self.get_first_needed(self._pending_slices)

@@ -1,7 +1,7 @@
 """Discards of one client, recorded in the subscription's account and in the loss ledger, always both.
 
-A connection's end never loses records that the log keeps: their cause becomes `DiscardCause.KEPT`. Messages
-of a shared subscription return to its other consumers.
+The end of a connection or of a subscription never loses records that the log keeps: their cause becomes
+`DiscardCause.KEPT`. Messages of a shared subscription return to its other consumers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from broker_core.delivery.window import AckResult
 
 
 class UndeliveredSummary(NamedTuple):
-    """Messages that an ended subscription did not deliver: those that the log keeps, and those that are lost.
+    """Messages that an ended subscription did not deliver.
 
-    `first` is the sequence to resume with; 0 when the peer has acknowledged everything that the log keeps.
+    `kept`: the log has them. `unrecoverable`: no journal has them. They are losses, unless the client
+    unsubscribed. `first` is the sequence to resume with; 0 when the peer has acknowledged everything that the
+    log keeps.
     """
 
     kept: MessageVolume
-    lost: MessageVolume
+    unrecoverable: MessageVolume
     first: int
 
     def plus(self, other: UndeliveredSummary) -> UndeliveredSummary:
@@ -30,10 +32,12 @@ class UndeliveredSummary(NamedTuple):
         `first` is the earlier one, because a client that resumes both begins there.
         """
         first = min((one for one in (self.first, other.first) if one), default=0)
-        return UndeliveredSummary(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
+        return UndeliveredSummary(
+            self.kept.plus(other.kept), self.unrecoverable.plus(other.unrecoverable), first
+        )
 
 
-NOTHING_OWED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
+NOTHING_UNDELIVERED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
 """Summary of a subscription without undelivered messages."""
 
 
@@ -50,9 +54,8 @@ class DiscardRecorder:
         """Record waiting messages of a subscription as discarded."""
         for part, journaled in zip(what.split_journaled(), (False, True), strict=True):
             if part.messages:
-                named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
-                recipient.account.lose_waiting(named, MessageVolume(part.messages, part.nbytes), journaled)
-                self._enter(recipient, part, named, rule)
+                recipient.account.discard_waiting(cause, MessageVolume(part.messages, part.nbytes), journaled)
+                self._record_loss(recipient, part, cause, rule)
 
     def discard_rejected(
         self, recipient: DeliveryTarget, done: AckResult, cause: DiscardCause, first: int, last: int
@@ -63,38 +66,47 @@ class DiscardRecorder:
         """
         for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
             if what.messages:
-                recipient.account.lose_in_flight(cause, what, journaled)
+                recipient.account.discard_in_flight(cause, what, journaled)
                 tally = DiscardTally()
                 tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
-                self._enter(recipient, tally, cause, "")
+                self._record_loss(recipient, tally, cause, "")
 
     def discard_outstanding(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
         """Record every waiting or unacknowledged message of an ending subscription as discarded.
 
-        `waiting` is the sequence of the first such journaled record; 0: there is none.
+        `waiting` is the sequence of the first such journaled record; 0: there is none. `cause` is the reason
+        of the end; it is the cause of unjournaled messages only.
         """
         account, first = recipient.account, recipient.first_needed(waiting)
         if account.is_empty:  # most of a client's thousand subscriptions are empty
             return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.is_shared else first)
-        kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
-        for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
+        kept, unrecoverable = (
+            side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled)
+        )
+        for side, amount, journaled in (
+            (account.unjournaled, unrecoverable, False),
+            (account.journaled, kept, True),
+        ):
             if not amount.messages:
                 continue
-            named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
             if recipient.is_shared:
                 named = DiscardCause.RETURNED
-            account.lose_waiting(named, side.waiting, journaled)
-            account.lose_in_flight(named, side.in_flight, journaled)
-            sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
+            else:
+                named = DiscardCause.KEPT if journaled else cause
+            account.discard_waiting(named, side.waiting, journaled)
+            account.discard_in_flight(named, side.in_flight, journaled)
+            sequences = (first, max(account.last_matched, first)) if journaled else (0, 0)
             tally = DiscardTally()
             tally.add(amount.messages, amount.nbytes, *sequences)
-            self._enter(recipient, tally, named, rule)
+            self._record_loss(recipient, tally, named, rule)
         account.drop_log_only()
-        return UndeliveredSummary(kept, lost, 0 if recipient.is_shared else first)
+        return UndeliveredSummary(kept, unrecoverable, 0 if recipient.is_shared else first)
 
-    def _enter(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+    def _record_loss(
+        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+    ) -> None:
         """Record a discard in the loss ledger."""
         now, name = self._clock.now_ns(), self._owner.name
         self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)

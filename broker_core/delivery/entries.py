@@ -104,7 +104,7 @@ class BatchSlice(NamedTuple):
         rows = chosen if self.rows is None else self.rows[chosen]
         return self._replace(rows=rows, batch=self.batch.select(chosen), start=0)
 
-    def rest_after(self, number: int) -> BatchSlice:
+    def drop_first(self, number: int) -> BatchSlice:
         """Return this slice without its next `number` records.
 
         It copies nothing, so a large batch can be cut a thousand times.
@@ -117,7 +117,7 @@ class BatchSlice(NamedTuple):
         return int(self.batch.sequences()[self.start]) if self.start else self.batch.first_sequence
 
 
-APART_NS: Final = 10_000_000_000
+MAX_PLAUSIBLE_AGE_NS: Final = 10_000_000_000
 """Longest plausible time between acceptance and delivery matching, ns.
 
 A larger difference means that this broker was away from its group, was suspended, or has another clock than
@@ -131,7 +131,7 @@ def age_start_ns(accepted_at: int, now: int) -> int:
     That is `accepted_at`, or `now` if the two are too far apart to say how long the record has waited for its
     clients.
     """
-    return accepted_at if 0 <= now - accepted_at <= APART_NS else now
+    return accepted_at if 0 <= now - accepted_at <= MAX_PLAUSIBLE_AGE_NS else now
 
 
 class SharedDelivery:

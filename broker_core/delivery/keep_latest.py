@@ -29,7 +29,7 @@ MAX_KEYS = 1_000_000
 """Maximum number of keys. The memory pool already bounds the queued messages."""
 
 
-Done = Callable[[int, int], None]
+DoneCallback = Callable[[int, int], None]
 """Callback that gets the number of discarded messages and the number of remaining ones."""
 
 
@@ -39,68 +39,84 @@ def keep_latest(
     stream: int,
     key_of: KeyOf,
     rule: str,
-    done: Done = lambda *_: None,
+    done: DoneCallback = lambda *_: None,
 ) -> None:
     """Conflate the queued messages of a subscription in memory by a key, in a task of its own.
 
     `done` is not called if nothing is queued, a conflation is in progress, or the client is closed or
     offlined meanwhile.
     """
-    lane = backlog.ensure_queue(stream)
-    if not lane.busy and lane.messages:
-        lane.busy = True
-        facilities.spawn(_keep_latest(backlog, facilities, lane, key_of, rule, done))
+    queue = backlog.ensure_queue(stream)
+    if not queue.is_conflating and queue.messages:
+        queue.is_conflating = True
+        facilities.spawn(_keep_latest(backlog, facilities, queue, key_of, rule, done))
 
 
 async def _keep_latest(
     backlog: Backlog,
     facilities: InstanceResources,
-    lane: SubscriptionQueue,
+    queue: SubscriptionQueue,
     key_of: KeyOf,
     rule: str,
-    done: Done,
+    done: DoneCallback,
 ) -> None:
     """Conflate the queue's entries in the reader thread, and record the discarded messages."""
-    before = lane.peek()
+    before = queue.peek()
     try:
         after = await facilities.reader.run(_latest_marked, before, key_of)
         # If the client was closed or offlined meanwhile, all of `before` has left the queue.
-        if lane.replace_first(before, after):
+        if queue.replace_first(before, after):
             lost = discarded_tally(before, after)
-            backlog.discard(lane.stream, lost, DiscardCause.CONFLATED, rule)
+            backlog.discard(queue.stream, lost, DiscardCause.CONFLATED, rule)
             done(lost.messages, sum(entry.count for entry in after))
     finally:
-        lane.busy = False
+        queue.is_conflating = False
         backlog.resume_sending()
 
 
 def simulate_keep_latest(
-    lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
+    queue: SubscriptionQueue,
+    facilities: InstanceResources,
+    key_of: KeyOf,
+    rule: str,
+    cut: int,
+    done: DoneCallback,
 ) -> None:
     """Count the messages that `keep_latest` would discard if earlier shadow decisions had been applied.
 
     The queue isn't changed. `cut`: number of messages that the rule's state counts as removed by those
     decisions.
     """
-    if lane.messages:
-        facilities.spawn(_would_keep_latest(lane, facilities, key_of, rule, cut, done))
+    if queue.messages:
+        facilities.spawn(_simulate_keep_latest(queue, facilities, key_of, rule, cut, done))
 
 
-async def _would_keep_latest(
-    lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
+async def _simulate_keep_latest(
+    queue: SubscriptionQueue,
+    facilities: InstanceResources,
+    key_of: KeyOf,
+    rule: str,
+    cut: int,
+    done: DoneCallback,
 ) -> None:
     """Simulate one conflation of the queue, and store the simulated content under the rule's name."""
-    before, came, waits = lane.would_be.get(rule, ShadowConflation()), lane.came, lane.messages
-    newer = await facilities.reader.run(_keys, lane.peek(), key_of, min(came - before.came, waits))
-    after = lane.would_be[rule] = before.conflated(newer, came, waits, cut)
-    done(after.cut - min(cut, before.cut, waits), len(after.keys))
+    before, came, waits = (
+        queue.shadow_conflations.get(rule, ShadowConflation()),
+        queue.queued_in_total,
+        queue.messages,
+    )
+    newer = await facilities.reader.run(
+        _hash_keys, queue.peek(), key_of, min(came - before.queued_in_total, waits)
+    )
+    after = queue.shadow_conflations[rule] = before.conflate(newer, came, waits, cut)
+    done(after.removed - min(cut, before.removed, waits), len(after.keys))
 
 
 _keyless = count()
 """Makes the hashes of messages without a key unique."""
 
 
-def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:
+def _hash_keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:
     """Return the hashes of the keys of the `most` newest messages, in order.
 
     A message without a key gets a unique hash.

@@ -16,7 +16,7 @@ from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.system_records import LossEntry
 
-KEPT: Final = 10_000
+MAX_RECENT_INTERVALS: Final = 10_000
 """Number of intervals in memory. All intervals are published and stored by the control plane."""
 
 
@@ -91,7 +91,7 @@ class LossInterval(NamedTuple):
     rule: str
     what: DiscardTally
 
-    def entry(self, instance: str) -> LossEntry:
+    def to_entry(self, instance: str) -> LossEntry:
         """Return the interval as a document.
 
         `at` is in ms. `first` and `last` are bookmarks of the first and last record, or "".
@@ -116,7 +116,7 @@ class LossLedger:
     """Losses of one instance: the growing intervals of the current second, and the newest closed ones."""
 
     def __init__(self) -> None:
-        self.recent: deque[LossInterval] = deque(maxlen=KEPT)
+        self.recent: deque[LossInterval] = deque(maxlen=MAX_RECENT_INTERVALS)
         self.intervals = 0
         self.messages = 0
         self._open: dict[tuple[str, str, str, DiscardCause, str], LossInterval] = {}

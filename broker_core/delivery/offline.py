@@ -27,7 +27,7 @@ from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_s
 from broker_core.delivery.loss_ledger import DiscardTally
 from broker_core.delivery.outbox import Outbox
 from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
-from broker_core.delivery.scheduling import LARGEST_BESIDE_LIVE, AdaptiveChunkSize
+from broker_core.delivery.scheduling import MAX_CHUNK_BYTES_BESIDE_LIVE, AdaptiveChunkSize
 from broker_core.delivery.sink import PULL_BYTES, Sink
 from broker_core.delivery.spool.entry_format import RUN_BYTES, SpoolEntry
 from broker_core.delivery.spool.reader import load_deliveries, to_spool_entries
@@ -36,7 +36,7 @@ from broker_core.delivery.subscription_queues import SubscriptionQueue, Subscrip
 from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
 
-LARGEST_COPIED = 256 * 1024
+MAX_COPIED_BYTES = 256 * 1024
 """Maximum bytes of a chunk while the spool holds unjournaled batches."""
 
 
@@ -76,29 +76,29 @@ class SpoolDrain:
         self._leave_out = leave_out
         self.chunk: DrainChunk | None = None
         self.size = AdaptiveChunkSize(facilities.share)
-        self.came_bytes = 0
+        self.arrived_bytes = 0
         """Bytes that arrived since the client resumed reading, minus those drained without a slot."""
-        self._reads = False
+        self._is_reading = False
 
     def set_reading(self, reading: bool) -> None:
         """Record whether the client reads. A change starts again with small chunks."""
-        if reading != self._reads:
-            self._reads = reading
+        if reading != self._is_reading:
+            self._is_reading = reading
             self._share.replays += 1 if reading else -1
-            self.came_bytes = 0
+            self.arrived_bytes = 0
             self.size.reset()
 
-    async def wait_turn(self) -> None:
+    async def wait_slot(self) -> None:
         """Wait until a chunk may be delivered."""
-        if self._share.busy and self.size.nbytes > LARGEST_BESIDE_LIVE:
-            self.size.nbytes = LARGEST_BESIDE_LIVE
-            if (chunk := self._drop()) is not None:
+        if self._share.is_busy and self.size.nbytes > MAX_CHUNK_BYTES_BESIDE_LIVE:
+            self.size.nbytes = MAX_CHUNK_BYTES_BESIDE_LIVE
+            if (chunk := self._drop_chunk()) is not None:
                 self._spool.requeue(chunk.entries, chunk.firsts)
         owed = max(self.size.nbytes, RUN_BYTES)
-        if self.came_bytes >= owed:
-            self.came_bytes -= owed
+        if self.arrived_bytes >= owed:
+            self.arrived_bytes -= owed
         else:
-            await self._share.wait_turn()
+            await self._share.wait_slot()
 
     def start(self) -> None:
         """Pull a chunk and start to load it, unless one is in flight.
@@ -110,7 +110,7 @@ class SpoolDrain:
             return
         first, firsts = self._spool.first_sequence, self._spool.first_sequences()
         # Unjournaled batches that are given back stay in memory, so a chunk of them is small.
-        size = min(self.size.nbytes, LARGEST_COPIED) if self._spool.copied_messages else self.size.nbytes
+        size = min(self.size.nbytes, MAX_COPIED_BYTES) if self._spool.copied_messages else self.size.nbytes
         entries = self._leave_out(self._spool.pull(size))
         self.chunk = DrainChunk(
             entries,
@@ -131,9 +131,9 @@ class SpoolDrain:
         Return the chunk in flight; the caller gives it back.
         """
         self.set_reading(False)
-        return self._drop()
+        return self._drop_chunk()
 
-    def _drop(self) -> DrainChunk | None:
+    def _drop_chunk(self) -> DrainChunk | None:
         """Remove the chunk in flight, if any, and cancel its loading. Return it."""
         chunk, self.chunk = self.chunk, None
         if chunk is not None:
@@ -153,7 +153,7 @@ class LiveBacklogPort(Protocol):
 
     state: ClientState
     outbox: Outbox
-    lanes: SubscriptionQueues
+    queues: SubscriptionQueues
 
     @property
     def recipients(self) -> Mapping[int, DeliveryTarget]: ...
@@ -179,11 +179,11 @@ class SpooledBacklog:
         self._sink = sink
         self._facilities = facilities
         self.spool = spool
-        self._drain = SpoolDrain(facilities, spool, self._leave_out_ended)
+        self._drain = SpoolDrain(facilities, spool, self._skip_ended)
         self._pin: Pin | None = None
         self._task: asyncio.Task[None] | None = None
-        self._wakened = asyncio.Event()
-        self._holding: tuple[SubscriptionQueue, ...] = ()
+        self._woken = asyncio.Event()
+        self._blocked_queues: tuple[SubscriptionQueue, ...] = ()
         """Queues that were blocked when the drain stopped; their loaded deliveries are in the spool again."""
 
     # The chunk that was pulled from the spool and isn't queued yet.
@@ -215,7 +215,7 @@ class SpooledBacklog:
         tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
         chunk = self._drain.chunk
         if chunk is not None:
-            _tell(tallies, chunk.entries, chunk.firsts)
+            _add_entries(tallies, chunk.entries, chunk.firsts)
         return tallies
 
     def has_pending(self, stream: int) -> bool:
@@ -225,7 +225,7 @@ class SpooledBacklog:
             return True
         return chunk is not None and any(entry.stream == stream for entry in chunk.entries)
 
-    def first_of(self, stream: int) -> int:
+    def get_first_sequence(self, stream: int) -> int:
         """Return a sequence that no waiting record of a subscription is before; 0 when none waits."""
         tally = self.tallies().get(stream)
         return tally.first if tally is not None else 0
@@ -238,9 +238,9 @@ class SpooledBacklog:
         oldest = min((entry.batch.first_sequence for entry in entries if entry.source is not None), default=0)
         if oldest:
             # Before the first write, so that retention can't remove records that the spool refers to.
-            self._keep_log(oldest)
+            self._pin_log(oldest)
         for number, entry in enumerate(entries):
-            if not self.extend_last(entry) and not self._keep(entry, entries[number + 1 :]):
+            if not self.extend_last(entry) and not self._try_spool(entry, entries[number + 1 :]):
                 return
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
@@ -253,7 +253,7 @@ class SpooledBacklog:
         """
         if entry.rows is not None or not self.spool.extend(entry):
             return False
-        self._drain.came_bytes += entry.nbytes
+        self._drain.arrived_bytes += entry.nbytes
         return True
 
     def append(self, entry: OutboxEntry) -> None:
@@ -261,17 +261,17 @@ class SpooledBacklog:
 
         If the disk fails, the client gets an error and is closed; an entry is never skipped.
         """
-        self._keep(entry, ())
+        self._try_spool(entry, ())
 
-    def _keep(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
+    def _try_spool(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
         """Write an entry to the spool and return whether it succeeded.
 
         If not, the client has been closed, and the entry and those `behind` it are queued in memory, so that
         they are counted.
         """
-        self._drain.came_bytes += entry.nbytes
+        self._drain.arrived_bytes += entry.nbytes
         try:
-            self._to_spool(entry)
+            self._spool_entry(entry)
         except JournalError as error:
             for one in (entry, *behind):
                 self._backlog.queue_in_memory(one)
@@ -279,7 +279,7 @@ class SpooledBacklog:
             return False
         return True
 
-    def _to_spool(self, entry: OutboxEntry) -> None:
+    def _spool_entry(self, entry: OutboxEntry) -> None:
         """Append an entry as a copy if it has no source in the log, else as a reference.
 
         Pin the log at the first reference.
@@ -288,7 +288,7 @@ class SpooledBacklog:
             self.spool.append_copy(entry.stream, entry.batch, entry.accepted_at)
             return
         if self._pin is None:
-            self._keep_log(entry.batch.first_sequence)
+            self._pin_log(entry.batch.first_sequence)
         self.spool.append_reference(
             entry.stream,
             entry.source,
@@ -301,7 +301,7 @@ class SpooledBacklog:
             entry.batch.last_sequence,
         )
 
-    def _keep_log(self, sequence: int) -> None:
+    def _pin_log(self, sequence: int) -> None:
         """Pin the log from the sequence on, because the spool refers to it."""
         self._pin = self._facilities.journal.pin(sequence, f"spool of {self._owner.name}")
 
@@ -309,13 +309,15 @@ class SpooledBacklog:
 
     def resume_drain(self) -> None:
         """Continue the drain, because the socket or a window allows more."""
-        self._wakened.set()
+        self._woken.set()
 
     async def _run(self) -> None:
         """Drain the spool until the client is live or closed."""
         try:
-            while await self._until_wanted() and (self._drain.chunk is not None or not self.spool.empty):
-                await self._bring_back()
+            while await self._wait_until_readable() and (
+                self._drain.chunk is not None or not self.spool.empty
+            ):
+                await self._load_chunk()
             if self._backlog.state is not ClientState.CLOSED:
                 self._task = None
                 self._backlog.on_spool_empty()
@@ -329,13 +331,13 @@ class SpooledBacklog:
                 "internal_error", "What waited for this client on disk couldn't be brought back."
             )
 
-    async def _bring_back(self) -> None:
+    async def _load_chunk(self) -> None:
         """Load and queue the next chunk."""
         facilities, drain = self._facilities, self._drain
-        await drain.wait_turn()
+        await drain.wait_slot()
         async with facilities.share.reads:
             began = facilities.clock.seconds()
-            self._let_go()
+            self._release_log()
             drain.start()
             assert drain.chunk is not None
             worked = facilities.clock.seconds() - began
@@ -358,18 +360,18 @@ class SpooledBacklog:
         facilities.share.charge(worked)
         self._owner.mark_changed()
 
-    def _let_go(self) -> None:
+    def _release_log(self) -> None:
         """Advance the pin past delivered records. Records that may have to be loaded again stay pinned."""
         first = self.chunk_first or self.spool.first_sequence
         if (
             self._pin is not None
             and first
             and not self._backlog.outbox.messages
-            and not self._backlog.lanes.messages
+            and not self._backlog.queues.messages
         ):
             self._pin.move(first)
 
-    def _leave_out_ended(self, entries: list[SpoolEntry]) -> list[SpoolEntry]:
+    def _skip_ended(self, entries: list[SpoolEntry]) -> list[SpoolEntry]:
         """Return the entries without those of ended subscriptions, which are accounted as discarded."""
         return [entry for entry in entries if entry.stream in self._backlog.recipients]
 
@@ -379,31 +381,31 @@ class SpooledBacklog:
         return (
             self._sink.is_writable
             and not self._backlog.outbox.nbytes
-            and self._backlog.lanes.nbytes < PULL_BYTES
-            and not self._held
+            and self._backlog.queues.nbytes < PULL_BYTES
+            and not self._is_drain_blocked
         )
 
     @property
-    def _held(self) -> bool:
+    def _is_drain_blocked(self) -> bool:
         """Whether the queues at the front of the spool wait for an acknowledgement or the end of a pause."""
-        lanes = self._backlog.lanes
-        return bool(self._holding) and all(
-            lane.is_blocked and lanes.get(lane.stream) is lane for lane in self._holding
+        queues = self._backlog.queues
+        return bool(self._blocked_queues) and all(
+            queue.is_blocked and queues.get(queue.stream) is queue for queue in self._blocked_queues
         )
 
-    async def _until_wanted(self) -> bool:
+    async def _wait_until_readable(self) -> bool:
         """Wait until the client reads, and update its state. Return False if it was closed meanwhile."""
         backlog = self._backlog
         while not self.is_draining and backlog.state is not ClientState.CLOSED:
-            self._wakened.clear()
+            self._woken.clear()
             try:
                 async with asyncio.timeout(
                     STALLED_AFTER_S if backlog.state is ClientState.DRAINING else None
                 ):
-                    await self._wakened.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 self.on_stalled()
-        self._holding = ()
+        self._blocked_queues = ()
         if backlog.state is ClientState.OFFLINED:
             backlog.state = next_state(backlog.state, ClientStateEvent.READING)
             self._drain.set_reading(True)
@@ -412,7 +414,7 @@ class SpooledBacklog:
     def on_stalled(self) -> None:
         """Return unsent deliveries to the spool, because a draining client has stopped."""
         backlog, chunk = self._backlog, self._drain.stop()
-        self._holding = tuple(backlog.lanes.filled.values()) if self._sink.is_writable else ()
+        self._blocked_queues = tuple(backlog.queues.nonempty.values()) if self._sink.is_writable else ()
         backlog.state = next_state(backlog.state, ClientStateEvent.OFFLINE)
         unsent = backlog.take_pending()
         entries, firsts = to_spool_entries(unsent), dict(chunk.firsts if chunk is not None else {})
@@ -437,7 +439,9 @@ class SpooledBacklog:
             self._pin = None
 
 
-def _tell(tallies: dict[int, DiscardTally], entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
+def _add_entries(
+    tallies: dict[int, DiscardTally], entries: Sequence[SpoolEntry], firsts: Mapping[int, int]
+) -> None:
     """Add entries to tallies by stream.
 
     No journaled record of a stream is before its sequence in `firsts`.

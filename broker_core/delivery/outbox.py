@@ -59,16 +59,16 @@ class InFlight:
             )
         )
 
-    def acknowledge_bytes(self, upto: int) -> None:
-        """Acknowledge all deliveries that end at or before byte `upto` of the connection."""
+    def acknowledge_bytes(self, end: int) -> None:
+        """Acknowledge all deliveries that end at or before byte `end` of the connection."""
         entries = self._entries
-        if entries and entries[0][0] <= upto:
+        if entries and entries[0][0] <= end:
             self._oldest = None
-        while entries and entries[0][0] <= upto:
+        while entries and entries[0][0] <= end:
             _, _, account, messages, nbytes, first, _ = entries.popleft()
             account.acknowledge(messages, nbytes, first > 0)
 
-    def first_sequence_of(self, stream: int) -> int:
+    def get_first_sequence(self, stream: int) -> int:
         """Return the sequence of a subscription's first record in flight; 0 when there is none."""
         return next((first for _, of, _, _, _, first, _ in self._entries if of == stream and first), 0)
 
@@ -92,7 +92,7 @@ class InFlight:
         """Return the oldest age start in flight outside of these streams, ns; 0 when there is none."""
         return next((one[6] for one in self._entries if one[1] not in streams), 0)
 
-    def oldest_of(self, stream: int) -> int:
+    def get_oldest(self, stream: int) -> int:
         """Return the age start of the oldest delivery in flight of one stream, ns; 0 when there is none."""
         if self._oldest is None:  # computed for all streams in one pass, because callers ask for many
             self._oldest = {}
@@ -127,7 +127,7 @@ class Outbox:
         """Time from which the age of the first entry counts, ns; 0 when the outbox is empty."""
         return self._entries[0].accepted_at if self._entries else 0
 
-    def of_stream(self, stream: int) -> tuple[int, int, int]:
+    def get_queued(self, stream: int) -> tuple[int, int, int]:
         """Return one subscription's queued messages, their bytes, and oldest age start (ns, 0: none)."""
         mine = [entry for entry in self._entries if entry.stream == stream]
         return (
@@ -136,7 +136,7 @@ class Outbox:
             mine[0].accepted_at if mine else 0,
         )
 
-    def first_sequence_of(self, stream: int) -> int:
+    def get_first_sequence(self, stream: int) -> int:
         """Return the sequence of a subscription's first queued journaled record; 0 when there is none."""
         for entry in self._entries:
             if entry.stream == stream and entry.batch.first_sequence:

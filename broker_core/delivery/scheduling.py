@@ -18,37 +18,40 @@ from typing import Final
 
 from broker_core.clock import Clock
 
-FIRST_CHUNK = 16 * 1024
+FIRST_CHUNK_BYTES = 16 * 1024
 """Journal bytes of a replay's first chunk, and of the first one after its client stopped reading."""
-LARGEST_CHUNK = 1024 * 1024
+MAX_CHUNK_BYTES = 1024 * 1024
 """Maximum bytes of a chunk without live traffic."""
-LARGEST_BESIDE_LIVE = 128 * 1024
+MAX_CHUNK_BYTES_BESIDE_LIVE = 128 * 1024
 """Maximum bytes of a chunk while messages are published. It bounds how long one chunk occupies the loop."""
-CHUNKS_BUDGET = 8 * 1024 * 1024
-"""Maximum bytes of the chunks of all replays together, each counted once, as long as each has FIRST_CHUNK."""
-TAKEN_BEFORE = 16
+MAX_ALL_CHUNKS_BYTES = 8 * 1024 * 1024
+"""Maximum bytes of the chunks of all replays together, each counted once.
+
+Each replay may have FIRST_CHUNK_BYTES in any case.
+"""
+READ_BYTES_PER_CHUNK_BYTE = 16
 """A chunk has at most 1/16 of the bytes that the client has read since it last stopped."""
-CUT_BEFORE = 512 * 1024
+UNCUT_AFTER_BYTES = 512 * 1024
 """Bytes that a client must read after a stop before batches larger than its chunks are sent uncut.
 
 The kernels buffer some 300 KB for a client that reads nothing. For a client that reads, cutting each batch
 would cost more than sending it.
 """
-READS_AT_ONCE = 32
+MAX_CONCURRENT_READS = 32
 """Maximum number of chunks that the reader thread has been given and the replays haven't received.
 
 A thousand replays that begin together would otherwise each have one in memory. Chunks read ahead for fast
 clients are not included.
 """
-REST = 3.0
+PAUSE_PER_SLOT = 3.0
 """Rest after a slot beside live traffic, in lengths of the slot: replays get a quarter of the loop."""
-LATE_S = 0.25
+MAX_LATENESS_S = 0.25
 """Maximum seconds that later rests are shortened by, if a rest was too long because the loop ran late.
 
 Otherwise, with one slot per iteration of a loop that is busy for 80 ms, a thousand clients would wait for
 minutes.
 """
-BUSY_FOR_S = 0.1
+LIVE_TRAFFIC_TIMEOUT_S = 0.1
 """Seconds for which live traffic counts as present after a message was received or delivered."""
 
 
@@ -58,54 +61,56 @@ class ReplayFairShare:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.replays = 0
-        self.in_line = 0
+        self.waiting_replays = 0
         """Number of replays that wait for a slot."""
         self._live_until = 0.0
         self._free_at = 0.0
         self._late_s = 0.0
         """Seconds by which rests were too long and have not been made up for."""
-        self._usual_s = 0.0005
-        self._line = asyncio.Lock()
-        self.reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._mean_slot_s = 0.0005
+        self._slot_lock = asyncio.Lock()
+        self.reads = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
     def on_live_traffic(self) -> None:
         """Note that a client published messages, or that messages were delivered live."""
-        self._live_until = self._clock.seconds() + BUSY_FOR_S
+        self._live_until = self._clock.seconds() + LIVE_TRAFFIC_TIMEOUT_S
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether there is live traffic to be spared."""
         return self._clock.seconds() < self._live_until
 
     @property
     def max_chunk_bytes(self) -> int:
         """Maximum bytes of a chunk now."""
-        return LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
+        return MAX_CHUNK_BYTES_BESIDE_LIVE if self.is_busy else MAX_CHUNK_BYTES
 
-    def grow_chunk(self, chunk_bytes: int, taken_bytes: int) -> int:
+    def grow_chunk(self, chunk_bytes: int, read_bytes: int) -> int:
         """Return the bytes of the next chunk of a replay whose client read the last chunk immediately.
 
-        `taken_bytes`: bytes that the client has read since it last stopped.
+        `read_bytes`: bytes that the client has read since it last stopped.
         """
-        largest = min(self.max_chunk_bytes, taken_bytes // TAKEN_BEFORE)
-        return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
+        largest = min(self.max_chunk_bytes, read_bytes // READ_BYTES_PER_CHUNK_BYTE)
+        return max(
+            min(chunk_bytes * 2, largest, MAX_ALL_CHUNKS_BYTES // max(self.replays, 1)), FIRST_CHUNK_BYTES
+        )
 
-    async def wait_turn(self) -> None:
+    async def wait_slot(self) -> None:
         """Wait for a slot. Returns immediately when there is no live traffic."""
-        if not self.busy:
+        if not self.is_busy:
             return
-        self.in_line += 1
+        self.waiting_replays += 1
         try:
-            async with self._line:
-                await self._rest()
-                self._free_at = self._clock.seconds() + self._usual_s * (1 + REST)
+            async with self._slot_lock:
+                await self._pause()
+                self._free_at = self._clock.seconds() + self._mean_slot_s * (1 + PAUSE_PER_SLOT)
         finally:
-            self.in_line -= 1
+            self.waiting_replays -= 1
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         """Rest until the next slot may begin.
 
-        A rest that was too long shortens the next ones by at most LATE_S.
+        A rest that was too long shortens the next ones by at most MAX_LATENESS_S.
         """
         left = self._free_at - self._clock.seconds()
         if left <= self._late_s:
@@ -113,20 +118,20 @@ class ReplayFairShare:
             return
         wakes_at = self._free_at - self._late_s
         await asyncio.sleep(left - self._late_s)
-        self._late_s = min(self._clock.seconds() - wakes_at, LATE_S)
+        self._late_s = min(self._clock.seconds() - wakes_at, MAX_LATENESS_S)
 
     def charge(self, seconds: float) -> None:
         """Record the seconds that a slot used the loop and the reader thread, without waiting time.
 
         If rests grew with the loop's lateness, replays would stop when the loop has most work to catch up on.
         """
-        self._usual_s += (seconds - self._usual_s) / 8
+        self._mean_slot_s += (seconds - self._mean_slot_s) / 8
 
 
 class AdaptiveChunkSize:
     """Size of one client's next chunk: small at first, doubled when the client reads a chunk immediately."""
 
-    __slots__ = ("_share", "nbytes", "taken_bytes")
+    __slots__ = ("_share", "nbytes", "read_bytes")
 
     def __init__(self, share: ReplayFairShare) -> None:
         self._share = share
@@ -134,20 +139,20 @@ class AdaptiveChunkSize:
 
     def reset(self) -> None:
         """Start again with small chunks, because the client has stopped, or reads again."""
-        self.nbytes, self.taken_bytes = FIRST_CHUNK, 0
+        self.nbytes, self.read_bytes = FIRST_CHUNK_BYTES, 0
 
     def grow(self) -> None:
         """Record that the client read a chunk immediately, and compute the size of the next one."""
-        self.taken_bytes += self.nbytes
-        self.nbytes = self._share.grow_chunk(self.nbytes, self.taken_bytes)
+        self.read_bytes += self.nbytes
+        self.nbytes = self._share.grow_chunk(self.nbytes, self.read_bytes)
 
     @property
     def is_read_ahead_useful(self) -> bool:
         """Whether the next chunk should be read from the log while the client reads the current one."""
-        return self.nbytes > FIRST_CHUNK and not self._share.busy
+        return self.nbytes > FIRST_CHUNK_BYTES and not self._share.is_busy
 
 
-TURN_NS: Final = 2_000_000
+ITERATION_BUDGET_NS: Final = 2_000_000
 """Maximum time per event-loop iteration, ns, of one client's commands, and of all scheduled work.
 
 The work in progress is finished. It is some 60 small publishes. A large batch is one unit, so that an
@@ -159,13 +164,13 @@ class WorkScheduler:
     """Queue of work that is spread over several event-loop iterations.
 
     Examples: inboxes beyond their budget, shared subscriptions that assign records, clients that disconnect
-    together. All work in the line together gets TURN_NS per iteration. Recurring work rejoins the line at its
-    end.
+    together. All work in the line together gets ITERATION_BUDGET_NS per iteration. Recurring work rejoins
+    the line at its end.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._line: deque[Callable[[], int]] = deque()
+        self._work: deque[Callable[[], int]] = deque()
         self._scheduled = False
         self._spent_ns = 0
         """Time used by `call_within_budget` in this iteration, ns."""
@@ -175,12 +180,12 @@ class WorkScheduler:
 
         It returns how long it took, ns, and adds itself again if it needs more.
         """
-        self._line.append(go_on)
+        self._work.append(go_on)
         self._schedule()
 
-    def call_later_turn(self, act: Callable[[], None]) -> None:
+    def call_in_later_iteration(self, act: Callable[[], None]) -> None:
         """Call `act` in a later iteration."""
-        self.add_recurring(partial(self._timed, act))
+        self.add_recurring(partial(self._run_timed, act))
 
     def call_within_budget(self, left: Callable[[], None]) -> None:
         """Call `left` now, or in a later iteration if this one's budget is used up.
@@ -189,34 +194,34 @@ class WorkScheduler:
         cut off together.
         """
 
-        if self._line or self._spent_ns >= TURN_NS:
-            self.call_later_turn(left)
+        if self._work or self._spent_ns >= ITERATION_BUDGET_NS:
+            self.call_in_later_iteration(left)
             return
         if not self._spent_ns:
-            asyncio.get_running_loop().call_soon(self._begin_anew)
-        self._spent_ns += self._timed(left)
+            asyncio.get_running_loop().call_soon(self._reset_budget)
+        self._spent_ns += self._run_timed(left)
 
-    def _timed(self, act: Callable[[], None]) -> int:
+    def _run_timed(self, act: Callable[[], None]) -> int:
         began = self._clock.monotonic_ns()
         act()
         return self._clock.monotonic_ns() - began
 
-    def _begin_anew(self) -> None:
+    def _reset_budget(self) -> None:
         self._spent_ns = 0
 
     def _schedule(self) -> None:
-        if self._line and not self._scheduled:
+        if self._work and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._run_work)
 
-    def _turn(self) -> None:
+    def _run_work(self) -> None:
         """Do the work of the line until the budget is used up. Each item in the line runs at most once."""
         self._scheduled = False
         spent = 0
         try:
-            for _ in range(len(self._line)):
-                spent += self._line.popleft()()
-                if spent >= TURN_NS:
+            for _ in range(len(self._work)):
+                spent += self._work.popleft()()
+                if spent >= ITERATION_BUDGET_NS:
                     break
         finally:
             self._schedule()

@@ -19,9 +19,9 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
-LOOK_NS: Final = 500_000_000
+OBSERVATION_NS: Final = 500_000_000
 """Minimum observation window, ns. A peer that pauses for less than this does not count as not reading."""
-ENOUGH_BYTES: Final = 16 * 1024
+MIN_OBSERVED_BYTES: Final = 16 * 1024
 """Minimum bytes that arrive at the peer in an observation window.
 
 Linux opens a receive window in steps.
@@ -46,21 +46,21 @@ UNKNOWN: Final = ReceiveWindowSample(0, 0)
 class ReadDetector:
     """Detects whether one peer reads from its socket.
 
-    `leaves`: it has read less than half of the bytes that arrived lately.
+    `is_not_reading`: it has read less than half of the bytes that arrived lately.
     """
 
-    __slots__ = ("_at", "_since", "leaves")
+    __slots__ = ("_at", "_since", "is_not_reading")
 
     def __init__(self) -> None:
-        self.leaves = False
+        self.is_not_reading = False
         self._since: ReceiveWindowSample | None = None
         self._at = 0
 
     def update(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
-        """Evaluate a new sample and return `leaves`. `now_ns` is a monotonic time.
+        """Evaluate a new sample and return `is_not_reading`. `now_ns` is a monotonic time.
 
-        `leaves` becomes true only after a whole observation window, and false as soon as the peer is seen to
-        read.
+        `is_not_reading` becomes true only after a whole observation window, and false as soon as the peer is
+        seen to read.
         """
         since = self._since
         if since is None:
@@ -68,10 +68,12 @@ class ReadDetector:
             return False
         came, read = seen.acknowledged - since.acknowledged, seen.end - since.end
         reads = 2 * read >= came
-        if (self.leaves and reads and read > 0) or (came >= ENOUGH_BYTES and now_ns - self._at >= LOOK_NS):
-            self.leaves = not reads
+        if (self.is_not_reading and reads and read > 0) or (
+            came >= MIN_OBSERVED_BYTES and now_ns - self._at >= OBSERVATION_NS
+        ):
+            self.is_not_reading = not reads
             self._since, self._at = seen, now_ns
-        return self.leaves
+        return self.is_not_reading
 
 
 TRANSPORT_HIGH_BYTES = 1

@@ -26,7 +26,7 @@ from broker_core.batch import CONFLATION_OVER
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.window import AckWindow
 
-_SPARE = 64
+_MAX_OUTDATED = 64
 """Number of outdated entries that the heap may always have."""
 
 
@@ -39,7 +39,7 @@ class EarliestHeap:
     reaches the top.
     """
 
-    __slots__ = ("_heap", "_listed", "_read")
+    __slots__ = ("_heap", "_read", "_streams")
 
     def __init__(self, read: Callable[[int], int]) -> None:
         """Create an empty heap.
@@ -48,19 +48,19 @@ class EarliestHeap:
         """
         self._read = read
         self._heap: list[tuple[int, int]] = []
-        self._listed: set[int] = set()
+        self._streams: set[int] = set()
 
     def add(self, stream: int, *, earlier: bool = False) -> None:
         """Add a stream that may have a time now. `earlier`: its time may have become earlier."""
-        if earlier or stream not in self._listed:
-            self._listed.add(stream)
+        if earlier or stream not in self._streams:
+            self._streams.add(stream)
             heappush(self._heap, (self._read(stream), stream))
 
     def earliest_ns(self) -> int:
         """Return the earliest time, ns; 0: no stream has one."""
         heap, read = self._heap, self._read
-        if len(heap) > 2 * len(self._listed) + _SPARE:
-            heap[:] = [(read(stream), stream) for stream in self._listed]
+        if len(heap) > 2 * len(self._streams) + _MAX_OUTDATED:
+            heap[:] = [(read(stream), stream) for stream in self._streams]
             heapify(heap)
         while heap:
             at, stream = heap[0]
@@ -71,7 +71,7 @@ class EarliestHeap:
                 heapreplace(heap, (now, stream))
             else:
                 heappop(heap)
-                self._listed.discard(stream)
+                self._streams.discard(stream)
         return 0
 
 
@@ -80,21 +80,21 @@ class ShadowConflation(NamedTuple):
 
     keys: array[int] = array("q")
     """Hashes of the keys of the remaining messages, in order."""
-    came: int = 0
+    queued_in_total: int = 0
     """Number of messages ever queued when this was computed. Later messages are behind these."""
-    cut: int = 0
+    removed: int = 0
     """Number of messages that are in the real queue and not in this one."""
 
-    def conflated(self, newer: array[int], came: int, waits: int, cut: int) -> ShadowConflation:
+    def conflate(self, newer: array[int], came: int, waits: int, cut: int) -> ShadowConflation:
         """Return the simulation after one more conflation.
 
         Args:
             newer: key hashes of the messages that were queued since.
-            came: number of messages ever queued.
+            queued_in_total: number of messages ever queued.
             waits: number of messages in the real queue.
-            cut: at most this many messages count as removed by earlier conflations.
+            removed: at most this many messages count as removed by earlier conflations.
         """
-        cut = min(cut, self.cut, waits)
+        cut = min(cut, self.removed, waits)
         # Messages sent since would have been sent here too; they are the oldest here.
         keys = (self.keys + newer)[-(waits - cut) :] if waits > cut else array("q")
         left = array("q", reversed(dict.fromkeys(reversed(keys))))
@@ -117,37 +117,37 @@ class SubscriptionQueue:
     """
 
     __slots__ = (
-        "_conflated",
-        "_cut_at",
         "_entries",
-        "_seen_full",
-        "busy",
-        "came",
+        "_removed_records",
+        "_reported_full",
+        "_was_conflated",
+        "client_totals",
         "credit",
         "full_since",
-        "looked_at",
+        "is_conflating",
+        "is_watched",
         "messages",
         "nbytes",
         "paused",
         "pauses",
+        "queued_in_total",
         "sent_bytes",
+        "shadow_conflations",
         "spent_since",
         "stream",
         "times_full",
-        "total",
         "window",
-        "would_be",
     )
 
     def __init__(self, stream: int, window: AckWindow | None = None) -> None:
         self.stream = stream
         self.window = window
-        self.looked_at = window is not None
+        self.is_watched = window is not None
         """Whether a window or a rule needs to know about each delivery."""
         self.paused = False
         self.pauses = 0
         """Number of pauses so far. The end of a pause compares it to detect a newer pause."""
-        self.busy = False
+        self.is_conflating = False
         """Whether the reader thread is conflating the entries. Nothing may be sent meanwhile."""
         self.credit: int | None = None
         """Total bytes that may be sent; None: the client grants no credit.
@@ -159,22 +159,22 @@ class SubscriptionQueue:
         """Time since which the credit is used up, ns; 0 while there is some."""
         self.messages = 0
         self.nbytes = 0
-        self.total = QueueTotals()
+        self.client_totals = QueueTotals()
         """Totals over all queues of the client, once this queue is one of them."""
-        self.came = 0
+        self.queued_in_total = 0
         """Number of messages ever queued here."""
-        self.would_be: dict[str, ShadowConflation] = {}
+        self.shadow_conflations: dict[str, ShadowConflation] = {}
         """Simulated content of this queue for each rule in shadow mode, by rule name."""
         self.full_since = 0
         """Time since which the window is full although deliveries wait, ns; 0 while it isn't (seed 003).
 
         The deliveries may be here or on disk.
         """
-        self.times_full = self._seen_full = 0
+        self.times_full = self._reported_full = 0
         self._entries: deque[OutboxEntry] = deque()
-        self._cut_at = 0
+        self._removed_records = 0
         """Number of records of the first entry that were already removed."""
-        self._conflated = False
+        self._was_conflated = False
         """Whether the delivery removed last was the result of a conflated backlog."""
 
     @property
@@ -190,17 +190,17 @@ class SubscriptionQueue:
     @property
     def is_blocked(self) -> bool:
         """Whether nothing may be sent, whatever is queued."""
-        return self.paused or self.busy or self.is_window_full or self.is_credit_spent
+        return self.paused or self.is_conflating or self.is_window_full or self.is_credit_spent
 
-    def set_credit(self, upto: int, now_ns: int) -> None:
-        """Raise the total bytes that may be sent to `upto`.
+    def set_credit(self, total_bytes: int, now_ns: int) -> None:
+        """Raise the total bytes that may be sent to `total_bytes`.
 
         A lower value is ignored: bytes promised earlier may be in flight.
         """
-        self.credit = max(self.credit or 0, upto)
-        self._note_spent(now_ns)
+        self.credit = max(self.credit or 0, total_bytes)
+        self._update_spent_since(now_ns)
 
-    def _note_spent(self, now_ns: int) -> None:
+    def _update_spent_since(self, now_ns: int) -> None:
         """Update `spent_since` after a change of credit or sent bytes."""
         self.spent_since = (self.spent_since or now_ns) if self.is_credit_spent else 0
 
@@ -214,7 +214,7 @@ class SubscriptionQueue:
         """Sequence of the first queued journaled record; 0 when there is none."""
         for entry in self._entries:
             if entry.batch.first_sequence:
-                return int(entry.batch.sequences()[self._cut_at if entry is self._entries[0] else 0])
+                return int(entry.batch.sequences()[self._removed_records if entry is self._entries[0] else 0])
         return 0
 
     def can_bypass(self, entry: OutboxEntry, now_ns: int) -> bool:
@@ -222,9 +222,9 @@ class SubscriptionQueue:
 
         It can if the queue is empty and not blocked, and no window or rule watches it.
         """
-        if self.looked_at or self._entries or self._conflated or self.is_blocked:
+        if self.is_watched or self._entries or self._was_conflated or self.is_blocked:
             return False
-        self._conflated = entry.conflated
+        self._was_conflated = entry.conflated
         self.sent_bytes += entry.nbytes
         if self.credit is not None and self.sent_bytes >= self.credit:
             self.spent_since = now_ns
@@ -232,16 +232,16 @@ class SubscriptionQueue:
 
     def offer(self, entry: OutboxEntry) -> None:
         """Queue one delivery behind the others."""
-        self.came += entry.count
+        self.queued_in_total += entry.count
         self._queue(entry)
 
     def _queue(self, entry: OutboxEntry) -> None:
         self._entries.append(entry)
-        self._count(entry.count, entry.nbytes)
+        self._add_counts(entry.count, entry.nbytes)
 
-    def _count(self, messages: int, nbytes: int) -> None:
+    def _add_counts(self, messages: int, nbytes: int) -> None:
         """Add to the queued messages and bytes; negative to subtract."""
-        total = self.total
+        total = self.client_totals
         self.messages += messages
         self.nbytes += nbytes
         total.messages += messages
@@ -253,7 +253,7 @@ class SubscriptionQueue:
         The last batch is cut where the window ends. At most about `max_bytes` are returned, but always one
         entry.
         """
-        if self.paused or self.busy or not self._entries:
+        if self.paused or self.is_conflating or not self._entries:
             return []
         taken: list[OutboxEntry] = []
         size = 0
@@ -262,16 +262,16 @@ class SubscriptionQueue:
             if room <= 0:
                 break
             entry = self._pop(room)
-            if self._conflated and not entry.conflated:
+            if self._was_conflated and not entry.conflated:
                 entry = entry.with_conflation_mark(CONFLATION_OVER)
-            self._conflated = entry.conflated
+            self._was_conflated = entry.conflated
             if self.window is not None:
                 self.window.record_sent(entry.batch, now_ns, entry.accepted_at)
             taken.append(entry)
             size += entry.nbytes
             self.sent_bytes += entry.nbytes
-        self._note_spent(now_ns)
-        self._note_full(bool(taken), now_ns)
+        self._update_spent_since(now_ns)
+        self._update_full_since(bool(taken), now_ns)
         return taken
 
     def update_window_full(self, now_ns: int, more: bool = False) -> bool:
@@ -279,11 +279,11 @@ class SubscriptionQueue:
 
         `more`: deliveries of this subscription wait on disk.
         """
-        self._note_full(False, now_ns, more)
-        became, self._seen_full = self.times_full > self._seen_full, self.times_full
+        self._update_full_since(False, now_ns, more)
+        became, self._reported_full = self.times_full > self._reported_full, self.times_full
         return became
 
-    def _note_full(self, moving: bool, now_ns: int, more: bool = False) -> None:
+    def _update_full_since(self, moving: bool, now_ns: int, more: bool = False) -> None:
         """Update `full_since` and `times_full`. `moving`: messages were just sent."""
         full = (more or bool(self._entries)) and self.is_window_full
         if moving or not full:
@@ -292,31 +292,31 @@ class SubscriptionQueue:
             self.full_since = now_ns
             self.times_full += 1
 
-    def _pop(self, most: int) -> OutboxEntry:
-        """Remove and return the first entry, or the next `most` records of a longer one.
+    def _pop(self, max_records: int) -> OutboxEntry:
+        """Remove and return the first entry, or the next `max_records` records of a longer one.
 
         The remaining records aren't made into a batch of their own each time. With a window of 1 that would
         copy a batch of a thousand records a thousand times. Its bytes count until its last record is removed.
         """
-        entry, at = self._entries[0], self._cut_at
-        self._cut_at = at + most if entry.count - at > most else 0
+        entry, at = self._entries[0], self._removed_records
+        self._removed_records = at + max_records if entry.count - at > max_records else 0
         left = 0
-        if self._cut_at == 0:
+        if self._removed_records == 0:
             self._entries.popleft()
             left = entry.nbytes
-        if at or self._cut_at:
-            entry = slice_entry(entry, at, self._cut_at or entry.count)
-        self._count(-entry.count, -left)
+        if at or self._removed_records:
+            entry = slice_entry(entry, at, self._removed_records or entry.count)
+        self._add_counts(-entry.count, -left)
         return entry
 
     def take_all(self) -> list[OutboxEntry]:
         """Remove and return all entries in order, for the spool or to discard them."""
         taken = list(self._entries)
-        if self._cut_at:
-            taken[0] = slice_entry(taken[0], self._cut_at, taken[0].count)
+        if self._removed_records:
+            taken[0] = slice_entry(taken[0], self._removed_records, taken[0].count)
         self._entries.clear()
-        self._count(-self.messages, -self.nbytes)
-        self._cut_at = 0
+        self._add_counts(-self.messages, -self.nbytes)
+        self._removed_records = 0
         return taken
 
     def requeue(self, entries: Sequence[OutboxEntry]) -> None:
@@ -331,7 +331,7 @@ class SubscriptionQueue:
 
     def peek(self) -> list[OutboxEntry]:
         """Return the queued entries in order, without removing them."""
-        if self._cut_at:
+        if self._removed_records:
             for entry in self.take_all():
                 self._queue(entry)
         return list(self._entries)
@@ -341,7 +341,11 @@ class SubscriptionQueue:
 
         Return False if they are no longer at the front.
         """
-        if self._cut_at or len(self._entries) < len(before) or any(map(is_not, self._entries, before)):
+        if (
+            self._removed_records
+            or len(self._entries) < len(before)
+            or any(map(is_not, self._entries, before))
+        ):
             return False
         for entry in (*after, *self.take_all()[len(before) :]):
             self._queue(entry)
@@ -376,14 +380,14 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.filled: dict[int, SubscriptionQueue] = {}
+        self.nonempty: dict[int, SubscriptionQueue] = {}
         """Queues that are not empty, by stream."""
         self._total = QueueTotals()
-        self._waiting, self._unacked = EarliestHeap(self._oldest_of), EarliestHeap(self._unacked_of)
+        self._waiting, self._unacked = EarliestHeap(self._get_oldest), EarliestHeap(self._get_unacked)
 
-    def __setitem__(self, stream: int, lane: SubscriptionQueue) -> None:
-        super().__setitem__(stream, lane)
-        lane.total = self._total
+    def __setitem__(self, stream: int, queue: SubscriptionQueue) -> None:
+        super().__setitem__(stream, queue)
+        queue.client_totals = self._total
 
     @property
     def nbytes(self) -> int:
@@ -405,55 +409,55 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         """Age start of the oldest unacknowledged message of any window, ns; 0: there is none."""
         return self._unacked.earliest_ns()
 
-    def _oldest_of(self, stream: int) -> int:
-        lane = self.filled.get(stream)
-        return lane.oldest_at if lane is not None else 0
+    def _get_oldest(self, stream: int) -> int:
+        queue = self.nonempty.get(stream)
+        return queue.oldest_at if queue is not None else 0
 
-    def _unacked_of(self, stream: int) -> int:
-        lane = self.get(stream)
-        return lane.window.oldest_accepted_at if lane is not None and lane.window is not None else 0
+    def _get_unacked(self, stream: int) -> int:
+        queue = self.get(stream)
+        return queue.window.oldest_accepted_at if queue is not None and queue.window is not None else 0
 
-    def offer(self, lane: SubscriptionQueue, entry: OutboxEntry) -> None:
+    def offer(self, queue: SubscriptionQueue, entry: OutboxEntry) -> None:
         """Add one delivery to its queue."""
-        lane.offer(entry)
-        if lane.stream not in self.filled:
-            self.filled[lane.stream] = lane
-            self._waiting.add(lane.stream)
+        queue.offer(entry)
+        if queue.stream not in self.nonempty:
+            self.nonempty[queue.stream] = queue
+            self._waiting.add(queue.stream)
 
     def requeue(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
         """Put deliveries of a queue that were not sent back to its front."""
-        lane = self.filled[stream] = self[stream]
-        lane.requeue(entries)
+        queue = self.nonempty[stream] = self[stream]
+        queue.requeue(entries)
         self._waiting.add(stream, earlier=True)
 
     def pull(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """Remove and return the deliveries that may be sent now, at most about `max_bytes` of each queue."""
         pulled: list[OutboxEntry] = []
-        for stream, lane in list(self.filled.items()):
-            taken = lane.take_sendable(max_bytes, now_ns)
+        for stream, queue in list(self.nonempty.items()):
+            taken = queue.take_sendable(max_bytes, now_ns)
             pulled += taken
-            if taken and lane.window is not None:
+            if taken and queue.window is not None:
                 self._unacked.add(stream)
-            if not lane.messages:
-                del self.filled[stream]
+            if not queue.messages:
+                del self.nonempty[stream]
         return pulled
 
     def update_after_take(self, stream: int) -> None:
-        """Update `filled` after entries were removed from a queue."""
+        """Update `nonempty` after entries were removed from a queue."""
         if not self[stream].messages:
-            self.filled.pop(stream, None)
+            self.nonempty.pop(stream, None)
 
     def remove(self, stream: int) -> list[OutboxEntry]:
         """Remove the queue of a stream, if there is one. Return its entries."""
-        lane = self.pop(stream, None)
-        self.filled.pop(stream, None)
-        return lane.take_all() if lane is not None else []
+        queue = self.pop(stream, None)
+        self.nonempty.pop(stream, None)
+        return queue.take_all() if queue is not None else []
 
     def clear(self) -> None:
         """Remove all queues and their entries."""
-        for lane in self.filled.values():
-            lane.take_all()
-        self.filled.clear()
+        for queue in self.nonempty.values():
+            queue.take_all()
+        self.nonempty.clear()
         super().clear()
 
     def take_all(self, unsent: Sequence[OutboxEntry]) -> list[OutboxEntry]:
@@ -472,7 +476,7 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
                 entries.append(entry)
         for stream, mine in back.items():
             self.requeue(stream, mine)
-        for lane in self.filled.values():
-            entries += lane.take_all()
-        self.filled.clear()
+        for queue in self.nonempty.values():
+            entries += queue.take_all()
+        self.nonempty.clear()
         return entries

@@ -81,7 +81,16 @@ class AckWindow:
     They never exceed `prefetch`: the caller checks `free_slots` before it sends.
     """
 
-    __slots__ = ("_early", "_head", "_last_acked", "_sent", "_spans", "mode", "owed_since", "prefetch")
+    __slots__ = (
+        "_acked_early",
+        "_head",
+        "_last_acked",
+        "_sent",
+        "_spans",
+        "mode",
+        "prefetch",
+        "unacked_since",
+    )
 
     def __init__(self, mode: AckMode, prefetch: int = DEFAULT_PREFETCH) -> None:
         self.mode = mode
@@ -90,16 +99,16 @@ class AckWindow:
         self._head = 1
         """Number of the first message that isn't acknowledged."""
         self._sent = 0
-        self._early: set[int] = set()
+        self._acked_early: set[int] = set()
         """Numbers behind the head that are acknowledged."""
         self._last_acked = 0
-        self.owed_since = 0
+        self.unacked_since = 0
         """Time at which the window last changed from empty to non-empty, ns."""
 
     @property
     def unacked_messages(self) -> int:
         """Number of messages in flight."""
-        return self._sent - self._head + 1 - len(self._early)
+        return self._sent - self._head + 1 - len(self._acked_early)
 
     @property
     def free_slots(self) -> int:
@@ -143,7 +152,7 @@ class AckWindow:
         `accepted_at` (ns): the time from which its age counts; 0: `now_ns`.
         """
         if not self.unacked_messages:
-            self.owed_since = now_ns
+            self.unacked_since = now_ns
         first, self._sent = self._sent + 1, self._sent + batch.count
         explicit = batch.flags & EXPLICIT_SEQUENCES
         # Copied, because a view would keep all bytes of the batch in memory until it is acknowledged.
@@ -173,15 +182,15 @@ class AckWindow:
         """
         self.check(first, last, self._sent)
         if self.mode is AckMode.INDIVIDUAL and first > self._head:
-            done = self._amount(first, last)
-            self._early.update(range(first, last + 1))
+            done = self._unacked_volume(first, last)
+            self._acked_early.update(range(first, last + 1))
         elif last >= self._head:
-            done = self._amount(self._head, last)
-            self._early.difference_update(range(self._head, last + 1))
-            self._move(last + 1)
+            done = self._unacked_volume(self._head, last)
+            self._acked_early.difference_update(range(self._head, last + 1))
+            self._move_head(last + 1)
         else:
             return AckResult()
-        self._pass_early()
+        self._skip_acked_early()
         return done
 
     @staticmethod
@@ -199,10 +208,10 @@ class AckWindow:
                 sent=sent,
             )
 
-    def _amount(self, first: int, last: int) -> AckResult:
+    def _unacked_volume(self, first: int, last: int) -> AckResult:
         """Return the volume of the unacknowledged messages with these numbers, journaled and unjournaled."""
         journaled = unjournaled = NOTHING
-        early = sorted(number for number in self._early if first <= number <= last)
+        early = sorted(number for number in self._acked_early if first <= number <= last)
         for span in self._spans:
             if span.first > last:
                 break
@@ -234,7 +243,7 @@ class AckWindow:
             for span in self._spans
             if span.first_sequence and span.first <= last and span.last >= first
             for number in range(max(first, span.first), min(last, span.last) + 1)
-            if number not in self._early
+            if number not in self._acked_early
         ]
 
     def number_of(self, sequence: int) -> int:
@@ -255,7 +264,7 @@ class AckWindow:
             "Acknowledge what the subscription has delivered.",
         )
 
-    def _move(self, head: int) -> None:
+    def _move_head(self, head: int) -> None:
         """Acknowledge everything before `head`."""
         while self._spans and self._spans[0].first < head:
             span = self._spans[0]
@@ -265,14 +274,14 @@ class AckWindow:
             self._spans.popleft()
         self._head = head
 
-    def _pass_early(self) -> None:
+    def _skip_acked_early(self) -> None:
         """Move the head past messages that were acknowledged out of order."""
         head = self._head
-        while head in self._early:
-            self._early.discard(head)
+        while head in self._acked_early:
+            self._acked_early.discard(head)
             head += 1
         if head != self._head:
-            self._move(head)
+            self._move_head(head)
 
 
 def _candidates(span: _SentBatch, sequence: int) -> Sequence[int]:

@@ -157,7 +157,12 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn("acknowledged_bytes", "Acknowledged, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("matched_messages", "Matched", "All messages that were for it", ColumnType.COUNT),
     ClientColumn("matched_bytes", "Matched, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("lost_messages", "Lost", "Messages in the loss ledger", ColumnType.COUNT),
+    ClientColumn(
+        "lost_messages",
+        "Lost",
+        "Messages discarded without its request and not kept in the log",
+        ColumnType.COUNT,
+    ),
     ClientColumn("gone", "Gone", "Messages it will not get, by cause", ColumnType.NESTED, sortable=False),
     ClientColumn("gone_bytes", "Gone, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("memory_percent", "Memory", "Its share of the pool's memory limit", ColumnType.PERCENT),

@@ -110,7 +110,13 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
     gone: Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
     gone_bytes: Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
     delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
-    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
+    lost_messages: Annotated[
+        int,
+        Meta(
+            description="Of those in `gone`, the losses: discarded without a request of the client, and"
+            " neither kept in the log for it nor given to another consumer."
+        ),
+    ]
     unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
 
 
@@ -219,6 +225,18 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     why_slow: VerdictEntry | None
     last_decision: DecisionSummary | None
     subscriptions: list[SubscriptionEntry]
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the client is live and no message waits for it."""
+        return self.delivery is DeliveryState.LIVE and not (
+            self.lag_messages or self.lag_ms or self.outbox_bytes or self.spool_bytes
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the client is caught up and was sent nothing in the last second."""
+        return self.is_caught_up and not self.rate_out_messages
 
 
 class ClientsPage(Document, frozen=True, kw_only=True):

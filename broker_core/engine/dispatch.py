@@ -58,15 +58,15 @@ class LiveSubscriptionsPort(Protocol):
 
     registry: SubscriptionRegistry[MatchReceiver]
 
-    early: SubscriptionRegistry[MatchReceiver]
+    early_registry: SubscriptionRegistry[MatchReceiver]
     """Subscriptions that receive a group as soon as it is stamped, before it is on disk."""
 
     @property
-    def wants_early(self) -> bool:
+    def has_early_subscriptions(self) -> bool:
         """Whether any subscription receives records before they are on disk, or is about to."""
 
     def pending_live_switch(self) -> SubscriptionRegistry[MatchReceiver] | None:
-        """Return the subscriptions that join `early` from the next group on; None if there are none.
+        """Return the subscriptions that join `early_registry` from the next group on; None if there are none.
 
         The caller must first deliver to them the batches that are in flight to the disk.
         """
@@ -88,7 +88,7 @@ class Dispatcher:
         everywhere: DurableFrontier,
         roster: ConnectionTable,
         subscribed: LiveSubscriptionsPort,
-        run_turn_end: Callable[[], None],
+        run_iteration_end: Callable[[], None],
         topics: JournaledTopics,
         carried: SyncDestinationFilter,
         confirmations: SyncReplication,
@@ -99,7 +99,7 @@ class Dispatcher:
         self._frontier, self._everywhere = frontier, everywhere
         self._roster = roster
         self._subscribed = subscribed
-        self._run_turn_end = run_turn_end
+        self._run_iteration_end = run_iteration_end
         self.topics = topics
         """Topics that are journaled under the policy in force."""
         self.carried = carried
@@ -112,21 +112,21 @@ class Dispatcher:
         self.following: ReplicatedLogStatus | None = None
         """Status of the group's log, where other brokers append to it, too; None outside a group."""
         self._log: CommitLog[PendingAck] = make_log(self._journal, self, self._clock)
-        self._behind_bytes = 0
+        self._trailing_bytes = 0
         """Bytes of unjournaled records that wait behind journaled ones."""
         self._unconfirmed: deque[UnconfirmedAck] = deque()
         """Durable batches that wait for sync members or destinations, in the order of the log.
 
         A publisher with one entry waits with all its later batches, because acknowledgements are in order.
         """
-        self._waits: dict[str, int] = {}
+        self._unconfirmed_counts: dict[str, int] = {}
         """Number of entries in `_unconfirmed` of each publisher."""
         self.messages_in = self.bytes_in = 0
 
     @property
     def is_congested(self) -> bool:
         """Whether more bytes wait for the disk than allowed, so that publishers must not be read."""
-        return self._log.is_full or self._behind_bytes > PENDING_HIGH_BYTES
+        return self._log.is_full or self._trailing_bytes > PENDING_HIGH_BYTES
 
     def wait_for_room(self, connection: ConnectionView) -> None:
         """Resume reading from a publisher as soon as the disk has caught up."""
@@ -148,7 +148,7 @@ class Dispatcher:
 
     def publisher_sequence(self, name: str) -> int:
         """Return the newest finished number of a publisher: durable, or not to be journaled."""
-        return newest_number(self.numbers.done.get(name, ()))
+        return newest_number(self.numbers.finished.get(name, ()))
 
     def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
         """Return the numbers that the logon reply reports.
@@ -157,9 +157,9 @@ class Dispatcher:
         """
         return self.numbers.position(name, session, proven=proven)
 
-    def taken_number(self, name: str, session: int) -> int:
+    def accepted_number(self, name: str, session: int) -> int:
         """Return the newest accepted publisher sequence of a session: finished or in flight; 0 if none."""
-        return self.numbers.taken_number(name, session)
+        return self.numbers.accepted_number(name, session)
 
     def is_publisher_sequence_known(self, name: str) -> bool:
         """Return whether the logon reply may report the publisher's newest number.
@@ -168,7 +168,7 @@ class Dispatcher:
         acknowledged. Such a number is known only when every required member and destination has these
         records.
         """
-        if self.following is not None and name in self._waits:
+        if self.following is not None and name in self._unconfirmed_counts:
             return False
         # Records that a link brought go to no destination. Otherwise two sites that wait for each other's
         # links would wait until one is downgraded.
@@ -224,29 +224,29 @@ class Dispatcher:
             check_topic(topic)
         self.messages_in += batch.count
         self.bytes_in += batch.nbytes
-        fresh = self.numbers.leave_out_repeats(connection, batch, answers, self.topics)
+        fresh = self.numbers.drop_repeats(connection, batch, answers, self.topics)
         if fresh is None:
             return
         # Slow down replays now and not only at delivery, so that the first of many batches does not wait
         # for them.
         self._share.on_live_traffic()
-        parts = self.topics.split_batch(fresh)
-        if parts.passed is not None:
-            self._check_queues(parts.passed)
+        partition = self.topics.split_batch(fresh)
+        if partition.passed is not None:
+            self._check_queues(partition.passed)
         if connection.publishing.refused_upto and fresh.first_publisher_sequence:
             raise connection.publishing.make_refused_before(
                 fresh.first_publisher_sequence, fresh.last_publisher_sequence
             )
-        if parts.kept is None:
-            self._past_journal(connection, UnjournaledPart(fresh, answers))
+        if partition.kept is None:
+            self._publish_unjournaled(connection, UnjournaledPart(fresh, answers))
         else:
             # A batch with journaled and unjournaled records is acknowledged when all of it is done.
-            self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
+            self._append_to_journal(connection, partition, answers, fresh.last_publisher_sequence)
 
     def check_queue(self, topic: str) -> None:
         """Refuse a message for a queue whose topic is not journaled. Raises ClientError not_journaled."""
         if topic.startswith(QUEUES) and not self.topics.is_journaled(topic):
-            raise _nowhere(topic, "No journal keeps it")
+            raise _not_journaled_error(topic, "No journal keeps it")
 
     @staticmethod
     def _check_queues(passed: Batch) -> None:
@@ -259,76 +259,76 @@ class Dispatcher:
         lost = np.flatnonzero(np.isin(passed.topic_indexes, queues)) if queues else NO_ROWS
         if len(lost):
             topic = passed.topics[int(passed.topic_indexes[lost[0]]) - 1]
-            raise _nowhere(topic, "No journal keeps this record of it")
+            raise _not_journaled_error(topic, "No journal keeps this record of it")
 
-    def _to_journal(
-        self, connection: ConnectionView, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
+    def _append_to_journal(
+        self, connection: ConnectionView, partition: BatchPartition, answers: Sequence[replies.Ack], last: int
     ) -> None:
         """Append the journaled part of a batch.
 
         `last` is the publisher sequence that is acknowledged with it.
         """
-        assert parts.kept is not None
+        assert partition.kept is not None
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
         waiting = PendingAck(connection, last, [answer for answer in answers if answer.ack == "persisted"])
-        if parts.passed is not None:
-            waiting.beside = parts
-            self._behind_bytes += parts.passed.nbytes
-        under_way = self.numbers.under_way.get(connection.name)
-        if under_way is None:
-            under_way = self.numbers.under_way[connection.name] = InFlightPublishes(waiting)
-        under_way.newest = waiting
-        under_way.batches += 1
+        if partition.passed is not None:
+            waiting.partition = partition
+            self._trailing_bytes += partition.passed.nbytes
+        in_flight = self.numbers.in_flight.get(connection.name)
+        if in_flight is None:
+            in_flight = self.numbers.in_flight[connection.name] = InFlightPublishes(waiting)
+        in_flight.newest = waiting
+        in_flight.batches += 1
         claims = False
         if last:
-            session = parts.kept.session
+            session = partition.kept.session
             # No claim of its own behind batches of the session's former connection: without these it must not
             # enter the log either.
-            claims = not connection.publishing.claimed_in_log and under_way.claimant != session
-            under_way.session, under_way.taken, under_way.claimant = session, last, session
+            claims = not connection.publishing.claimed_in_log and in_flight.claimant != session
+            in_flight.session, in_flight.accepted, in_flight.claimant = session, last, session
             connection.publishing.claimed = connection.publishing.claimed_in_log = True
-        self._log.append(PendingBatch(parts.kept, waiting, claims=claims))
+        self._log.append(PendingBatch(partition.kept, waiting, claims=claims))
         connection.publishing.on_submitted()
 
-    def _past_journal(self, connection: ConnectionView, passed: UnjournaledPart) -> None:
+    def _publish_unjournaled(self, connection: ConnectionView, passed: UnjournaledPart) -> None:
         """Deliver a batch that no journal stores.
 
         Immediately, or right behind journaled batches of its publisher that are in flight to the disk.
         """
-        under_way = self.numbers.under_way.get(connection.name)
+        in_flight = self.numbers.in_flight.get(connection.name)
         session, last = passed.batch.session, passed.batch.last_publisher_sequence
         if last:
             connection.publishing.claimed = True
-        if under_way is not None:
+        if in_flight is not None:
             if last:
-                under_way.session, under_way.taken = session, last
-            if not under_way.newest.delivered:
-                under_way.newest.behind += (passed,)
-                self._behind_bytes += passed.batch.nbytes
+                in_flight.session, in_flight.accepted = session, last
+            if not in_flight.newest.delivered:
+                in_flight.newest.trailing += (passed,)
+                self._trailing_bytes += passed.batch.nbytes
                 connection.publishing.on_submitted()
                 return
         elif last:
-            self.numbers.done.note(connection.name, session, last)
-        self._deliver_passed(passed.batch)
-        self._run_turn_end()
-        self._answer_passed(connection, passed)
+            self.numbers.finished.note(connection.name, session, last)
+        self._deliver_unjournaled(passed.batch)
+        self._run_iteration_end()
+        self._acknowledge_unjournaled(connection, passed)
 
     @staticmethod
-    def _answer_passed(connection: ConnectionView, passed: UnjournaledPart) -> None:
+    def _acknowledge_unjournaled(connection: ConnectionView, passed: UnjournaledPart) -> None:
         """Acknowledge a delivered batch that no journal stores."""
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
         connection.publishing.on_forwarded(passed.answers)
         if first:
             connection.reply(replies.processed_ack(first, last))
 
-    def _deliver_passed(self, batch: Batch) -> None:
+    def _deliver_unjournaled(self, batch: Batch) -> None:
         """Deliver a batch that no journal stores."""
-        self._stamp_passed(batch)
+        self._stamp_unjournaled(batch)
         self._deliver(batch, None, self._subscribed.registry)
 
-    def _stamp_passed(self, batch: Batch) -> None:
+    def _stamp_unjournaled(self, batch: Batch) -> None:
         """Stamp a batch that no journal stores: sequence 0, present time."""
         batch.stamp(
             origin=self._journal.origin,
@@ -345,21 +345,21 @@ class Dispatcher:
         Raises:
             ClientError: not_journaled.
         """
-        under_way = list[PendingBatch[PendingAck]]()
+        in_flight = list[PendingBatch[PendingAck]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_single_topic_batch(
                 BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS]
             )
             batch = Batch.parse(built, verify=False)
-            parts = self.topics.split_batch(batch)
-            if parts.passed is not None:
-                self._check_queues(parts.passed)
-                self._deliver_passed(parts.passed)
-                self._run_turn_end()
-            if parts.kept is not None:
-                under_way.append(PendingBatch(parts.kept))
-                self._log.append(under_way[-1])
-        return under_way
+            partition = self.topics.split_batch(batch)
+            if partition.passed is not None:
+                self._check_queues(partition.passed)
+                self._deliver_unjournaled(partition.passed)
+                self._run_iteration_end()
+            if partition.kept is not None:
+                in_flight.append(PendingBatch(partition.kept))
+                self._log.append(in_flight[-1])
+        return in_flight
 
     async def publish_dead_letters(self, batch: Batch, name: str) -> bool:
         """Store records of a shared subscription as dead letters and wait until they are durable.
@@ -380,7 +380,7 @@ class Dispatcher:
     @property
     def shows_early(self) -> bool:
         """Whether the log must call `show` for groups that are not on disk yet."""
-        return self._subscribed.wants_early
+        return self._subscribed.has_early_subscriptions
 
     def on_stamped(self, group: Sequence[PendingBatch[PendingAck]]) -> None:
         """Record the newest sequence that was assigned."""
@@ -408,11 +408,11 @@ class Dispatcher:
             for pending in chain(before, group[:first_new]):
                 self._deliver(pending.batch, None, new)
         self._frontier.newest_shown = newest
-        early = self._subscribed.early
+        early = self._subscribed.early_registry
         if len(early):
             for pending in group[first_new:]:
                 self._deliver(pending.batch, None, early)
-            self._run_turn_end()
+            self._run_iteration_end()
 
     def on_durable(
         self, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
@@ -425,26 +425,26 @@ class Dispatcher:
         self._confirmations.on_local_durable(newest)
         for pending, position in zip(group, positions, strict=True):
             waiting = pending.owner
-            if waiting is None or (waiting.beside is None and not waiting.behind):  # almost always
+            if waiting is None or (waiting.partition is None and not waiting.trailing):  # almost always
                 self._deliver(pending.batch, position, registry)
             else:
-                self._deliver_with(waiting, pending.batch, position)
+                self._deliver_with_unjournaled(waiting, pending.batch, position)
             if waiting is not None:
                 waiting.delivered = True
                 waiting.connection.publishing.held_name |= waiting.last_publisher_sequence > 0
-            if self._must_be_confirmed(pending.batch, pending.batch.last_sequence):
-                self._let_wait(pending.batch, pending.batch.last_sequence, waiting)
+            if self._needs_confirmation(pending.batch, pending.batch.last_sequence):
+                self._queue_for_confirmation(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
                 batch = pending.batch
-                self.numbers.note_from_elsewhere(
+                self.numbers.record_foreign_batch(
                     batch.publisher_name, batch.session, batch.last_publisher_sequence
                 )
             else:
                 self._finish_batch(waiting, finished)
         self._frontier.durable = newest
-        for waiting in finished.behind:
-            self._answer_behind(waiting)
-        self._run_turn_end()
+        for waiting in finished.trailing:
+            self._acknowledge_trailing(waiting)
+        self._run_iteration_end()
         self._frontier.notify_waiters()
         if finished.batches:
             self._share.on_live_traffic()
@@ -456,15 +456,15 @@ class Dispatcher:
         waiting = pending.owner
         if waiting is None:
             return
-        self._deliver_with(waiting, None, None)
+        self._deliver_with_unjournaled(waiting, None, None)
         waiting.delivered = True
-        self._run_turn_end()
-        if self._must_be_confirmed(pending.batch, self._frontier.durable):
-            self._let_wait(pending.batch, self._frontier.durable, waiting)
+        self._run_iteration_end()
+        if self._needs_confirmation(pending.batch, self._frontier.durable):
+            self._queue_for_confirmation(pending.batch, self._frontier.durable, waiting)
         else:
             finished = FinishedBatches()
             self._finish_batch(waiting, finished)
-            self._tell_publishers(finished)
+            self._acknowledge_finished(finished)
 
     def superseded(self, pending: PendingBatch[PendingAck]) -> None:
         """Close the client whose batch is not stored because another session holds its publisher's name."""
@@ -473,18 +473,18 @@ class Dispatcher:
             return
         owner = waiting.connection
         self.numbers.close_superseded(owner, claims=not owner.publishing.held_name)
-        dropped = [passed.batch for passed in waiting.behind]
-        if waiting.beside is not None and waiting.beside.passed is not None:
-            dropped.append(waiting.beside.passed)
-        self._behind_bytes -= sum(batch.nbytes for batch in dropped)
-        under_way = self.numbers.under_way[owner.name]
-        under_way.batches -= 1
-        if under_way.session == owner.publishing.session:
-            under_way.taken = 0
-        if under_way.claimant == owner.publishing.session:
-            under_way.claimant = 0
-        self.numbers.note_done(owner.name)
-        owner.publishing.on_committed(1 + len(waiting.behind))
+        dropped = [passed.batch for passed in waiting.trailing]
+        if waiting.partition is not None and waiting.partition.passed is not None:
+            dropped.append(waiting.partition.passed)
+        self._trailing_bytes -= sum(batch.nbytes for batch in dropped)
+        in_flight = self.numbers.in_flight[owner.name]
+        in_flight.batches -= 1
+        if in_flight.session == owner.publishing.session:
+            in_flight.accepted = 0
+        if in_flight.claimant == owner.publishing.session:
+            in_flight.claimant = 0
+        self.numbers.record_finished(owner.name)
+        owner.publishing.on_committed(1 + len(waiting.trailing))
 
     def on_confirmed(self, upto: int) -> None:
         """Acknowledge batches up to sequence `upto`: every required sync member and destination has them."""
@@ -493,40 +493,42 @@ class Dispatcher:
             return
         finished = FinishedBatches()
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
-            one = self._unconfirmed.popleft()
-            left = self._waits.pop(one.publisher) - 1
-            if left:
-                self._waits[one.publisher] = left
-            if one.waiting is None:
-                self.numbers.note_from_elsewhere(one.publisher, one.session, one.number)
+            acknowledgement = self._unconfirmed.popleft()
+            remaining = self._unconfirmed_counts.pop(acknowledgement.publisher) - 1
+            if remaining:
+                self._unconfirmed_counts[acknowledgement.publisher] = remaining
+            if acknowledgement.waiting is None:
+                self.numbers.record_foreign_batch(
+                    acknowledgement.publisher, acknowledgement.session, acknowledgement.number
+                )
             else:
-                self._finish_batch(one.waiting, finished)
-        self._tell_publishers(finished)
+                self._finish_batch(acknowledgement.waiting, finished)
+        self._acknowledge_finished(finished)
 
-    def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
+    def _needs_confirmation(self, batch: Batch, last: int) -> bool:
         """Return whether sync members or destinations must confirm a batch before it is acknowledged."""
-        if upto <= self._confirmations.confirmed_sequence:
+        if last <= self._confirmations.confirmed_sequence:
             return False
         return (
-            batch.publisher_name in self._waits
+            batch.publisher_name in self._unconfirmed_counts
             or self.topics.any_sync(batch.topics)
             or self.carried.has_sync_destination(batch)
         )
 
-    def _let_wait(self, batch: Batch, upto: int, waiting: PendingAck | None) -> None:
+    def _queue_for_confirmation(self, batch: Batch, last: int, waiting: PendingAck | None) -> None:
         """Queue a batch for confirmation."""
         if waiting is None and not batch.last_publisher_sequence:
             return  # no acknowledgement is due
         name = batch.publisher_name
-        self._waits[name] = self._waits.get(name, 0) + 1
+        self._unconfirmed_counts[name] = self._unconfirmed_counts.get(name, 0) + 1
         self._unconfirmed.append(
-            UnconfirmedAck(upto, name, batch.session, batch.last_publisher_sequence, waiting)
+            UnconfirmedAck(last, name, batch.session, batch.last_publisher_sequence, waiting)
         )
 
-    def _tell_publishers(self, finished: FinishedBatches) -> None:
+    def _acknowledge_finished(self, finished: FinishedBatches) -> None:
         """Acknowledge finished batches and the unjournaled batches behind them."""
-        for waiting in finished.behind:
-            self._answer_behind(waiting)
+        for waiting in finished.trailing:
+            self._acknowledge_trailing(waiting)
         self._acknowledge(finished)
 
     def _finish_batch(self, waiting: PendingAck, finished: FinishedBatches) -> None:
@@ -535,10 +537,10 @@ class Dispatcher:
         finished.batches[owner] = finished.batches.get(owner, 0) + 1
         publisher = owner.name, owner.publishing.session
         finished.numbers[publisher] = waiting.last_publisher_sequence or finished.numbers.get(publisher, 0)
-        self.numbers.under_way[owner.name].batches -= 1
-        self.numbers.note_done(*publisher, waiting.last_publisher_sequence)
-        if waiting.behind:
-            finished.behind.append(waiting)
+        self.numbers.in_flight[owner.name].batches -= 1
+        self.numbers.record_finished(*publisher, waiting.last_publisher_sequence)
+        if waiting.trailing:
+            finished.trailing.append(waiting)
         for answer in waiting.answers:
             owner.reply(answer)
 
@@ -553,50 +555,54 @@ class Dispatcher:
         if self.numbers.repeats:
             self.numbers.answer_repeats()
         if self.numbers.superseded:
-            self.numbers.close_all_superseded()
+            self.numbers.close_superseded_clients()
 
-    def _answer_behind(self, waiting: PendingAck) -> None:
+    def _acknowledge_trailing(self, waiting: PendingAck) -> None:
         """Acknowledge the unjournaled batches behind a finished batch."""
-        for passed in waiting.behind:
-            self._answer_passed(waiting.connection, passed)
-        waiting.connection.publishing.on_committed(len(waiting.behind))
+        for passed in waiting.trailing:
+            self._acknowledge_unjournaled(waiting.connection, passed)
+        waiting.connection.publishing.on_committed(len(waiting.trailing))
 
-    def _deliver_with(self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None) -> None:
+    def _deliver_with_unjournaled(
+        self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None
+    ) -> None:
         """Deliver a batch with its unjournaled records and the unjournaled batches behind it.
 
         `kept` is None when the journaled part was delivered before.
         """
-        parts = waiting.beside
-        if parts is not None and parts.passed is not None:
-            self._behind_bytes -= parts.passed.nbytes
-            self._stamp_passed(parts.passed)
+        partition = waiting.partition
+        if partition is not None and partition.passed is not None:
+            self._trailing_bytes -= partition.passed.nbytes
+            self._stamp_unjournaled(partition.passed)
             if kept is None:
-                self._deliver(parts.passed, None, self._subscribed.registry)
+                self._deliver(partition.passed, None, self._subscribed.registry)
             else:
-                self._deliver_both(kept, position, parts)
+                self._deliver_interleaved(kept, position, partition)
         elif kept is not None:
             self._deliver(kept, position, self._subscribed.registry)
-        for passed in waiting.behind:
-            self._behind_bytes -= passed.batch.nbytes
-            self._deliver_passed(passed.batch)
+        for passed in waiting.trailing:
+            self._trailing_bytes -= passed.batch.nbytes
+            self._deliver_unjournaled(passed.batch)
 
-    def _deliver_both(self, kept: Batch, position: BatchPosition | None, parts: BatchPartition) -> None:
+    def _deliver_interleaved(
+        self, kept: Batch, position: BatchPosition | None, partition: BatchPartition
+    ) -> None:
         """Deliver a batch with journaled and unjournaled records.
 
         Subscriptions that want both receive them in the order in which they were published.
         """
-        passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
-        assert passed is not None and parts.is_kept is not None
+        passed, registry, now = partition.passed, self._subscribed.registry, self._clock.now_ns()
+        assert passed is not None and partition.is_kept is not None
         shared = (SharedDelivery(kept, position, now), SharedDelivery(passed, None, now))
         of_kept, of_passed = dict(registry.match(kept)), dict(registry.match(passed))
-        order = Interleaving(parts.is_kept, kept.count)
+        order = Interleaving(partition.is_kept, kept.count)
         for subscription in of_kept | of_passed:
             wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
             for part, rows in (
                 order.runs(*wanted) if subscription.client.gets_unjournaled else enumerate(wanted)
             ):
                 if rows is None or len(rows):
-                    self._give([SubscriptionMatch(subscription, rows)], shared[part])
+                    self._deliver_matches([SubscriptionMatch(subscription, rows)], shared[part])
 
     def on_failed(self, group: Sequence[PendingBatch[PendingAck]], error: JournalError) -> None:
         """Report a failed write: notify and close the group's publishers, so that they republish in order.
@@ -608,11 +614,11 @@ class Dispatcher:
             self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.newest_shown)
             self._frontier.newest_shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
-        failed: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
+        numbers_by_client: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
         for pending in group:
             waiting = pending.owner
             if waiting is not None:
-                numbers = failed.setdefault(waiting.connection, [])
+                numbers = numbers_by_client.setdefault(waiting.connection, [])
                 if waiting.last_publisher_sequence:
                     numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
         # Accepted but unstored numbers are dropped: republished batches must not look like repeats. Numbers
@@ -620,12 +626,12 @@ class Dispatcher:
         # the logon reply reports the numbers when they return.
         for one in self._unconfirmed:
             if one.waiting is not None:
-                failed.setdefault(one.waiting.connection, [])
+                numbers_by_client.setdefault(one.waiting.connection, [])
         self._unconfirmed = deque(one._replace(waiting=None) for one in self._unconfirmed)
-        self.numbers.under_way.clear()
+        self.numbers.in_flight.clear()
         self.numbers.repeats.clear()
-        self._behind_bytes = 0
-        for owner, numbers in failed.items():
+        self._trailing_bytes = 0
+        for owner, numbers in numbers_by_client.items():
             owner.reply(
                 replies.error_reply(
                     error, of="publish", first=min(numbers, default=None), sequence=max(numbers, default=None)
@@ -644,10 +650,10 @@ class Dispatcher:
         """Match a batch and deliver it to the matching subscriptions of a registry."""
         found = registry.match(batch)
         if found:
-            self._give(found, SharedDelivery(batch, position, self._clock.now_ns()))
+            self._deliver_matches(found, SharedDelivery(batch, position, self._clock.now_ns()))
 
     @staticmethod
-    def _give(found: Sequence[SubscriptionMatch[MatchReceiver]], shared: SharedDelivery) -> None:
+    def _deliver_matches(found: Sequence[SubscriptionMatch[MatchReceiver]], shared: SharedDelivery) -> None:
         """Pass a delivery to each matching subscription; a failing subscription gets a gap."""
         for subscription, rows in found:
             try:
@@ -658,7 +664,7 @@ class Dispatcher:
                 subscription.client.on_gap()
 
 
-def _nowhere(topic: str, why: str) -> ClientError:
+def _not_journaled_error(topic: str, why: str) -> ClientError:
     """Return the error for a queue's message that no journal stores."""
     return ClientError(
         "not_journaled",

@@ -1,6 +1,6 @@
 """Execution of policy decisions: one function for each action, and nowhere else.
 
-Each takes the connection and the decision in progress. It calls `journal_decision` with the results of the
+Each takes the connection and the decision in progress. It calls `record` with the results of the
 action: whether the client was notified, and what it lost. It does so immediately or when the client has
 replied, and once, except that
 
@@ -30,7 +30,7 @@ from broker_core.config.rule_terms import (
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.ports import ConnectionServices
 from broker_core.delivery.account import DiscardCause, MessageVolume
-from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummary
 from broker_core.delivery.keep_latest import keep_latest, simulate_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
@@ -45,7 +45,7 @@ from broker_core.subscriptions.keys import KeyOf, parse_key
 
 RETRY_AFTER_MS = 1_000
 """Minimum time after which a client is asked to reconnect or resubscribe."""
-BACKLOG: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
+BACKLOG_SIGNALS: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
 """Signals that also count delivered, unacknowledged messages."""
 log = structlog.get_logger("sluice.enforcement")
 
@@ -53,22 +53,24 @@ log = structlog.get_logger("sluice.enforcement")
 class DecisionInProgress:
     """Decision while it is executed. `identity` names it to the client, the console and the journal."""
 
-    def __init__(self, decision: Decision, identity: str, keep: Callable[[Decision, str], None]) -> None:
+    def __init__(
+        self, decision: Decision, identity: str, record_decision: Callable[[Decision, str], None]
+    ) -> None:
         self.decision = decision
         self.identity = identity
-        self._keep = keep
+        self._record_decision = record_decision
 
-    def journal_decision(self, told: str = "no", **found: Any) -> None:
+    def record(self, told: str = "no", **found: Any) -> None:
         """Record the decision with the results of its action, because the action is done.
 
         Args:
             told: Whether the client was notified: yes, no or unknown.
             **found: Fields of `Decision` to replace.
         """
-        self._keep(replace(self.decision, told=told, **found), self.identity)
+        self._record_decision(replace(self.decision, told=told, **found), self.identity)
 
 
-Act = Callable[[ConnectionView, DecisionInProgress], None]
+ActionMethod = Callable[[ConnectionView, DecisionInProgress], None]
 
 
 class PolicyEnforcer:
@@ -90,36 +92,39 @@ class PolicyEnforcer:
         self._decisions = decisions
         self._events = events
         self._spools = 0
-        self._acts: Final[dict[PolicyAction, Act]] = {
-            PolicyAction.NOTIFY: lambda _, act: act.journal_decision(),
-            PolicyAction.WARN: self._tell,
+        self._actions: Final[dict[PolicyAction, ActionMethod]] = {
+            PolicyAction.NOTIFY: lambda _, progress: progress.record(),
+            PolicyAction.WARN: self._send_notice,
             PolicyAction.CONFLATE: self._conflate,
             PolicyAction.DISCARD_OLDEST: self._discard_oldest,
             PolicyAction.OFFLINE: self._offline,
             PolicyAction.CONTINUE_FROM_JOURNAL: self._continue_from_journal,
             PolicyAction.PAUSE: self._pause,
             PolicyAction.CANCEL_SUBSCRIPTION: self._cancel_subscription,
-            PolicyAction.ASK_TO_CLOSE: self._ask_to_close,
+            PolicyAction.ASK_TO_CLOSE: self._request_close,
             PolicyAction.DISCONNECT: self._disconnect,
             PolicyAction.REFUSE: self._refuse,
             PolicyAction.DELETE_DURABLE: self._delete_durable,
         }
 
     def execute(self, decision: Decision) -> None:
-        """Execute a decision and record it. A shadow decision is only recorded."""
-        act = DecisionInProgress(decision, self._decisions.identity(), self._decisions.add)
+        """Execute a decision and record it. A shadow decision is only recorded.
+
+        An enforced decision about a client that has disconnected is void: it has no effect and no record.
+        """
+        progress = DecisionInProgress(decision, self._decisions.make_id(), self._decisions.add)
         connection = self._services.roster.clients.get(decision.client)
         if (
             decision.mode is EnforcementMode.SHADOW
             and decision.action is PolicyAction.CONFLATE
             and connection is not None
         ):
-            self._would_conflate(connection, act)
+            self._simulate_conflation(connection, progress)
         elif decision.mode is EnforcementMode.SHADOW:
-            act.journal_decision()
+            progress.record()
         elif connection is not None:
             try:
-                self._acts[decision.action](connection, act)
+                self._actions[decision.action](connection, progress)
             except Exception:
                 # A failure must affect only this client: decisions about others follow.
                 log.exception("act_failed", client=connection.name, action=decision.action.value)
@@ -132,7 +137,7 @@ class PolicyEnforcer:
 
         No rule decides this, but the decision has all fields of a rule's decision.
         """
-        backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
+        backlog, pool = connection.backlog, self._guard.pool_for(connection.transport)
         used = backlog.spool_bytes
         log.error("spool_failed", client=connection.name, path=pool.limits.disk_path, why=error.sentence)
         self.execute(
@@ -145,7 +150,7 @@ class PolicyEnforcer:
                 reason=DecisionReason.SPOOL_FAILED,
                 rule="spool",
                 setting="message_disk_path",
-                revision=self._guard.revision_of(connection.name),
+                revision=self._guard.revision_for(connection.name),
                 mode=EnforcementMode.ENFORCE,
                 choose=TargetSelection.SELF,
                 signal=Signal.SPOOL_BYTES,
@@ -163,57 +168,60 @@ class PolicyEnforcer:
 
     # Actions on a backlog.
 
-    def _conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _conflate(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Keep only the latest waiting message of each key."""
-        for target in _own(_targets(connection, act.decision)):
+        for target in _unshared(_targets(connection, progress.decision)):
             keep_latest(
                 connection.backlog,
                 self._services.facilities,
                 target.stream,
-                _key_of(target),
-                act.decision.rule,
-                lambda lost, kept: act.journal_decision(lost=lost, kept=kept),
+                _make_key_reader(target),
+                progress.decision.rule,
+                lambda lost, kept: progress.record(lost=lost, kept=kept),
             )
 
-    def _would_conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _simulate_conflation(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Count the messages that conflation would remove, for a shadow decision."""
-        decision = act.decision
+        decision = progress.decision
 
-        def counted(lost: int, kept: int) -> None:
+        def on_counted(lost: int, kept: int) -> None:
             self._guard.record_shadow_discard(decision, lost)
-            act.journal_decision(lost=lost, kept=kept)
+            progress.record(lost=lost, kept=kept)
 
-        for target in _own(_targets(connection, decision)):
-            lane, cut = connection.backlog.ensure_queue(target.stream), self._guard.shadow_discarded(decision)
+        for target in _unshared(_targets(connection, decision)):
+            queue, cut = (
+                connection.backlog.ensure_queue(target.stream),
+                self._guard.shadow_discarded(decision),
+            )
             simulate_keep_latest(
-                lane, self._services.facilities, _key_of(target), decision.rule, cut, counted
+                queue, self._services.facilities, _make_key_reader(target), decision.rule, cut, on_counted
             )
 
-    def _discard_oldest(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _discard_oldest(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Discard the oldest waiting messages until the subscription is within the limit."""
-        decision = act.decision
+        decision = progress.decision
         lost = kept = 0
-        for target in _own(_targets(connection, decision)):
-            over = _counted(connection, target, decision.signal)
+        for target in _unshared(_targets(connection, decision)):
+            volume = _counted_volume(connection, target, decision.signal)
             messages, nbytes = (
-                (over.messages - decision.limit, 0)
+                (volume.messages - decision.limit, 0)
                 if decision.unit is Unit.MESSAGES
-                else (0, over.nbytes - decision.limit)
+                else (0, volume.nbytes - decision.limit)
             )
             lost += connection.backlog.discard_oldest(target.stream, messages, nbytes, decision.rule)
             kept += target.account.waiting.messages
         if lost:
-            act.journal_decision(lost=lost, kept=kept)
+            progress.record(lost=lost, kept=kept)
         connection.mark_changed()
 
-    def _offline(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _offline(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Move a client's backlog to its spool, and record the number of messages in the spool."""
         if connection.backlog.state is ClientState.LIVE:
             self.move_to_spool(connection)
         if connection.is_closed:
             return  # the spool could not be written: `on_spool_failed` has decided
         spool = connection.backlog.spool
-        act.journal_decision(
+        progress.record(
             kept=spool.messages if spool is not None else 0
         )  # messages in flight are not in the spool
 
@@ -235,7 +243,7 @@ class PolicyEnforcer:
     def _new_spool(self, connection: ConnectionView) -> Spool:
         """Return a new spool file of a client. It is written later."""
         self._spools += 1
-        directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
+        directory = Path(self._guard.pool_for(connection.transport).limits.disk_path)
         with suppress(OSError):  # reported when the spool is written
             directory.mkdir(parents=True, exist_ok=True)
         return Spool(
@@ -243,88 +251,90 @@ class PolicyEnforcer:
             files=self._services.facilities.journal.files,
         )
 
-    def _continue_from_journal(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _continue_from_journal(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Drop waiting messages from memory and read them from the journal, from the last sent one on."""
-        for target in _targets(connection, act.decision):
+        for target in _targets(connection, progress.decision):
             self._services.control.fall_back(target)
-        act.journal_decision()
+        progress.record()
 
-    def _pause(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _pause(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Stop sending to the subscription, for a time or until it is resumed."""
-        for target in _targets(connection, act.decision):
-            pause_subscription(connection, target, act.decision.for_ms)
-        self._tell(connection, act)
+        for target in _targets(connection, progress.decision):
+            pause_subscription(connection, target, progress.decision.for_ms)
+        self._send_notice(connection, progress)
 
     # Actions on a subscription or a connection.
 
-    def _cancel_subscription(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _cancel_subscription(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """End the subscription and notify the client; its other subscriptions continue."""
         connection.save_resume_points()
-        decision, together = act.decision, NOTHING_OWED
+        decision, total = progress.decision, NOTHING_UNDELIVERED
         for target in _targets(connection, decision):
             ending = connection.end(target, DiscardCause.CANCELLED, decision.rule)
-            together = together.plus(ending)
+            total = total.plus(ending)
             connection.reply(
                 replies.SubscriptionCancelled(
                     id=target.id,
                     code=decision.reason.value,
                     message=decision_sentence(_with_ending(connection, decision, ending)),
-                    decision=act.identity,
+                    decision=progress.identity,
                     retry_after_ms=RETRY_AFTER_MS,
                     kept=ending.kept.messages,
-                    lost=ending.lost.messages,
+                    lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )
             )
-        act.decision = _with_ending(connection, decision, together)
-        self._tell(connection, act)
+        progress.decision = _with_ending(connection, decision, total)
+        self._send_notice(connection, progress)
 
-    def _ask_to_close(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _request_close(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Ask the client to close.
 
         It is never closed by force: the rule asks again (seed 003), or has a wider rung.
         """
         connection.reply(
             replies.CloseRequested(
-                code=act.decision.reason.value,
-                message=decision_sentence(act.decision),
+                code=progress.decision.reason.value,
+                message=decision_sentence(progress.decision),
                 retry_after_ms=RETRY_AFTER_MS,
             )
         )
-        self._tell(connection, act)
+        self._send_notice(connection, progress)
 
-    def _disconnect(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _disconnect(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Notify the client and close its connection."""
-        self._close(connection, act, RETRY_AFTER_MS)
+        self._close(connection, progress, RETRY_AFTER_MS)
 
-    def _refuse(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _refuse(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Notify the client, close its connection, and refuse its name for a time."""
-        self._services.refused.add(connection.name, act.decision, self._clock.monotonic_ms())
-        self._close(connection, act, max(act.decision.for_ms, RETRY_AFTER_MS))
+        self._services.refused.add(connection.name, progress.decision, self._clock.monotonic_ms())
+        self._close(connection, progress, max(progress.decision.for_ms, RETRY_AFTER_MS))
 
-    def _delete_durable(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _delete_durable(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Notify the client, close its connection, and delete the durable subscription with its position."""
-        for target in _targets(connection, act.decision):
+        for target in _targets(connection, progress.decision):
             if target.durable:
                 self._services.durables.delete(connection.durable_owner(target.durable), target.durable)
-        self._close(connection, act, RETRY_AFTER_MS)
+        self._close(connection, progress, RETRY_AFTER_MS)
 
-    def _tell(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+    def _send_notice(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Send the notice to the client.
 
         The decision is recorded when the notice is acknowledged or fails.
         """
-        connection.notices.send(act.identity, _notice(act, None), act.journal_decision)
+        connection.notices.send(progress.identity, _notice(progress, None), progress.record)
 
-    def _close(self, connection: ConnectionView, act: DecisionInProgress, retry_after_ms: int) -> None:
+    def _close(self, connection: ConnectionView, progress: DecisionInProgress, retry_after_ms: int) -> None:
         """Close the connection with a final notice."""
         connection.save_resume_points()
         token = connection.resume_token()
         # End the session before building the notice: what is kept and lost is known only when no further
         # acknowledgement can arrive.
-        ending = connection.end_session(act.decision.reason.value)
-        act.decision = replace(_with_ending(connection, act.decision, ending), resume_token=token)
-        connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.journal_decision)
+        ending = connection.end_session(progress.decision.reason.value)
+        progress.decision = replace(_with_ending(connection, progress.decision, ending), resume_token=token)
+        connection.close_by_decision(
+            progress.identity, _notice(progress, retry_after_ms), ending, progress.record
+        )
 
 
 def pause_subscription(connection: ConnectionView, target: ClientSubscription, for_ms: int = 0) -> None:
@@ -332,12 +342,12 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
 
     New messages wait, and count as backlog. A later pause replaces an earlier one, including its end.
     """
-    lane = connection.backlog.ensure_queue(target.stream)
-    lane.paused = True
-    lane.pauses = number = lane.pauses + 1
+    queue = connection.backlog.ensure_queue(target.stream)
+    queue.paused = True
+    queue.pauses = number = queue.pauses + 1
 
     def resume_when_due() -> None:
-        if lane.pauses == number:
+        if queue.pauses == number:
             resume_subscription(connection, target)
 
     if for_ms:
@@ -346,9 +356,9 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
 
 def resume_subscription(connection: ConnectionView, target: ClientSubscription) -> None:
     """Resume sending to a paused subscription."""
-    lane = connection.backlog.lanes.get(target.stream)
-    if lane is not None and lane.paused:
-        lane.paused = False
+    queue = connection.backlog.queues.get(target.stream)
+    if queue is not None and queue.paused:
+        queue.paused = False
         connection.backlog.resume_sending()
 
 
@@ -374,13 +384,17 @@ def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> N
         )
 
 
-def _counted(connection: ConnectionView, target: ClientSubscription, signal: Signal) -> MessageVolume:
+def _counted_volume(connection: ConnectionView, target: ClientSubscription, signal: Signal) -> MessageVolume:
     """Return the messages and bytes of a subscription that a rule on this signal counts."""
     account = target.account
-    here = account.waiting.minus(account.in_log)
-    if signal not in BACKLOG:
-        return here
-    return account.owed if connection.backlog.has_ack_window(target.stream) else here.plus(account.in_flight)
+    waiting = account.waiting.minus(account.in_log)
+    if signal not in BACKLOG_SIGNALS:
+        return waiting
+    return (
+        account.outstanding
+        if connection.backlog.has_ack_window(target.stream)
+        else waiting.plus(account.in_flight)
+    )
 
 
 def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubscription]:
@@ -391,12 +405,12 @@ def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubsc
     return [found] if found is not None else []
 
 
-def _key_of(target: ClientSubscription) -> KeyOf:
+def _make_key_reader(target: ClientSubscription) -> KeyOf:
     """Return a function that returns the conflation key of a record."""
     return parse_key(target.snapshot_key or "topic").key_of_record(target.subscription.decoder_of)
 
 
-def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
+def _unshared(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
     """Return the subscriptions whose messages may be discarded. Shared ones belong to other clients, too."""
     return [target for target in targets if not target.is_shared]
 
@@ -406,18 +420,18 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
     return replace(
         decision,
         kept=ending.kept.messages,
-        lost=ending.lost.messages,
+        lost=ending.unrecoverable.messages,
         resume_bookmark=connection.resume_bookmark(ending) or "",
     )
 
 
-def _notice(act: DecisionInProgress, retry_after_ms: int | None) -> replies.DecisionNotice:
+def _notice(progress: DecisionInProgress, retry_after_ms: int | None) -> replies.DecisionNotice:
     """Return the notice about a decision for the client."""
-    decision = act.decision
+    decision = progress.decision
     return replies.DecisionNotice(
         **notice_fields(decision),
         retry_after_ms=retry_after_ms,
-        decision=act.identity,
+        decision=progress.identity,
         subscription=decision.subscription or None,
         resume_token=decision.resume_token or None,
     )

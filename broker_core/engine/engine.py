@@ -33,7 +33,7 @@ from broker_core.delivery.sink import ConnectionSink
 from broker_core.documents.instance import LogSubscriberEntry
 from broker_core.engine.dispatch import Dispatcher
 from broker_core.engine.enforcement import PolicyEnforcer
-from broker_core.engine.log_subscribers import log_subscribers, losses, tell_losses
+from broker_core.engine.log_subscribers import find_losses, log_subscribers, notify_losses
 from broker_core.engine.maintenance import JournalMaintenance
 from broker_core.engine.policy_loop import PolicyLoop
 from broker_core.engine.subscriptions import SubscriptionManager
@@ -101,26 +101,26 @@ class Engine:
         self.started_at = clock.now_ns()
         self._clock_ahead = clock.now_ns() - clock.monotonic_ns()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._positions: asyncio.Task[None] | None = None
-        self.in_common: GroupPositionSync | None = None
+        self._position_task: asyncio.Task[None] | None = None
+        self.position_sync: GroupPositionSync | None = None
         """Synchronisation of positions among the members of a group; None outside a group."""
         state = spool_directory.parent / "state"
 
         self.ledger = LossLedger()
         self.events = SystemRecordBuffer()
-        self.anteroom = PendingConnections()
-        self.door = PreLogonReadQueue(clock)
-        self.roster = ConnectionTable(self.anteroom)
+        self.pending_connections = PendingConnections()
+        self.pre_logon_reads = PreLogonReadQueue(clock)
+        self.roster = ConnectionTable(self.pending_connections)
         self.leases = SubscriptionLeases()
         self.reader = ReaderThread(clock)
         self.share = ReplayFairShare(clock)
         self.frontier = DurableFrontier(journal.next_sequence - 1)
-        self.everywhere = DurableFrontier(0)
+        self.replicated_frontier = DurableFrontier(0)
         """Frontier of records that sync members and sync destinations have stored, too.
 
         No subscription follows it alone.
         """
-        self.everywhere.stamped = self.frontier.stamped
+        self.replicated_frontier.stamped = self.frontier.stamped
         self.facilities = InstanceResources(
             journal.instance,
             clock,
@@ -133,17 +133,19 @@ class Engine:
         )
         # A lambda, because the dispatcher is created later: it needs the subscriptions and the policy loop.
         self.subscriptions = SubscriptionManager(lambda: self.dispatch.topics)
-        kept = journal.directory / f"{journal.instance}.kept.json"
-        self.kept = PositionStore(kept, journal.pin, journal.files)
+        path = journal.directory / f"{journal.instance}.kept.json"
+        self.position_store = PositionStore(path, journal.pin, journal.files)
         self.control = ReplayControl(
-            self.facilities, self.frontier, self.everywhere, self.subscriptions, self.kept
+            self.facilities, self.frontier, self.replicated_frontier, self.subscriptions, self.position_store
         )
-        self.durables = DurableSubscriptions(self.facilities, self.frontier, self.kept, self._share)
-        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
-        self.kept.on_dropped = self._release
+        self.durables = DurableSubscriptions(
+            self.facilities, self.frontier, self.position_store, self._make_shared_subscription
+        )
+        self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.position_store)
+        self.position_store.on_dropped = self._release
         self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
-        self.owners.on_moved = journal.set_user_lookup(self.owners.user_of)
-        self.chores = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_broken)
+        self.owners.on_owner_changed = journal.set_user_lookup(self.owners.user_of)
+        self.maintenance = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_broken)
         self.guard = SlowClientGuard(
             policy,
             host_memory,
@@ -151,7 +153,7 @@ class Engine:
             str(spool_directory),
             lambda name: journal.bytes_pinned_by(self.owners.user_of(name)),
         )
-        self.settle = PolicyLoop(
+        self.policy_loop = PolicyLoop(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
         self.confirmations = confirmations or SyncReplication("", journal, clock)
@@ -160,10 +162,10 @@ class Engine:
         self.dispatch = Dispatcher(
             self.facilities,
             self.frontier,
-            self.everywhere,
+            self.replicated_frontier,
             self.roster,
             self.subscriptions,
-            self.settle.run_turn_end,
+            self.policy_loop.run_iteration_end,
             topics,
             SyncDestinationFilter(policy.destinations, topics.decoder_of),
             self.confirmations,
@@ -174,10 +176,10 @@ class Engine:
         self.on_broken: Callable[[JournalError], None] | None = None
         """Called with the reason when the process must end. Set by the caller that runs the engine."""
         self.logons = LogonAuthenticator(self.facilities, self.roster, policy, self.owners)
-        self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
-        self.services = self.subscriptions.services = self._services(state)
+        self.quotas = Quotas(policy, self.position_store, self.owners, journal, clock.monotonic_ns)
+        self.services = self.subscriptions.services = self._make_services(state)
         self.decisions = RecentDecisions(self.instance, self.started_at, self.events)
-        self.enforcement = self.settle.enforces = PolicyEnforcer(
+        self.enforcer = self.policy_loop.enforcer = PolicyEnforcer(
             self.services, self.guard, self.decisions, self.events
         )
 
@@ -187,16 +189,16 @@ class Engine:
         Call it once, on a member of a group, before clients connect.
         """
         self.dispatch.following = following
-        end = LogEnd(following.wait_caught_up, self.clock.monotonic_ns, self._end_is_read)
-        self.frontier.end = self.everywhere.end = end
-        following.on_current(self._close_those_told_less)
+        end = LogEnd(following.wait_caught_up, self.clock.monotonic_ns, self._on_end_confirmed)
+        self.frontier.end = self.replicated_frontier.end = end
+        following.on_current(self._close_outdated_logons)
 
         def on_merged(replay: ManagedReplayRecord) -> None:
             # In the next event-loop iteration: a delivery may be in progress.
             asyncio.get_running_loop().call_soon(self.managed.follow, replay)
 
-        made = self.in_common = GroupPositionSync(
-            self.kept,
+        sync = self.position_sync = GroupPositionSync(
+            self.position_store,
             self.dispatch.publish_system_record,
             on_merged,
             lambda: following.is_current,
@@ -204,11 +206,11 @@ class Engine:
             following.run_id,
         )
         pattern = TopicPattern.parse(POSITIONS_TOPIC)
-        hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
-        self.subscriptions.registry.add(hears)
-        self.kept.on_secured = lambda: made.publish_and_wait(self.dispatch.barrier)
-        self.kept.on_disconnect = made.schedule_publish
-        self.kept.newest_applied = lambda: self.frontier.durable
+        subscription: Subscription[MatchReceiver] = Subscription(sync, "", 0, pattern, None)
+        self.subscriptions.registry.add(subscription)
+        self.position_store.on_secured = lambda: sync.publish_and_wait(self.dispatch.barrier)
+        self.position_store.on_disconnect = sync.schedule_publish
+        self.position_store.newest_applied = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
         """Stop serving a durable subscription or managed replay whose stored position was deleted."""
@@ -217,12 +219,12 @@ class Engine:
         else:
             self.managed.release(entry)
 
-    def _end_is_read(self) -> None:
+    def _on_end_confirmed(self) -> None:
         """Wake subscriptions that wait for a confirmed end of the log."""
         self.frontier.notify_waiters()
-        self.everywhere.notify_waiters()
+        self.replicated_frontier.notify_waiters()
 
-    def _close_those_told_less(self) -> None:
+    def _close_outdated_logons(self) -> None:
         """Close clients that got no `sequence` at logon because this member was cut off, and now have one.
 
         They log on again and then receive it.
@@ -235,10 +237,10 @@ class Engine:
 
     async def recover_positions(self) -> None:
         """Apply positions that other members published while this member could not store them."""
-        if self.in_common is not None:
-            await self.in_common.recover(self.reader, self.journal, self.frontier.durable)
+        if self.position_sync is not None:
+            await self.position_sync.recover(self.reader, self.journal, self.frontier.durable)
 
-    def _services(self, state: Path) -> ConnectionServices:
+    def _make_services(self, state: Path) -> ConnectionServices:
         """Return the services that every connection gets."""
         return ConnectionServices(
             self.facilities,
@@ -249,7 +251,7 @@ class Engine:
             ResumeTokens(self.instance, load_or_create_key(state / f"{self.instance}.resume.key")),
             ResumePoints(),
             self.events.add,
-            self.settle,
+            self.policy_loop,
             self.dispatch,
             self.subscriptions,
             self.control,
@@ -260,10 +262,10 @@ class Engine:
             self.quotas,
         )
 
-    def _share(self, kept: DurableSubscriptionRecord) -> SharedSubscription:
+    def _make_shared_subscription(self, record: DurableSubscriptionRecord) -> SharedSubscription:
         """Return the shared subscription of a stored position."""
         return SharedSubscription(
-            kept,
+            record,
             self.facilities,
             self.frontier,
             self.control,
@@ -281,10 +283,10 @@ class Engine:
         """Start a task that is cancelled when the instance closes."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             # No caller awaits these tasks, so their failures are logged here.
@@ -299,11 +301,11 @@ class Engine:
         maintenance.
         """
         now = self.clock.monotonic_ms()
-        self._look_at_the_clock()
+        self._check_clock()
         self.subscriptions.acknowledge()
         self.leases.expire(now)
-        if self._positions is None or self._positions.done():
-            self._positions = self.spawn(self._note_positions())
+        if self._position_task is None or self._position_task.done():
+            self._position_task = self.spawn(self._record_positions())
         for connection in self.roster:
             if not connection.logged_on:
                 if not connection.is_reading:
@@ -313,21 +315,21 @@ class Engine:
             elif not heartbeats.needs_own_timer(connection):
                 heartbeats.check_heartbeat(connection, now, TICK_MS)
         self._publish_events()
-        self.chores.start_round()
+        self.maintenance.start_tasks()
 
-    async def _note_positions(self) -> None:
+    async def _record_positions(self) -> None:
         """Record the positions of durable subscriptions and managed replays, publish and store them."""
         self.managed.record_positions()
         await self.durables.record_positions()
-        self._tell_members()
-        self.kept.save_soon()
+        self._publish_positions()
+        self.position_store.save_soon()
 
-    def _tell_members(self) -> None:
+    def _publish_positions(self) -> None:
         """Publish changed positions to the other members of the group."""
-        if self.in_common is not None:
-            self.in_common.publish_changes()
+        if self.position_sync is not None:
+            self.position_sync.publish_changes()
 
-    def _look_at_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         """Report a wall clock that was set. Times of records and ages of segments depend on it."""
         ahead = self.clock.now_ns() - self.clock.monotonic_ns()
         jumped, self._clock_ahead = ahead - self._clock_ahead, ahead
@@ -340,7 +342,7 @@ class Engine:
         """Publish the broker's own records of the last second."""
         self.decisions.close_second()
         self.events.add_losses(self.ledger.close_intervals(), self.instance)
-        self.events.add_traffic(self.settle.traffic.take(self.clock.now_ns()))
+        self.events.add_traffic(self.policy_loop.traffic.take(self.clock.now_ns()))
         for topic, bodies in self.events.take().items():
             self.dispatch.publish_system_record(topic, bodies)
 
@@ -358,23 +360,23 @@ class Engine:
 
         Clients over its limits are acted on immediately.
         """
-        before, topics = self.dispatch.topics, JournaledTopics(policy.instance)
+        previous, topics = self.dispatch.topics, JournaledTopics(policy.instance)
         self.dispatch.topics = topics
         self.dispatch.carried = SyncDestinationFilter(policy.destinations, topics.decoder_of)
         self.confirmations.apply_policy(policy)
         self.policy = policy
         self.quotas.apply(policy)
-        tell_losses(self.roster.clients, before, topics)
-        self.settle.apply(policy, stage)
+        notify_losses(self.roster.clients, previous, topics)
+        self.policy_loop.apply(policy, stage)
 
     def _is_journaled(self, topic: str) -> bool:
         """Return whether any topic that a pattern matches is journaled."""
         return self.dispatch.topics.keeps_any_of(topic)
 
-    def losses(self, policy: PolicyDocument) -> list[LogSubscriberEntry]:
+    def find_losses(self, policy: PolicyDocument) -> list[LogSubscriberEntry]:
         """Return the subscribers that read topics from the log which a policy would no longer journal."""
         subscribers = log_subscribers(self.roster.clients, self.durables, self.managed)
-        return losses(subscribers, self.dispatch.topics, JournaledTopics(policy.instance))
+        return find_losses(subscribers, self.dispatch.topics, JournaledTopics(policy.instance))
 
     async def close(self) -> None:
         """Notify the clients, finish the batches that they have published, and close the journal.
@@ -383,16 +385,18 @@ class Engine:
         failing step is logged and does not prevent the others.
         """
         for connection in self.roster:
-            with _going_on():
-                connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
-        for connection in list(self.roster.parting):
-            with _going_on():
+            with _logging_errors():
+                # Executed decisions must be in the last records, also while their notices are unanswered.
                 connection.notices.on_connection_lost()
-        with _going_on():
+                connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
+        for connection in list(self.roster.closing):
+            with _logging_errors():
+                connection.notices.on_connection_lost()
+        with _logging_errors():
             self.durables.close()
-        with _going_on():
-            self._tell_members()
-        with _going_on():
+        with _logging_errors():
+            self._publish_positions()
+        with _logging_errors():
             self._publish_events()
         for task in list(self._tasks):
             task.cancel()
@@ -400,14 +404,14 @@ class Engine:
         if self.frontier.end is not None:
             self.frontier.end.close()
         await self.dispatch.close()
-        await self.kept.close()
-        await self.chores.save_owners()
+        await self.position_store.close()
+        await self.maintenance.save_owners()
         self.reader.close()
         self.journal.close()
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
+def _logging_errors() -> Iterator[None]:
     """Log any exception of one step of `Engine.close`, so that journal and positions are still closed."""
     try:
         yield

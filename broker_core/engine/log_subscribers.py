@@ -40,11 +40,11 @@ def log_subscribers(
 
     Subscribers of the broker's own topics are left out, because these topics are always journaled.
     """
-    for name, member in list(clients.items()):
-        for target in list(member.subscriptions.values()):
+    for name, connection in list(clients.items()):
+        for target in list(connection.subscriptions.values()):
             if (target.is_bookmark_subscription or target.is_shared) and not target.topic.startswith(OWN):
                 pattern = target.subscription.pattern
-                yield LogSubscriber(name, target.id, _kind_of(target), pattern, target)
+                yield LogSubscriber(name, target.id, _subscriber_kind(target), pattern, target)
     for durable in durables.list_records():
         if not durables.is_connected(durable):
             shared = durable.sharing is not None
@@ -55,44 +55,44 @@ def log_subscribers(
         yield LogSubscriber(replay.client, replay.name, "replay", TopicPattern.parse(replay.topic))
 
 
-def losses(
-    subscribers: Iterator[LogSubscriber], before: JournaledTopics, after: JournaledTopics
+def find_losses(
+    subscribers: Iterator[LogSubscriber], previous: JournaledTopics, current: JournaledTopics
 ) -> list[LogSubscriberEntry]:
     """Return the subscribers that would get less than now, those that get nothing first."""
     known: dict[str, Extent] = {}
-    made = []
-    for one in subscribers:
-        extent = known.get(one.pattern.text)
+    entries = []
+    for subscriber in subscribers:
+        extent = known.get(subscriber.pattern.text)
         if extent is None:
-            extent = known[one.pattern.text] = after.narrowed_from(before, one.pattern)
+            extent = known[subscriber.pattern.text] = current.narrowed_from(previous, subscriber.pattern)
         if extent:
-            made.append(
+            entries.append(
                 LogSubscriberEntry(
-                    client=one.client,
-                    subscription=one.name,
-                    topic=one.pattern.text,
-                    subscription_kind=one.kind,
-                    connected=one.target is not None,
+                    client=subscriber.client,
+                    subscription=subscriber.name,
+                    topic=subscriber.pattern.text,
+                    subscription_kind=subscriber.kind,
+                    connected=subscriber.target is not None,
                     extent=extent,
                 )
             )
-    return sorted(made, key=lambda entry: entry.extent != "all")
+    return sorted(entries, key=lambda entry: entry.extent != "all")
 
 
-def tell_losses(
-    clients: Mapping[str, ConnectionView], before: JournaledTopics, after: JournaledTopics
+def notify_losses(
+    clients: Mapping[str, ConnectionView], previous: JournaledTopics, current: JournaledTopics
 ) -> None:
     """Mark each connected subscription with the records that it no longer gets, and notify its client."""
-    for member in list(clients.values()):
-        for target in list(member.subscriptions.values()):
+    for connection in list(clients.values()):
+        for target in list(connection.subscriptions.values()):
             if not (target.is_bookmark_subscription or target.is_shared) or target.topic.startswith(OWN):
                 continue
-            baseline = target.journaled_as or before
-            extent = after.narrowed_from(baseline, target.subscription.pattern)
-            told, target.unrecorded = target.unrecorded, extent
+            baseline = target.journaled_as or previous
+            extent = current.narrowed_from(baseline, target.subscription.pattern)
+            previous_extent, target.unrecorded = target.unrecorded, extent
             target.journaled_as = baseline if extent else None
-            if extent and extent != told:
-                member.reply(_notice(target, extent))
+            if extent and extent != previous_extent:
+                connection.reply(_notice(target, extent))
 
 
 def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotice:
@@ -109,7 +109,7 @@ def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotic
     )
 
 
-def _kind_of(target: ClientSubscription) -> SubscriberKind:
+def _subscriber_kind(target: ClientSubscription) -> SubscriberKind:
     """Return the kind of a connected subscription."""
     if target.is_shared:
         return _shared_kind(target.topic)

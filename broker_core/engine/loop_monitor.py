@@ -38,7 +38,7 @@ from broker_core.engine.stalls import (
     Observation,
     ProcessSample,
     StallHistory,
-    make_entry,
+    make_stall_entry,
 )
 from broker_core.stored_stalls import read_stalls, stalls_path, write_stalls
 
@@ -54,9 +54,9 @@ ALARM_S: Final = 1.0
 
 Less than a stall, so that a stall in which this thread cannot run is signalled before it ends.
 """
-DUMPS_S: Final = (STALL_S, 10.0, 60.0)
+DUMP_AFTER_S: Final = (STALL_S, 10.0, 60.0)
 """Durations of a stall at which stacks are dumped."""
-DUMP_REST_S: Final = 5.0
+DUMP_INTERVAL_S: Final = 5.0
 """Minimum time between two dumps."""
 _PRESSURE: Final = Path("/proc/pressure")
 
@@ -64,8 +64,8 @@ _PRESSURE: Final = Path("/proc/pressure")
 class _Gap(NamedTuple):
     """Interval between two beats of the loop that was too long, monotonic seconds."""
 
-    began: float
-    ended: float
+    started_at: float
+    ended_at: float
 
 
 class LoopMonitor:
@@ -85,14 +85,14 @@ class LoopMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._stacks = os.memfd_create("sluice-stacks")
         self._loop_thread = self._loop_clock = 0
-        self._before = ProcessSample(0.0, 0.0)
-        self._machine = MachineSample(0.0)
+        self._process_sample = ProcessSample(0.0, 0.0)
+        self._machine_sample = MachineSample(0.0)
         # State of the present stall.
         self._dumps = 0
         self._dumped_at = 0.0
-        self._text = ""
+        self._stack_text = ""
         self._states = ""
-        self._doing = self._task = ""
+        self._activity = self._task = ""
         self._late_s = 0.0
         self._signalled_at: float | None = None
         self._is_stored = True
@@ -105,7 +105,7 @@ class LoopMonitor:
         self._loop_clock = time.pthread_getcpuclockid(threading.get_ident())
         faulthandler.register(signal.SIGALRM, file=self._stacks, all_threads=True)
         self._beat_at = time.monotonic()
-        self._before, self._machine = self._sample(), self._sample_machine()
+        self._process_sample, self._machine_sample = self._sample(), self._sample_machine()
         self._beat()
         self._thread.start()
 
@@ -155,41 +155,41 @@ class LoopMonitor:
         elif is_late:
             self._follow_stall(now)
         else:
-            self._rest(now)
+            self._sample_on_time(now)
 
-    def _rest(self, now: float) -> None:
+    def _sample_on_time(self, now: float) -> None:
         """Sample while the loop is on time. A suspension of the machine is reported."""
         sample = self._sample()
-        suspended_s = sample.suspended_s(self._before)
+        suspended_s = sample.suspended_s(self._process_sample)
         if suspended_s >= STALL_S:
             self._report(self._observe(now - POLL_S, now, sample), over=True, stacks="", activity=("", ""))
-        if now - self._machine.at >= BASELINE_S:
-            self._machine = self._sample_machine()
-        if not self._is_stored and now - self._dumped_at >= DUMP_REST_S:
+        if now - self._machine_sample.at >= BASELINE_S:
+            self._machine_sample = self._sample_machine()
+        if not self._is_stored and now - self._dumped_at >= DUMP_INTERVAL_S:
             self._store()
-        self._take_stacks()  # drop stacks of a signal that fired because only this thread was late
-        self._before, self._late_s = sample, 0.0
+        self._drain_stacks()  # drop stacks of a signal that fired because only this thread was late
+        self._process_sample, self._late_s = sample, 0.0
 
     def _follow_stall(self, now: float) -> None:
         """Follow a stall in progress: the loop is late, and this thread runs."""
         began = self._beat_at
-        self._take_signalled()
-        self._states += _state_of(self._loop_thread)
+        self._read_signalled_stacks()
+        self._states += _thread_state(self._loop_thread)
         if self._dumps == 0:
-            self._doing, self._task = LAST.describe(), self._find_task()
-        is_due = self._dumps < len(DUMPS_S) and now - began - BEAT_S >= DUMPS_S[self._dumps]
-        if not is_due or now - self._dumped_at < DUMP_REST_S:
+            self._activity, self._task = LAST.describe(), self._find_task()
+        is_due = self._dumps < len(DUMP_AFTER_S) and now - began - BEAT_S >= DUMP_AFTER_S[self._dumps]
+        if not is_due or now - self._dumped_at < DUMP_INTERVAL_S:
             return
-        if self._dumps or not self._text:
+        if self._dumps or not self._stack_text:
             faulthandler.dump_traceback(self._stacks, all_threads=True)
-            self._text = self._take_stacks()
+            self._stack_text = self._drain_stacks()
         self._dumps += 1
         self._dumped_at = now
         self._report(
             self._observe(began, now, self._sample()),
             over=False,
-            stacks=self._text,
-            activity=(self._doing, self._task),
+            stacks=self._stack_text,
+            activity=(self._activity, self._task),
         )
 
     def _end_stall(self) -> None:
@@ -200,13 +200,13 @@ class LoopMonitor:
         sample = self._sample()
         while self._gaps:
             gap = self._gaps.popleft()
-            self._take_signalled()
-            activity = (self._doing, self._task) if self._doing else (LAST.describe(), "")
-            seen = self._observe(gap.began, gap.ended, sample)
-            self._report(seen, over=True, stacks=self._text, activity=activity)
-            self._dumps, self._text, self._states, self._doing, self._task = 0, "", "", "", ""
+            self._read_signalled_stacks()
+            activity = (self._activity, self._task) if self._activity else (LAST.describe(), "")
+            observation = self._observe(gap.started_at, gap.ended_at, sample)
+            self._report(observation, over=True, stacks=self._stack_text, activity=activity)
+            self._dumps, self._stack_text, self._states, self._activity, self._task = 0, "", "", "", ""
             self._signalled_at = None
-        self._before, self._machine, self._late_s = sample, self._sample_machine(), 0.0
+        self._process_sample, self._machine_sample, self._late_s = sample, self._sample_machine(), 0.0
 
     def _observe(self, began: float, ended: float, sample: ProcessSample) -> Observation:
         """Return the samples before and after a stall."""
@@ -214,20 +214,22 @@ class LoopMonitor:
             began,
             ended,
             self._late_s,
-            self._before,
+            self._process_sample,
             sample,
-            self._machine,
+            self._machine_sample,
             self._sample_machine(),
             self._states,
             self._signalled_at,
         )
 
-    def _report(self, seen: Observation, *, over: bool, stacks: str, activity: tuple[str, str]) -> None:
+    def _report(
+        self, observation: Observation, *, over: bool, stacks: str, activity: tuple[str, str]
+    ) -> None:
         """Log, store and count a stall."""
         doing, task = activity
-        ended_s = time.monotonic() - seen.ended
-        entry = make_entry(
-            seen,
+        ended_s = time.monotonic() - observation.ended_at
+        entry = make_stall_entry(
+            observation,
             time.time_ns() // 1_000_000 - round(1_000 * ended_s),
             over=over,
             doing=doing,
@@ -240,7 +242,7 @@ class LoopMonitor:
         _log(entry, with_stacks=not over or self._dumps == 0)
         self._is_stored = False
         # The start of a stall is stored immediately: the process may be killed during it.
-        if not over or time.monotonic() - self._dumped_at >= DUMP_REST_S:
+        if not over or time.monotonic() - self._dumped_at >= DUMP_INTERVAL_S:
             self._store()
 
     def _store(self) -> None:
@@ -248,14 +250,14 @@ class LoopMonitor:
         self._is_stored = True
         write_stalls(self._path, self._history.entries)
 
-    def _take_signalled(self) -> None:
+    def _read_signalled_stacks(self) -> None:
         """Read the stacks that the signal wrote during this stall, and when."""
         status = os.fstat(self._stacks)
-        if status.st_size and not self._text:
+        if status.st_size and not self._stack_text:
             self._signalled_at = time.monotonic() - (time.time_ns() - status.st_mtime_ns) / 1e9
-            self._text = self._take_stacks()
+            self._stack_text = self._drain_stacks()
 
-    def _take_stacks(self) -> str:
+    def _drain_stacks(self) -> str:
         """Return the dumped stacks and empty the file.
 
         If they are too long, the end is kept, because the event loop's thread comes last.
@@ -288,7 +290,7 @@ class LoopMonitor:
 
     def _sample_machine(self) -> MachineSample:
         """Sample the machine."""
-        memory = _memory()
+        memory = _read_meminfo()
         return MachineSample(
             time.monotonic(),
             _cpu_wait_s(self._loop_thread),
@@ -303,16 +305,16 @@ class LoopMonitor:
 def _log(entry: StallEntry, *, with_stacks: bool) -> None:
     """Log a stall."""
     text = CAUSES[StallCause(entry.cause)]
-    left_out = ("stacks", "pid", "member", "over", "at")
-    said = {key: value for key, value in msgspec.to_builtins(entry).items() if key not in left_out}
+    excluded = ("stacks", "pid", "member", "over", "at")
+    fields = {key: value for key, value in msgspec.to_builtins(entry).items() if key not in excluded}
     if with_stacks and entry.stacks:
-        said["stack"] = entry.stacks
+        fields["stack"] = entry.stacks
     log.error(
-        "event_loop_stalled" if entry.over else "event_loop_stalls", why=text.meaning, fix=text.fix, **said
+        "event_loop_stalled" if entry.over else "event_loop_stalls", why=text.meaning, fix=text.fix, **fields
     )
 
 
-def _state_of(thread: int) -> str:
+def _thread_state(thread: int) -> str:
     """Return Linux's state letter of a thread of this process; "" if it cannot be read."""
     try:
         text = Path(f"/proc/self/task/{thread}/stat").read_text(errors="replace")
@@ -341,7 +343,7 @@ def _pressure_s(name: str) -> float:
         return 0.0
 
 
-def _memory() -> dict[str, int]:
+def _read_meminfo() -> dict[str, int]:
     """Return the figures of /proc/meminfo in bytes; {} if they cannot be read."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

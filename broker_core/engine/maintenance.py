@@ -20,7 +20,7 @@ log = structlog.get_logger("sluice.engine")
 class JournalMaintenance:
     """Background tasks of the journal, started once a second. Belongs to the event loop.
 
-    `broken` is called with the error when the journal accepts no more records.
+    `on_broken` is called with the error when the journal accepts no more records.
     """
 
     def __init__(
@@ -28,32 +28,32 @@ class JournalMaintenance:
         journal: Journal,
         owners: ClientNameOwners,
         spawn: TaskSpawner,
-        broken: Callable[[JournalError], None],
+        on_broken: Callable[[JournalError], None],
     ) -> None:
         self._journal = journal
         self._owners = owners
         self._spawn = spawn
-        self._broken = broken
-        self._keeping: asyncio.Task[None] | None = None
+        self._on_broken = on_broken
+        self._checking: asyncio.Task[None] | None = None
         self._preallocating: asyncio.Task[None] | None = None
         self._refused = ""
         """Error code of the last attempt to create spare segments; "" after success."""
 
-    def start_round(self) -> None:
+    def start_tasks(self) -> None:
         """Start the tasks that are not still running."""
-        if self._keeping is None or self._keeping.done():
-            self._keeping = self._spawn(self._keep())
+        if self._checking is None or self._checking.done():
+            self._checking = self._spawn(self._check_journal())
         if self._preallocating is None or self._preallocating.done():
             self._preallocating = self._spawn(self._preallocate())
 
-    async def _keep(self) -> None:
+    async def _check_journal(self) -> None:
         """Check that this process still owns the journal, save name owners, and finish sealed segments."""
         try:
             await asyncio.to_thread(self._journal.check)
             await self.save_owners()
             await asyncio.to_thread(self._journal.finish_sealed)
         except JournalError as error:
-            self._broken(self._journal.failure or error)
+            self._on_broken(self._journal.failure or error)
 
     async def _preallocate(self) -> None:
         """Create spare segments, which takes time."""
@@ -61,7 +61,7 @@ class JournalMaintenance:
             await asyncio.to_thread(self._journal.preallocate)
         except JournalError as error:
             if self._journal.failure is not None:
-                self._broken(self._journal.failure)
+                self._on_broken(self._journal.failure)
                 return
             # The journal works without spares, and a write reports a full disk itself. Logged once, not each
             # second: a full, unread pipe of the process's output would block it.
@@ -73,12 +73,12 @@ class JournalMaintenance:
 
     async def save_owners(self) -> None:
         """Write the owners of client names to disk, if they have changed."""
-        if not self._owners.changed:
+        if not self._owners.is_changed:
             return
         try:
             await asyncio.to_thread(self._owners.write, self._owners.encode())
         except OSError as problem:
-            self._owners.changed = True  # the next second tries again
+            self._owners.is_changed = True  # the next second tries again
             log.warning("owners_not_kept", why=str(problem))
 
 

@@ -29,34 +29,34 @@ from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.control import ReplayControl
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
-from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.guard import SlowClientGuard, drop_void_decisions
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 
-PART_S: Final = 0.025
+SLICE_INTERVAL_S: Final = 0.025
 """Interval between two slices of the tick, seconds."""
-PARTS: Final = 40
+SLICES_PER_S: Final = 40
 """Slices per second; each client belongs to one."""
-LUMPS_IN: Final = 4
+IDLE_CHECK_SLICES: Final = 4
 """Slices in which all clients that do not read are checked once; more slices when they are many."""
-MAX_LUMPS: Final = 100
+MAX_IDLE_CHECKS: Final = 100
 """Maximum non-reading clients checked in one slice.
 
 The limit does not apply where a full pass would then take longer than a second.
 """
-WHOLE_MS: Final = 900
+MIN_FULL_CHECK_MS: Final = 900
 """Minimum time between two full checks.
 
 With few clients a pass takes less than a second. The value is below a second, because a sleeping task may
 wake slightly early.
 """
-MAX_ROUNDS: Final = 8
+MAX_PASSES: Final = 8
 """Maximum passes per iteration.
 
 Decisions of a pass may change other clients. Clients that are changed by the last pass wait for the next
 iteration.
 """
-BEHIND_NS: Final = 50_000_000
+MAX_BLOCKED_NS: Final = 50_000_000
 """A client whose socket accepted nothing, or that gave no credit, for this long reads too slowly.
 
 Its subscriptions of the log then fall back to reading the log.
@@ -81,92 +81,95 @@ class PolicyLoop:
         self._control = control
         self.guard = guard
         # Deferred to the next iteration: the guard is in the middle of judging when the allowance ends.
-        guard.on_exhausted = self._withdraw_soon
+        guard.on_exhausted = self._schedule_withdrawal
         self._events = events
-        self.enforces: PolicyEnforcer
-        self._uses: dict[ConnectionView, ClientUsage] = {}
+        self.enforcer: PolicyEnforcer
+        self._usages: dict[ConnectionView, ClientUsage] = {}
         self._watched: dict[tuple[ConnectionView, int], tuple[LiveSubscriptionView, WatchedSubscription]] = {}
         """View and rules of every subscription, by client and stream."""
-        self._dirty: dict[ConnectionView, None] = {}
+        self._changed: dict[ConnectionView, None] = {}
         """Clients that have changed since they were last processed."""
-        self._resting: dict[ConnectionView, None] = {}
+        self._not_reading: dict[ConnectionView, None] = {}
         """Clients that do not read from their sockets, the one checked least recently first.
 
         Writes to them are coalesced into chunks.
         """
-        self._scheduled = False
-        self._decided: list[Decision] = []
+        self._is_scheduled = False
+        self._pending_decisions: list[Decision] = []
         """Decisions made between iterations, already applied by the guard. The next pass executes them."""
         self.watchdog = Watchdog(facilities, frontier)
         self.traffic = TrafficRecorder()
         self.late_ms = 0
         """How late the event loop ran at the last slice, ms. All messages waited for this time."""
-        self._part: list[ConnectionView] = []
+        self._unchecked: list[ConnectionView] = []
         """Clients of the present pass that no slice has checked yet."""
-        self._part_size = 0
-        self._whole, self._whole_at = False, -WHOLE_MS
+        self._slice_size = 0
+        self._is_full_check, self._full_check_at = False, -MIN_FULL_CHECK_MS
         """Whether the present pass is a full check, made once a second, and the time of the last one."""
 
     # Clients and subscriptions.
 
     def on_joined(self, connection: ConnectionView) -> None:
         """Register a client that has logged on."""
-        self._uses[connection] = self.guard.register(
+        self._usages[connection] = self.guard.register(
             connection.name, connection.transport, connection.backlog, connection.user
         )
 
     def on_left(self, connection: ConnectionView) -> None:
         """Remove a client that has disconnected."""
-        use = self._uses.pop(connection, None)
+        use = self._usages.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
+            self._pending_decisions = drop_void_decisions(self._pending_decisions, use.name)
             self.traffic.on_left(use.name)
-        self._dirty.pop(connection, None)
-        self._resting.pop(connection, None)
+        self._changed.pop(connection, None)
+        self._not_reading.pop(connection, None)
         for target in connection.subscriptions.values():
             self._watched.pop((connection, target.stream), None)
         self.watchdog.forget(connection)
 
     def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """Disconnect a client whose backlog cannot be written to its spool."""
-        self.enforces.on_spool_failed(connection, error)
+        self.enforcer.on_spool_failed(connection, error)
 
     def on_subscribed(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
         """Register a new subscription. Must be called before any record is offered to it."""
         view = LiveSubscriptionView(connection, target, prefetch, self._journal)
-        self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
-        self._give_lane(connection, target)
+        self._watched[connection, target.stream] = view, self.guard.subscribe(self._usages[connection], view)
+        self._assign_queue(connection, target)
 
     def on_unsubscribed(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """Remove a subscription that has ended."""
         self._watched.pop((connection, target.stream), None)
-        use = self._uses.get(connection)
+        use = self._usages.get(connection)
         if use is not None:
             self.guard.unsubscribe(use, target.id)
 
-    def prefetch_of(self, connection: ConnectionView, topic: str) -> int | None:
+    def prefetch_for(self, connection: ConnectionView, topic: str) -> int | None:
         """Return the prefetch that policy sets for a subscription; None to use the one requested."""
-        return self.guard.prefetch_of(self._uses[connection], topic)
+        return self.guard.prefetch_for(self._usages[connection], topic)
 
-    def usage_of(self, connection: ConnectionView) -> ClientUsage | None:
+    def find_usage(self, connection: ConnectionView) -> ClientUsage | None:
         """Return a client's use of its pool; None before its logon and after its end."""
-        return self._uses.get(connection)
+        return self._usages.get(connection)
 
-    def view_of(self, connection: ConnectionView, target: ClientSubscription) -> LiveSubscriptionView | None:
+    def find_view(
+        self, connection: ConnectionView, target: ClientSubscription
+    ) -> LiveSubscriptionView | None:
         """Return a subscription as rules see it; None for an unknown one."""
         found = self._watched.get((connection, target.stream))
         return found[0] if found is not None else None
 
     def on_live(self, connection: ConnectionView) -> None:
         """Mark a client as live after it has drained its spool."""
-        self._decided += self._measure(connection)
-        use = self._uses.get(connection)
+        self._pending_decisions += self._report_usage(connection)
+        use = self._usages.get(connection)
         if use is not None:
             self.guard.on_spool_empty(use)
 
     def on_acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """Record that a subscription's client has acknowledged messages."""
-        view = self.view_of(connection, target)
+        view = self.find_view(connection, target)
         if view is not None:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.mark_changed(connection)
@@ -174,9 +177,9 @@ class PolicyLoop:
     def apply(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
         """Put a revision into force and act on clients that are over its limits."""
         self.guard.apply_policy(policy, stage)
-        self._give_lanes()
+        self._assign_queues()
 
-    def _withdraw_soon(self) -> None:
+    def _schedule_withdrawal(self) -> None:
         """Schedule the withdrawal of an exhausted stage."""
         asyncio.get_running_loop().call_soon(self._withdraw_stage)
 
@@ -187,71 +190,71 @@ class PolicyLoop:
             return
         log.warning("rollout_withdrawn", revision=brake.revision, allowed=brake.allowed)
         self.guard.withdraw_stage()
-        self._give_lanes()
+        self._assign_queues()
 
-    def _give_lanes(self) -> None:
+    def _assign_queues(self) -> None:
         """Give each subscription with rules its own queue, and judge all clients."""
-        for connection in self._uses:
+        for connection in self._usages:
             for target in connection.subscriptions.values():
-                self._give_lane(connection, target)
+                self._assign_queue(connection, target)
         self.judge_all()
 
-    def _give_lane(self, connection: ConnectionView, target: ClientSubscription) -> None:
+    def _assign_queue(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """Give a subscription with rules its own queue, so that its backlog can be measured separately."""
         found = self._watched.get((connection, target.stream))
         if found is not None and found[1].has_rules:
             connection.backlog.ensure_queue(target.stream)
-            connection.backlog.touched.add(target.stream)
+            connection.backlog.changed_streams.add(target.stream)
             self.mark_changed(connection)
 
     # End of an event-loop iteration.
 
     def mark_changed(self, connection: ConnectionView) -> None:
         """Mark a client whose backlog has changed, so that it is processed at the end of the iteration."""
-        self._dirty[connection] = None
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.run_turn_end)
+        self._changed[connection] = None
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self.run_iteration_end)
 
-    def run_turn_end(self) -> None:
+    def run_iteration_end(self) -> None:
         """Send, measure, decide and enforce, for all clients that have changed.
 
         An exception while processing one client ends only that client: it cannot be served, or policy cannot
         measure it. Other clients are processed in the same iteration, and decisions about them are executed.
         """
-        self._scheduled = True  # clients that change meanwhile are processed by this loop
+        self._is_scheduled = True  # clients that change meanwhile are processed by this loop
         try:
-            for _ in range(MAX_ROUNDS):
-                changed, self._dirty = self._dirty, {}
+            for _ in range(MAX_PASSES):
+                changed, self._changed = self._changed, {}
                 if not changed:
                     break
-                self._settle_round(changed)
+                self._run_pass(changed)
         finally:
             # Even after an exception, clients that are still marked must be processed.
-            self._scheduled = bool(self._dirty)
-            if self._scheduled:
-                asyncio.get_running_loop().call_soon(self.run_turn_end)
+            self._is_scheduled = bool(self._changed)
+            if self._is_scheduled:
+                asyncio.get_running_loop().call_soon(self.run_iteration_end)
 
-    def _settle_round(self, changed: Iterable[ConnectionView]) -> None:
+    def _run_pass(self, changed: Iterable[ConnectionView]) -> None:
         # Hot path, run for every delivery to every client: no function call around the loop bodies.
         """Send to, measure and judge the clients that changed, then execute the decisions."""
         for connection in changed:
             try:
                 connection.backlog.send()
             except Exception:
-                self._end(connection, "What waits for this client couldn't be sent.")
+                self._close_failed(connection, "What waits for this client couldn't be sent.")
         # Sending marks only the client itself, and it is measured below: remove the mark.
         for connection in changed:
-            self._dirty.pop(connection, None)
-        decisions, self._decided = self._decided, []
+            self._changed.pop(connection, None)
+        decisions, self._pending_decisions = self._pending_decisions, []
         for connection in changed:
             try:
                 self._judge(connection, decisions)
             except Exception:
-                self._end(connection, "What this client takes couldn't be judged.")
+                self._close_failed(connection, "What this client takes couldn't be judged.")
         self._enforce(decisions)
 
-    def _end(self, connection: ConnectionView, why: str) -> None:
+    def _close_failed(self, connection: ConnectionView, why: str) -> None:
         """Close a client whose processing has failed. Call it in an exception handler."""
         log.exception("settling_failed", client=connection.name, why=why)
         try:
@@ -265,7 +268,7 @@ class PolicyLoop:
         """Execute decisions; a failing one does not prevent the others."""
         for decision in decisions:
             try:
-                self.enforces.execute(decision)
+                self.enforcer.execute(decision)
             except Exception:
                 log.exception("decision_failed", client=decision.client, action=decision.action.value)
 
@@ -274,14 +277,14 @@ class PolicyLoop:
 
         Appended decisions are executed even if this raises.
         """
-        use, backlog = self._uses.get(connection), connection.backlog
+        use, backlog = self._usages.get(connection), connection.backlog
         if use is None or backlog.state is ClientState.CLOSED:
             return
-        if backlog.outbox.nbytes or backlog.lanes.filled:
-            self._relieve(connection, use)
-        decisions += self._measure(connection)
-        if backlog.touched:
-            touched, backlog.touched = backlog.touched, set()
+        if backlog.outbox.nbytes or backlog.queues.nonempty:
+            self._fall_back_if_behind(connection, use)
+        decisions += self._report_usage(connection)
+        if backlog.changed_streams:
+            touched, backlog.changed_streams = backlog.changed_streams, set()
             for stream in touched:
                 decisions += self._judge_subscription(connection, use, stream)
 
@@ -290,8 +293,8 @@ class PolicyLoop:
     ) -> list[Decision]:
         """Return the decisions about a subscription with its own queue that has changed."""
         backlog, now = connection.backlog, self._clock.now_ns()
-        lane = backlog.lanes.get(stream)
-        if lane is not None and lane.update_window_full(now, backlog.is_spooled(stream)):
+        queue = backlog.queues.get(stream)
+        if queue is not None and queue.update_window_full(now, backlog.is_spooled(stream)):
             self._events.add(now, connection.name, "slow", backlog.state.value)
         view, watched = self._watched.get((connection, stream), (None, None))
         if view is None or watched is None or not watched.has_rules:
@@ -304,64 +307,64 @@ class PolicyLoop:
             return self.guard.judge_subscription(use, watched, now)
         return []
 
-    def _relieve(self, connection: ConnectionView, use: ClientUsage) -> None:
+    def _fall_back_if_behind(self, connection: ConnectionView, use: ClientUsage) -> None:
         """Let subscriptions of the log fall back to reading it when their client is behind or over an alarm.
 
         A subscription of the log must never make its client a slow one (seed 002).
         """
         backlog, now = connection.backlog, self._clock.now_ns()
-        behind = backlog.unwritable_since and now - backlog.unwritable_since >= BEHIND_NS
-        grown = backlog.nbytes - use.memory
-        passes = (
-            use.memory + grown > use.memory_alarm or use.pool.memory_used + grown > use.pool.memory_ceiling
+        is_behind = backlog.unwritable_since and now - backlog.unwritable_since >= MAX_BLOCKED_NS
+        growth = backlog.nbytes - use.memory
+        is_over_alarm = (
+            use.memory + growth > use.memory_alarm or use.pool.memory_used + growth > use.pool.memory_ceiling
         )
-        waits = {
+        waiting_streams = {
             stream
-            for stream, lane in backlog.lanes.filled.items()
-            if lane.spent_since and now - lane.spent_since >= BEHIND_NS
+            for stream, queue in backlog.queues.nonempty.items()
+            if queue.spent_since and now - queue.spent_since >= MAX_BLOCKED_NS
         }
-        if not behind and not passes and not waits:
+        if not is_behind and not is_over_alarm and not waiting_streams:
             return
         for target in list(connection.subscriptions.values()):
-            if not behind and not passes and target.stream not in waits:
+            if not is_behind and not is_over_alarm and target.stream not in waiting_streams:
                 continue
             if target.can_fall_back and target.cursor.is_live and target.account.waiting.messages:
                 self._control.fall_back(target)
-        self._dirty.pop(connection, None)
+        self._changed.pop(connection, None)
 
-    def _measure(self, connection: ConnectionView) -> list[Decision]:
+    def _report_usage(self, connection: ConnectionView) -> list[Decision]:
         """Report a client's present use of memory and disk to the guard, and return its decisions."""
-        use, backlog = self._uses.get(connection), connection.backlog
+        use, backlog = self._usages.get(connection), connection.backlog
         if use is None:
             return []
         memory, disk = backlog.nbytes - use.memory, backlog.spool_bytes - use.disk
         if not memory and not disk:  # almost always: the socket accepted everything
             return []
-        made, now = [], self._clock.now_ns()
+        decisions, now = [], self._clock.now_ns()
         if memory > 0:
-            made.append(self.guard.on_queued(use, memory, now))
+            decisions.append(self.guard.on_queued(use, memory, now))
         elif memory < 0:
             self.guard.on_released(use, -memory)
         if disk > 0:
-            made.append(self.guard.on_spooled(use, disk, now))
+            decisions.append(self.guard.on_spooled(use, disk, now))
         elif disk < 0:
             self.guard.on_unspooled(use, -disk)
-        return [decision for decision in made if decision is not None]
+        return [decision for decision in decisions if decision is not None]
 
     # Effects of time.
 
     def judge_all(self) -> None:
         """Judge all clients now, for example against a changed policy."""
-        self.run_turn_end()
+        self.run_iteration_end()
         self._enforce(self.guard.tick(self._clock.now_ns()))
-        self.run_turn_end()
+        self.run_iteration_end()
 
     async def run(self) -> None:
         """Check all clients once a second, a part of them every PART_S, until cancelled."""
         while True:
             before = self._clock.monotonic_ms()
-            await asyncio.sleep(PART_S)
-            self.late_ms = max(self._clock.monotonic_ms() - before - int(PART_S * 1_000), 0)
+            await asyncio.sleep(SLICE_INTERVAL_S)
+            self.late_ms = max(self._clock.monotonic_ms() - before - int(SLICE_INTERVAL_S * 1_000), 0)
             try:
                 self.tick_slice()
             except Exception:
@@ -371,60 +374,60 @@ class PolicyLoop:
     def tick_slice(self) -> None:
         """Update the progress of the next slice of clients, and decide about those whose slice is due."""
         LAST.latest, LAST.periodic_task = "periodic_task", "judging clients"
-        if not self._part:
-            self._part = list(self._uses)
-            self._part_size = -(-len(self._part) // PARTS)
+        if not self._unchecked:
+            self._unchecked = list(self._usages)
+            self._slice_size = -(-len(self._unchecked) // SLICES_PER_S)
             # With few clients a pass takes less than a second: full checks then wait for their second.
             now = self._clock.monotonic_ms()
-            self._whole = now - self._whole_at >= WHOLE_MS
-            if self._whole:
-                self._whole_at = now
+            self._is_full_check = now - self._full_check_at >= MIN_FULL_CHECK_MS
+            if self._is_full_check:
+                self._full_check_at = now
         # Removed before the check: a client whose check fails must not block the others.
-        part = self._part[: self._part_size]
-        del self._part[: self._part_size]
-        self.watchdog.start_round()
-        for connection in part:
-            self._try(self._look_at, connection)
-        number = len(self._resting)
-        number = max(min(-(-number // LUMPS_IN), MAX_LUMPS), -(-number // PARTS))
-        for connection in list(islice(self._resting, number)):
-            self._try(self._look_at_resting, connection)
+        slice_clients = self._unchecked[: self._slice_size]
+        del self._unchecked[: self._slice_size]
+        self.watchdog.note_shared_work()
+        for connection in slice_clients:
+            self._check_safely(self._check_client, connection)
+        checks = len(self._not_reading)
+        checks = max(min(-(-checks // IDLE_CHECK_SLICES), MAX_IDLE_CHECKS), -(-checks // SLICES_PER_S))
+        for connection in list(islice(self._not_reading, checks)):
+            self._check_safely(self._check_idle_client, connection)
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
-    def _try(self, look: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
+    def _check_safely(self, check: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
         """Check one client; close it if the check fails."""
         if not connection.is_closed:
             try:
-                look(connection)
+                check(connection)
             except Exception:
-                self._end(connection, "What this client has taken couldn't be looked up.")
+                self._close_failed(connection, "What this client has taken couldn't be looked up.")
 
-    def _look_at_resting(self, connection: ConnectionView) -> None:
+    def _check_idle_client(self, connection: ConnectionView) -> None:
         """Check a client that does not read: flush its chunk, and see whether it reads again."""
-        del self._resting[connection]
+        del self._not_reading[connection]
         backlog = connection.backlog
         backlog.update_progress()
         if backlog.is_coalescing():
-            self._resting[connection] = None
+            self._not_reading[connection] = None
         # A writable socket that gave no signal is left to the watchdog, which reports it.
         if backlog.has_waiters and not (backlog.unwritable_since and connection.sink.is_writable):
             self.mark_changed(connection)
 
-    def _look_at(self, connection: ConnectionView) -> None:
+    def _check_client(self, connection: ConnectionView) -> None:
         """Check one client: acknowledged bytes, traffic sample, blocked socket, watchdog."""
         backlog = connection.backlog
         backlog.update_progress_if_due()
-        if connection not in self._resting and backlog.is_coalescing():
-            self._resting[connection] = None
-        if self._whole and (use := self._uses.get(connection)) is not None:
+        if connection not in self._not_reading and backlog.is_coalescing():
+            self._not_reading[connection] = None
+        if self._is_full_check and (use := self._usages.get(connection)) is not None:
             self.traffic.sample_client(connection, use, self._clock.now_ns())
         # Only where the socket accepts nothing. A backlog that a writable socket is not given is left to the
         # watchdog, which reports it.
         if (
             backlog.unwritable_since
             and not connection.sink.is_writable
-            and (backlog.outbox.nbytes or backlog.lanes.filled)
+            and (backlog.outbox.nbytes or backlog.queues.nonempty)
         ):
             self.mark_changed(connection)
-        if self._whole:
+        if self._is_full_check:
             self.watchdog.check_client(connection)

@@ -55,10 +55,10 @@ class PendingAck:
     connection: ConnectionView
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
-    beside: BatchPartition | None = None
-    behind: tuple[UnjournaledPart, ...] = ()
+    partition: BatchPartition | None = None
+    trailing: tuple[UnjournaledPart, ...] = ()
     delivered: bool = False
-    """Whether the batch was delivered, with the records `beside` and `behind` it."""
+    """Whether the batch was delivered, with the records `partition` and `trailing` it."""
 
 
 class UnjournaledPart(NamedTuple):
@@ -75,7 +75,7 @@ class InFlightPublishes:
     newest: PendingAck
     batches: int = 0
     session: int = 0
-    taken: int = 0
+    accepted: int = 0
     """Newest accepted number of `session`, journaled or not; 0 for none, or if the session was superseded.
 
     No later batch of the session has a smaller number.
@@ -86,13 +86,13 @@ class InFlightPublishes:
     0 for none, or if the session was superseded.
     """
 
-    def join(self, done: Sessions) -> Sessions:
+    def join(self, finished: Sessions) -> Sessions:
         """Return the publisher's sessions as they will be if all batches in flight enter the log."""
-        if not done or done[0].session != self.session:
-            return with_number(done, self.session, max(self.taken, number_of(done, self.session)))
-        if done[0].number >= self.taken:
-            return done
-        return (SessionNumber(self.session, self.taken), *done[1:])
+        if not finished or finished[0].session != self.session:
+            return with_number(finished, self.session, max(self.accepted, number_of(finished, self.session)))
+        if finished[0].number >= self.accepted:
+            return finished
+        return (SessionNumber(self.session, self.accepted), *finished[1:])
 
 
 class UnconfirmedAck(NamedTuple):
@@ -121,7 +121,7 @@ class FinishedBatches:
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     batches: dict[ConnectionView, int] = field(default_factory=dict)
-    behind: list[PendingAck] = field(default_factory=list)
+    trailing: list[PendingAck] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -141,13 +141,13 @@ class PublisherNumbers:
     """Publisher sequences of an instance, by publisher name and session."""
 
     def __init__(self, stored: Publishers, roster: ConnectionTable) -> None:
-        self.done = Publishers(stored)
+        self.finished = Publishers(stored)
         """Sessions and newest finished number of each publisher.
 
         A number is finished when its record is durable, or when no journal stores the record and no earlier
         one waits for the disk.
         """
-        self.under_way: dict[str, InFlightPublishes] = {}
+        self.in_flight: dict[str, InFlightPublishes] = {}
         """Batches in flight to the disk, by publisher."""
         self.repeats: dict[ConnectionView, DuplicatePublish] = {}
         self.superseded: list[ConnectionView] = []
@@ -165,7 +165,7 @@ class PublisherNumbers:
             session: Session that the client named; 0 if none.
             proven: Whether the client's identity is proven.
         """
-        sessions = self.done.get(name, ())
+        sessions = self.finished.get(name, ())
         own = session | PROVEN if proven else session
         stored = number_of(sessions, own) if session else 0
         forgotten = session != 0 and may_be_forgotten(sessions, own)
@@ -173,14 +173,14 @@ class PublisherNumbers:
             return PublisherPosition(stored, None, stored, forgotten)
         return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored, forgotten)
 
-    def taken_number(self, name: str, session: int) -> int:
+    def accepted_number(self, name: str, session: int) -> int:
         """Return the newest accepted publisher sequence of a session: finished or in flight; 0 if none."""
-        taken, under_way = self.done.get(name, ()), self.under_way.get(name)
-        if under_way is not None and under_way.taken:
-            taken = under_way.join(taken)
-        return number_of(taken, session)
+        accepted, in_flight = self.finished.get(name, ()), self.in_flight.get(name)
+        if in_flight is not None and in_flight.accepted:
+            accepted = in_flight.join(accepted)
+        return number_of(accepted, session)
 
-    def leave_out_repeats(
+    def drop_repeats(
         self,
         connection: ConnectionView,
         batch: Batch,
@@ -199,20 +199,20 @@ class PublisherNumbers:
         if first == 0:
             return batch
         last = batch.last_publisher_sequence
-        taken = done = self.done.get(connection.name, ())
-        under_way = self.under_way.get(connection.name)
-        if under_way is not None and under_way.taken:
-            taken = under_way.join(done)
-        above = judge(taken, session, first, last, claims=not connection.publishing.claimed)
+        accepted = finished = self.finished.get(connection.name, ())
+        in_flight = self.in_flight.get(connection.name)
+        if in_flight is not None and in_flight.accepted:
+            accepted = in_flight.join(finished)
+        above = judge(accepted, session, first, last, claims=not connection.publishing.claimed)
         if above is Refusal.REPEATED:
-            waits = last > number_of(done, session)
+            waits = last > number_of(finished, session)
             self._answer_repeat(connection, batch, answers, topics, waits=waits)
             return None
         if above is Refusal.SUPERSEDED:
             self.close_superseded(connection, claims=not connection.publishing.claimed)
             return None
         if last > above + MAX_JUMP:
-            known = above if may_ignore(taken, session) else max(above, newest_number(taken))
+            known = above if may_ignore(accepted, session) else max(above, newest_number(accepted))
             if last > known + MAX_JUMP:
                 raise ClientError(
                     "bad_batch",
@@ -292,7 +292,7 @@ class PublisherNumbers:
             else:
                 waiting.answers.append(answer)
 
-    def note_from_elsewhere(self, name: str, session: int, last: int) -> None:
+    def record_foreign_batch(self, name: str, session: int, last: int) -> None:
         """Record a batch that no client of this broker waits for.
 
         It is the broker's own, or of another member's client, which may connect here next. A client of this
@@ -300,44 +300,44 @@ class PublisherNumbers:
         """
         if not last:
             return
-        before = self.done.get(name, ())
-        self.done.note(name, session, last)
-        if before and before[0].session != session:
-            under_way = self.under_way.get(name)
-            if under_way is not None and under_way.session == before[0].session:
-                under_way.taken = 0
+        previous = self.finished.get(name, ())
+        self.finished.note(name, session, last)
+        if previous and previous[0].session != session:
+            in_flight = self.in_flight.get(name)
+            if in_flight is not None and in_flight.session == previous[0].session:
+                in_flight.accepted = 0
             client = self._roster.clients.get(name)
-            if client is not None and client.publishing.session == before[0].session:
+            if client is not None and client.publishing.session == previous[0].session:
                 self.superseded.append(client)
 
-    def close_all_superseded(self) -> None:
+    def close_superseded_clients(self) -> None:
         """Close the clients that lost their name to another member's client."""
         superseded, self.superseded = self.superseded, []
         for client in superseded:
             self.close_superseded(client, claims=not client.publishing.held_name)
 
-    def note_done(self, name: str, session: int = 0, number: int = 0) -> None:
+    def record_finished(self, name: str, session: int = 0, number: int = 0) -> None:
         """Record that a batch of a publisher's session is finished, with numbers up to `number`.
 
         When no batch of the publisher is in flight any more, also record the newest unjournaled number behind
         it. Call it for each batch in the order of the log, because the session that published last holds the
         name. A batch that the log had already changes nothing.
         """
-        if number > number_of(self.done.get(name, ()), session):
-            self.done.note(name, session, number)
-        under_way = self.under_way.get(name)
-        if under_way is None or under_way.batches:
+        if number > number_of(self.finished.get(name, ()), session):
+            self.finished.note(name, session, number)
+        in_flight = self.in_flight.get(name)
+        if in_flight is None or in_flight.batches:
             return
-        del self.under_way[name]
-        if (under_way.taken > number or under_way.session != session) and under_way.taken > number_of(
-            self.done.get(name, ()), under_way.session
+        del self.in_flight[name]
+        if (in_flight.accepted > number or in_flight.session != session) and in_flight.accepted > number_of(
+            self.finished.get(name, ()), in_flight.session
         ):
-            self.done.note(name, under_way.session, under_way.taken)
+            self.finished.note(name, in_flight.session, in_flight.accepted)
 
     def answer_repeats(self) -> None:
         """Reply to the repeats whose first copies are finished now."""
         for connection, waiting in list(self.repeats.items()):
-            sessions = self.done.get(connection.name, ())
+            sessions = self.finished.get(connection.name, ())
             if number_of(sessions, connection.publishing.session) >= waiting.last:
                 del self.repeats[connection]
                 connection.reply(replies.persisted_ack(waiting.last))

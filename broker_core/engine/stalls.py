@@ -17,9 +17,9 @@ MAX_STACK_BYTES: Final = 16 * 1024
 """Maximum bytes of stacks stored per stall."""
 FAULTS_PER_S: Final = 50.0
 """Major page faults per second that count as the cause: a disk needs some milliseconds for each."""
-_IN_TIME: Final = 0.2
+IN_TIME_SHARE: Final = 0.2
 """Minimum remaining share of a stall for its signal to count as handled in time."""
-_MOST: Final = 0.5
+MAIN_SHARE: Final = 0.5
 """Minimum share of the time for something to be the cause."""
 
 
@@ -61,11 +61,11 @@ class MachineSample(NamedTuple):
 class Observation(NamedTuple):
     """Samples before and after a stall. `late_s`: delay of the monitoring thread itself."""
 
-    began: float
-    ended: float
+    started_at: float
+    ended_at: float
     late_s: float
-    before: ProcessSample
-    after: ProcessSample
+    process_before: ProcessSample
+    process_after: ProcessSample
     machine_before: MachineSample
     machine_after: MachineSample
     states: str = ""
@@ -75,12 +75,12 @@ class Observation(NamedTuple):
     @property
     def lasted_s(self) -> float:
         """Duration of the stall."""
-        return max(self.ended - self.began, 1e-3)
+        return max(self.ended_at - self.started_at, 1e-3)
 
     @property
     def observed_s(self) -> float:
         """Time between the two samples of the process."""
-        return max(self.after.at - self.before.at, self.lasted_s)
+        return max(self.process_after.at - self.process_before.at, self.lasted_s)
 
     def machine_share(self, name: str) -> float:
         """Return by how much a counter grew between the machine samples, as a share of the time: 0 to 1."""
@@ -88,50 +88,62 @@ class Observation(NamedTuple):
         return min(max(grown / max(self.machine_after.at - self.machine_before.at, 1e-3), 0.0), 1.0)
 
 
-def find_cause(seen: Observation) -> StallCause:
+def find_stall_cause(observation: Observation) -> StallCause:
     """Return the cause of a stall.
 
     If the monitoring thread was late too, more than the event loop was stopped.
     """
-    if seen.after.suspended_s(seen.before) >= STALL_S:
+    if observation.process_after.suspended_s(observation.process_before) >= STALL_S:
         return StallCause.MACHINE_SUSPENDED
-    process = (seen.after.cpu_s - seen.before.cpu_s) / seen.observed_s
-    loop = (seen.after.loop_cpu_s - seen.before.loop_cpu_s) / seen.observed_s
-    faults = (seen.after.major_faults - seen.before.major_faults) / seen.observed_s
-    cpu_wait = seen.machine_share("cpu_wait_s")
-    if loop + cpu_wait >= _MOST:
+    process = (observation.process_after.cpu_s - observation.process_before.cpu_s) / observation.observed_s
+    loop = (
+        observation.process_after.loop_cpu_s - observation.process_before.loop_cpu_s
+    ) / observation.observed_s
+    faults = (
+        observation.process_after.major_faults - observation.process_before.major_faults
+    ) / observation.observed_s
+    cpu_wait = observation.machine_share("cpu_wait_s")
+    if loop + cpu_wait >= MAIN_SHARE:
         return StallCause.LOOP_BUSY if loop >= cpu_wait else StallCause.CPU_STARVED
-    if faults >= FAULTS_PER_S or (faults > 0 and seen.machine_share("memory_s") >= _MOST):
+    if faults >= FAULTS_PER_S or (faults > 0 and observation.machine_share("memory_s") >= MAIN_SHARE):
         return StallCause.PAGE_FAULTS
-    if "T" in seen.states or "t" in seen.states:
+    if "T" in observation.states or "t" in observation.states:
         return StallCause.PROCESS_STOPPED
-    if seen.late_s >= min(STALL_S, seen.lasted_s * _MOST):
-        is_held = process >= _MOST or _is_signalled_in_time(seen)
+    if observation.late_s >= min(STALL_S, observation.lasted_s * MAIN_SHARE):
+        is_held = process >= MAIN_SHARE or _is_signalled_in_time(observation)
         return StallCause.INTERPRETER_HELD if is_held else StallCause.PROCESS_STOPPED
-    return StallCause.DISK_WAIT if _is_mostly(seen.states, "D") else StallCause.LOOP_BLOCKED
+    return StallCause.DISK_WAIT if _is_mostly(observation.states, "D") else StallCause.LOOP_BLOCKED
 
 
-def _is_signalled_in_time(seen: Observation) -> bool:
+def _is_signalled_in_time(observation: Observation) -> bool:
     """Return whether the process handled the signal well before the end of the stall.
 
     A stopped process handles it only when it continues.
     """
-    at = seen.signalled_at
-    return at is not None and seen.ended - at >= _IN_TIME * seen.lasted_s
+    at = observation.signalled_at
+    return at is not None and observation.ended_at - at >= IN_TIME_SHARE * observation.lasted_s
 
 
-def _is_mostly(states: str, wanted: str) -> bool:
-    """Return whether most of the thread states are `wanted`."""
-    return 2 * states.count(wanted) > len(states)
+def _is_mostly(states: str, state: str) -> bool:
+    """Return whether most of the thread states are `state`."""
+    return 2 * states.count(state) > len(states)
 
 
-def make_entry(
-    seen: Observation, wall_ms: int, *, over: bool, doing: str, task: str, pid: int, member: str, stacks: str
+def make_stall_entry(
+    observation: Observation,
+    wall_ms: int,
+    *,
+    over: bool,
+    doing: str,
+    task: str,
+    pid: int,
+    member: str,
+    stacks: str,
 ) -> StallEntry:
     """Return the report of a stall.
 
     Args:
-        seen: Samples before and after.
+        observation: Samples before and after.
         wall_ms: Time at its end, ms UTC.
         over: Whether it has ended.
         doing: Work that the event loop was doing.
@@ -140,24 +152,30 @@ def make_entry(
         member: Name of this member of a group.
         stacks: Stacks of all threads; only the end is kept if they are too long.
     """
-    lasted = max(seen.lasted_s, seen.after.suspended_s(seen.before))
+    lasted = max(observation.lasted_s, observation.process_after.suspended_s(observation.process_before))
     return StallEntry(
         at=wall_ms - round(1_000 * lasted),
         lasted_ms=round(1_000 * lasted),
         over=over,
-        cause=find_cause(seen),
+        cause=find_stall_cause(observation),
         doing=doing,
         task=task,
         pid=pid,
         member=member,
-        cpu_ms=round(1_000 * (seen.after.cpu_s - seen.before.cpu_s)),
-        loop_cpu_ms=round(1_000 * (seen.after.loop_cpu_s - seen.before.loop_cpu_s)),
-        cpu_wait_ms=round(1_000 * (seen.machine_after.cpu_wait_s - seen.machine_before.cpu_wait_s)),
-        major_faults=seen.after.major_faults - seen.before.major_faults,
-        thread_states="".join(sorted(set(seen.states))),
-        pressure={name: round(100 * seen.machine_share(f"{name}_s"), 1) for name in ("cpu", "io", "memory")},
-        available_bytes=seen.machine_after.available_bytes,
-        dirty_bytes=seen.machine_after.dirty_bytes,
+        cpu_ms=round(1_000 * (observation.process_after.cpu_s - observation.process_before.cpu_s)),
+        loop_cpu_ms=round(
+            1_000 * (observation.process_after.loop_cpu_s - observation.process_before.loop_cpu_s)
+        ),
+        cpu_wait_ms=round(
+            1_000 * (observation.machine_after.cpu_wait_s - observation.machine_before.cpu_wait_s)
+        ),
+        major_faults=observation.process_after.major_faults - observation.process_before.major_faults,
+        thread_states="".join(sorted(set(observation.states))),
+        pressure={
+            name: round(100 * observation.machine_share(f"{name}_s"), 1) for name in ("cpu", "io", "memory")
+        },
+        available_bytes=observation.machine_after.available_bytes,
+        dirty_bytes=observation.machine_after.dirty_bytes,
         stacks=stacks[-MAX_STACK_BYTES:],
     )
 
@@ -182,8 +200,8 @@ class StallHistory:
         """Add a stall, or replace the newest one if that was still in progress."""
         newest = self.entries[-1] if self.entries else None
         is_same = newest is not None and not newest.over and newest.pid == entry.pid
-        kept = self.entries[:-1] if is_same else self.entries
-        self.entries = (*kept, entry)[-MAX_STALLS:]
+        earlier = self.entries[:-1] if is_same else self.entries
+        self.entries = (*earlier, entry)[-MAX_STALLS:]
         if entry.over:
             self._count[entry.cause] += 1
             self._lasted_ms[entry.cause] += entry.lasted_ms

@@ -28,9 +28,9 @@ class LiveSubscriptionView:
         """Whether the client has acknowledged since the subscription was last judged."""
 
     @property
-    def _lane(self) -> SubscriptionQueue | None:
+    def _queue(self) -> SubscriptionQueue | None:
         """The subscription's own queue; None while it has none."""
-        return self._backlog.lanes.get(self.target.stream)
+        return self._backlog.queues.get(self.target.stream)
 
     @property
     def _served_by_log(self) -> bool:
@@ -41,25 +41,25 @@ class LiveSubscriptionView:
         return self.target.can_fall_back and not self.prefetch
 
     @property
-    def _owed(self) -> MessageVolume:
+    def _outstanding(self) -> MessageVolume:
         """Messages that wait or are in flight."""
-        return self._backlog.outstanding_of(self.target)
+        return self._backlog.get_outstanding(self.target)
 
     @property
     def backlog_bytes(self) -> int:
-        return self._owed.nbytes
+        return self._outstanding.nbytes
 
     @property
     def backlog_messages(self) -> int:
-        return self._owed.messages
+        return self._outstanding.messages
 
     @property
     def outbox_bytes(self) -> int:
-        return self._backlog.waiting_of(self.target.stream)[1] if not self._served_by_log else 0
+        return self._backlog.get_queued(self.target.stream)[1] if not self._served_by_log else 0
 
     @property
     def outbox_messages(self) -> int:
-        return self._backlog.waiting_of(self.target.stream)[0] if not self._served_by_log else 0
+        return self._backlog.get_queued(self.target.stream)[0] if not self._served_by_log else 0
 
     @property
     def conflation_bytes(self) -> int:
@@ -71,17 +71,17 @@ class LiveSubscriptionView:
             return 0
         stream, spool = self.target.stream, self._backlog.spool
         spooled = spool is not None and (tally := spool.tallies.get(stream)) is not None and tally.messages
-        waits = self._backlog.oldest_at if spooled else self._backlog.waiting_of(stream)[2]
+        waits = self._backlog.oldest_at if spooled else self._backlog.get_queued(stream)[2]
         return min((at for at in (waits, self._unacked_at) if at), default=0)
 
     @property
     def _unacked_at(self) -> int:
         """Time from which the age of the oldest delivered, unacknowledged message counts, ns; 0 if none."""
-        lane = self._lane
-        if lane is not None and lane.window is not None:
-            return lane.window.oldest_accepted_at
+        queue = self._queue
+        if queue is not None and queue.window is not None:
+            return queue.window.oldest_accepted_at
         return (
-            self._backlog.in_flight.oldest_of(self.target.stream)
+            self._backlog.in_flight.get_oldest(self.target.stream)
             if self.target.account.in_flight.messages
             else 0
         )
@@ -92,24 +92,24 @@ class LiveSubscriptionView:
 
     @property
     def unacked_since(self) -> int:
-        lane = self._lane
-        return lane.window.oldest_at if lane is not None and lane.window is not None else 0
+        queue = self._queue
+        return queue.window.oldest_at if queue is not None and queue.window is not None else 0
 
     @property
     def acked_at(self) -> int:
-        lane = self._lane
-        owed_since = lane.window.owed_since if lane is not None and lane.window is not None else 0
+        queue = self._queue
+        owed_since = queue.window.unacked_since if queue is not None and queue.window is not None else 0
         return max(self.last_ack_at, owed_since)
 
     @property
     def window_full_since(self) -> int:
-        lane = self._lane
-        return lane.full_since if lane is not None else 0
+        queue = self._queue
+        return queue.full_since if queue is not None else 0
 
     @property
     def window_full_count(self) -> int:
-        lane = self._lane
-        return lane.times_full if lane is not None else 0
+        queue = self._queue
+        return queue.times_full if queue is not None else 0
 
     @property
     def blocked_since(self) -> int:
@@ -117,12 +117,12 @@ class LiveSubscriptionView:
             return 0
         account = self.target.account
         due = account.waiting.messages or (not self.prefetch and account.in_flight.messages)
-        return self._backlog.blocked_since_of(self.target.stream) if due else 0
+        return self._backlog.get_blocked_since(self.target.stream) if due else 0
 
     @property
     def paused(self) -> bool:
-        lane = self._lane
-        return self.target.cursor.is_paused or (lane is not None and lane.paused)
+        queue = self._queue
+        return self.target.cursor.is_paused or (queue is not None and queue.paused)
 
     @property
     def rate_limited(self) -> bool:
@@ -130,5 +130,5 @@ class LiveSubscriptionView:
 
     @property
     def pinned_bytes(self) -> int:
-        held_from = self.target.pinned_from
-        return self._journal.bytes_pinned_from(held_from) if held_from is not None else 0
+        pinned_from = self.target.pinned_from
+        return self._journal.bytes_pinned_from(pinned_from) if pinned_from is not None else 0

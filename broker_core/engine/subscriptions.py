@@ -51,15 +51,15 @@ class SubscriptionManager:
     def __init__(self, topics: Callable[[], JournaledTopics]) -> None:
         """Create an empty manager. `topics` returns the topics that are journaled now."""
         self._topics = topics
-        self.registry = SubscriptionRegistry[MatchReceiver](self._decoder_of)
+        self.registry = SubscriptionRegistry[MatchReceiver](self._find_decoder)
         # Subscriptions with durability `live` receive a group before it is on disk. They are added between
         # groups.
-        self.early = SubscriptionRegistry[MatchReceiver](self._decoder_of)
-        self._entering: list[ClientSubscription] = []
-        self._bookmarked: set[ClientSubscription] = set()
+        self.early_registry = SubscriptionRegistry[MatchReceiver](self._find_decoder)
+        self._joining_early: list[ClientSubscription] = []
+        self._bookmark_subscriptions: set[ClientSubscription] = set()
         self.services: ConnectionServices
 
-    def _decoder_of(self, topic: str) -> Decoder | None:
+    def _find_decoder(self, topic: str) -> Decoder | None:
         return self._topics().decoder_of(topic)
 
     @property
@@ -72,28 +72,28 @@ class SubscriptionManager:
         """Start a subscription, immediately or after its preparation.
 
         Raises:
-            ClientError: too_many_subscriptions, or an error of `_add`.
+            ClientError: too_many_subscriptions, or an error of `_create`.
         """
         self._check(connection, command)
         if connection.last_stream >= MAX_STREAM:
-            raise _too_many(command)
+            raise _too_many_error(command)
         connection.last_stream += 1
         stream = connection.last_stream
         at_end = needs_end(command, self.services, self._topics())
         if at_end or needs_preparation(command) or is_foreign_bookmark(command, self.services):
-            connection.preparing.add(command.id)
+            connection.preparing_ids.add(command.id)
             preparation = SubscribePreparation(
                 connection, self.services, command, stream, self._topics(), at_end
             )
-            self.services.facilities.spawn(preparation.run(self._begin_prepared))
+            self.services.facilities.spawn(preparation.run(self._start_prepared))
         else:
-            self._begin(connection, command, stream)
+            self._start_subscription(connection, command, stream)
 
     def _check(self, connection: ConnectionView, command: commands.Subscribe) -> None:
         """Raise ClientError if a client may not start this subscription."""
-        if len(connection.subscriptions) + len(connection.preparing) >= MAX_SUBSCRIPTIONS:
-            raise _too_many(command)
-        self.services.quotas.check_subscription(connection, len(connection.preparing))
+        if len(connection.subscriptions) + len(connection.preparing_ids) >= MAX_SUBSCRIPTIONS:
+            raise _too_many_error(command)
+        self.services.quotas.check_subscription(connection, len(connection.preparing_ids))
         if command.shared and self.services.publishing.following is not None:
             raise ClientError(
                 "not_in_a_group",
@@ -108,7 +108,7 @@ class SubscriptionManager:
                 "Leave credit out, or log on with a frame.",
                 field="credit",
             )
-        if command.id in connection.subscriptions or command.id in connection.preparing:
+        if command.id in connection.subscriptions or command.id in connection.preparing_ids:
             raise ClientError(
                 "bad_command",
                 f"There is a subscription {command.id!r} already.",
@@ -117,32 +117,34 @@ class SubscriptionManager:
                 id=command.id,
             )
 
-    def _begin_prepared(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
+    def _start_prepared(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
         """Start a subscription after its preparation.
 
         Others may have started meanwhile, so the checks are repeated.
 
         Raises:
-            ClientError: An error of `_check` or `_add`.
+            ClientError: An error of `_check` or `_create`.
         """
-        connection.preparing.discard(command.id)
+        connection.preparing_ids.discard(command.id)
         try:
             self._check(connection, command)
         except ClientError as error:
-            raise _of(command, error) from None
-        self._begin(connection, command, stream)
+            raise _with_command(command, error) from None
+        self._start_subscription(connection, command, stream)
 
-    def _begin(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
+    def _start_subscription(
+        self, connection: ConnectionView, command: commands.Subscribe, stream: int
+    ) -> None:
         """Start a subscription that needs no further preparation.
 
         Raises:
-            ClientError: An error of `_add`.
+            ClientError: An error of `_create`.
         """
         services, clock = self.services, self.services.facilities.clock
         try:
-            target = self._add(connection, command, stream)
+            target = self._create(connection, command, stream)
         except ClientError as error:
-            raise _of(command, error) from None
+            raise _with_command(command, error) from None
         if command.durable is not None and command.shared:
             services.durables.on_joined(target, command.durable, command.max_deliveries)
         elif command.durable is not None:
@@ -151,7 +153,7 @@ class SubscriptionManager:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
         connection.record_event("subscribe", connection.backlog.state.value, target)
 
-    def _add(
+    def _create(
         self, connection: ConnectionView, command: commands.Subscribe, stream: int
     ) -> ClientSubscription:
         """Create a subscription and start its delivery.
@@ -164,16 +166,16 @@ class SubscriptionManager:
         chosen = compile_filter(command.filter) if command.filter else None
         pattern, chosen, narrowed = connection.rights.check_subscribe(pattern, chosen)
         managed, facilities = self.services.managed, self.services.facilities
-        kept = managed.find(connection.name, command) if command.managed else None
-        if kept is not None:
+        replay = managed.find(connection.name, command) if command.managed else None
+        if replay is not None:
             # Settings that operators have changed since replace those that the client requested.
             command = structs.replace(
                 command,
-                rate=kept.rate,
-                rate_max_gap=kept.rate_max_gap,
-                conflation=kept.conflation,
-                conflation_key=kept.conflation_key,
-                paused=kept.paused,
+                rate=replay.rate,
+                rate_max_gap=replay.rate_max_gap,
+                conflation=replay.conflation,
+                conflation_key=replay.conflation_key,
+                paused=replay.paused,
             )
         if command.paused:
             self.services.quotas.check_pinned(connection, connection.name)
@@ -181,21 +183,23 @@ class SubscriptionManager:
         conflation = (
             parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
         )
-        found = None
+        start = None
         if not command.shared:  # a shared subscription reads the log for all its consumers
-            found = self._find(command, pattern) if kept is None else managed.resume_start(kept, command)
+            start = (
+                self._find_span(command, pattern) if replay is None else managed.resume_start(replay, command)
+            )
         target = ClientSubscription(
             connection,
             command.topic,
             command.filter,
             command.bookmark,
-            Cursor(found.span if found is not None else None),
+            Cursor(start.span if start is not None else None),
             timestamp=command.timestamp,
             durability=self._durability(command),
             rate=rate,
         )
         subscription = target.subscription = Subscription(
-            target, command.id, stream, pattern, chosen, self._decoder_of
+            target, command.id, stream, pattern, chosen, self._find_decoder
         )
         if conflation is not None:
             target.conflating = SubscriptionConflator(
@@ -204,17 +208,17 @@ class SubscriptionManager:
         if narrowed:
             connection.reply(_notice_narrowed(command, pattern))
         connection.add(target, command)
-        if found is None:
+        if start is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
             target.cursor.apply_event(CursorEvent.CAUGHT_UP)
             if not command.shared:
                 self.registry.add(subscription)
             return target
-        if kept is not None:
-            managed.on_opened(kept, target)
-        self._bookmarked.add(target)
-        self._say_where(target, command, found)
-        self._start(target, found.span, command.paused)
+        if replay is not None:
+            managed.on_opened(replay, target)
+        self._bookmark_subscriptions.add(target)
+        self._acknowledge_start(target, command, start)
+        self._start(target, start.span, command.paused)
         return target
 
     def _durability(self, command: commands.Subscribe) -> commands.Durability:
@@ -230,7 +234,7 @@ class SubscriptionManager:
         """Return the part of the log that a subscribe command's bookmark names.
 
         Raises:
-            ClientError: See `_add`.
+            ClientError: See `_create`.
         """
         if command.rate:
             parse_rate(command.rate, command.rate_max_gap)
@@ -238,7 +242,7 @@ class SubscriptionManager:
             parse_conflation(command.conflation, command.conflation_key)
         if command.filter:
             compile_filter(command.filter)
-        found = self._find(command, TopicPattern.parse(command.topic))
+        found = self._find_span(command, TopicPattern.parse(command.topic))
         assert found is not None
         return found
 
@@ -250,7 +254,7 @@ class SubscriptionManager:
         """Return the sequence of the first record that a subscription needs again."""
         return target.position(self.services.frontier.durable)
 
-    def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> SpanResult | None:
+    def _find_span(self, command: commands.Subscribe, pattern: TopicPattern) -> SpanResult | None:
         """Return where a bookmark subscription starts and ends; None for one without a bookmark."""
         if command.bookmark is None:
             return None
@@ -260,8 +264,8 @@ class SubscriptionManager:
                 f"Nothing of {command.topic} is journaled, so there is nothing to replay.",
                 "Subscribe without a bookmark, or have the topic journaled.",
             )
-        asked = parse_bookmark(command.bookmark)
-        if command.durability == "live" and isinstance(asked, BookmarkRange):
+        bookmark = parse_bookmark(command.bookmark)
+        if command.durability == "live" and isinstance(bookmark, BookmarkRange):
             raise ClientError(
                 "bad_command",
                 "live speaks of what follows a replay, and nothing follows a range.",
@@ -269,8 +273,8 @@ class SubscriptionManager:
                 field="durability",
             )
         instance, journal = self._instance, self.services.facilities.journal
-        found = find_span(asked, LogBounds(instance, journal.begins_at, self.services.frontier.durable))
-        gap = self._gap(found) if command.on_gap == "error" else None
+        found = find_span(bookmark, LogBounds(instance, journal.begins_at, self.services.frontier.durable))
+        gap = self._find_gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
             raise ClientError(
@@ -281,7 +285,7 @@ class SubscriptionManager:
             )
         return found
 
-    def _gap(self, found: SpanResult) -> tuple[int, int] | None:
+    def _find_gap(self, found: SpanResult) -> tuple[int, int] | None:
         """Return the first interval of a span that the log lacks; None if it has all.
 
         Records are missing because they were removed (as far as can be determined, also records before the
@@ -301,7 +305,9 @@ class SubscriptionManager:
                 return max(hole.first_sequence, span.first), min(hole.last_sequence, span.last)
         return None
 
-    def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: SpanResult) -> None:
+    def _acknowledge_start(
+        self, target: ClientSubscription, command: commands.Subscribe, found: SpanResult
+    ) -> None:
         """Acknowledge a subscribe command, with the start of the subscription and notices about it."""
         peer, span = target.peer, found.span
         peer.reply(
@@ -320,7 +326,7 @@ class SubscriptionManager:
         if found.unknown:
             peer.reply(_notice_unknown(command, found))
         if command.durability == "fully_durable" and target.durability == "persisted":
-            why = (
+            reason = (
                 "doesn't replicate"
                 if self.services.publishing.following is None
                 else "waits for no other member and no destination"
@@ -329,7 +335,7 @@ class SubscriptionManager:
                 replies.DecisionNotice(
                     code="fully_durable_is_persisted",
                     details={"id": command.id},
-                    message=f"This instance {why}: fully_durable is the same as persisted here.",
+                    message=f"This instance {reason}: fully_durable is the same as persisted here.",
                 )
             )
 
@@ -351,9 +357,9 @@ class SubscriptionManager:
 
         False for an offlined client, whose subscriptions wait for their slot among replays.
         """
-        asks = span.is_bounded or target.rate or target.managed or not target.cursor.has_begun
-        asks = asks or target.durability == "fully_durable"
-        return span.first > durable and not asks and target.peer.backlog.offline is None
+        needs_log = span.is_bounded or target.rate or target.managed or not target.cursor.has_begun
+        needs_log = needs_log or target.durability == "fully_durable"
+        return span.first > durable and not needs_log and target.peer.backlog.offline is None
 
     # Live delivery and end. Implements `replay.replay.LiveHandover`.
 
@@ -365,49 +371,49 @@ class SubscriptionManager:
         """
         target.cursor.apply_event(CursorEvent.CAUGHT_UP)
         target.serving_replay = None
-        self._settle_account(target)
+        self._discard_missing(target)
         self.registry.add(target.subscription)
         if target.conflating is not None:
             target.conflating.start_timer()
         if target.durability == "live":
-            self._entering.append(target)
+            self._joining_early.append(target)
 
-    def _settle_account(self, target: ClientSubscription) -> None:
+    def _discard_missing(self, target: ClientSubscription) -> None:
         """Count records as lost that were matched for a subscription and that the log no longer had.
 
         Call it when the subscription has read everything that was matched for it.
         """
-        missing, last = target.account.drop_log_only(), target.account.matched_upto
+        missing, last = target.account.drop_log_only(), target.account.last_matched
         if missing.messages:
             tally = DiscardTally()
             tally.add(missing.messages, missing.nbytes, last, last)
             target.peer.backlog.discard(target.stream, tally, DiscardCause.REMOVED, "")
 
     @property
-    def wants_early(self) -> bool:
+    def has_early_subscriptions(self) -> bool:
         """Whether any subscription receives records before they are on disk, or is about to."""
-        return bool(self._entering) or len(self.early) > 0
+        return bool(self._joining_early) or len(self.early_registry) > 0
 
     def pending_live_switch(self) -> SubscriptionRegistry[MatchReceiver] | None:
-        """Return the subscriptions that join `early` from the next group on; None if there are none.
+        """Return the subscriptions that join `early_registry` from the next group on; None if there are none.
 
         Durable records have been dispatched to them, and no later ones. The caller must first deliver to them
         the batches that are in flight to the disk.
         """
-        if not self._entering:
+        if not self._joining_early:
             return None
-        entering, self._entering = self._entering, []
-        new = SubscriptionRegistry[MatchReceiver](self._decoder_of)
+        entering, self._joining_early = self._joining_early, []
+        new = SubscriptionRegistry[MatchReceiver](self._find_decoder)
         for target in entering:
             if target.cursor.is_live and self.registry.remove(target.subscription):
-                self.early.add(target.subscription)
+                self.early_registry.add(target.subscription)
                 new.add(target.subscription)
         return new
 
     def remove_from_live(self, target: ClientSubscription) -> None:
         """End a subscription's live delivery."""
         if not self.registry.remove(target.subscription):
-            self.early.remove(target.subscription)
+            self.early_registry.remove(target.subscription)
 
     def on_fallback(self, target: ClientSubscription) -> int:
         """Switch a subscription from live delivery to reading the log.
@@ -415,14 +421,14 @@ class SubscriptionManager:
         New records are counted for it when they are durable, because it cannot read them earlier. Returns the
         sequence up to which it was given every record.
         """
-        if not self.early.remove(target.subscription):
+        if not self.early_registry.remove(target.subscription):
             return self.services.frontier.durable
         self.registry.add(target.subscription)
         return max(self.services.frontier.durable, self.services.frontier.newest_shown)
 
     def remove(self, target: ClientSubscription) -> None:
         """Stop serving a subscription, live or from the log, because it has ended."""
-        self._bookmarked.discard(target)
+        self._bookmark_subscriptions.discard(target)
         serving, target.serving_replay = target.serving_replay, None
         if serving is not None:
             serving.remove_subscription(target)
@@ -446,7 +452,7 @@ class SubscriptionManager:
 
         Called once a second, to keep the cost low.
         """
-        for target, sequence in resume_points(self._bookmarked, self.services.frontier.durable):
+        for target, sequence in resume_points(self._bookmark_subscriptions, self.services.frontier.durable):
             if sequence > target.reported_upto:
                 target.reported_upto = sequence
                 target.peer.reply(
@@ -461,7 +467,9 @@ class SubscriptionManager:
     def on_write_failed(self, first: int, last: int) -> None:
         """Notify subscriptions with durability `live` that the log does not have records they received."""
         for target in [
-            target for target in self._bookmarked if target.durability == "live" and target.cursor.is_live
+            target
+            for target in self._bookmark_subscriptions
+            if target.durability == "live" and target.cursor.is_live
         ]:
             target.peer.reply(
                 replies.DecisionNotice(
@@ -476,14 +484,14 @@ class SubscriptionManager:
             )
 
 
-def _of(command: commands.Subscribe, error: ClientError) -> ClientError:
+def _with_command(command: commands.Subscribe, error: ClientError) -> ClientError:
     """Return the error with the command that it answers."""
     error.details.setdefault("c", "subscribe")
     error.details.setdefault("id", command.id)
     return error
 
 
-def _too_many(command: commands.Subscribe) -> ClientError:
+def _too_many_error(command: commands.Subscribe) -> ClientError:
     """Return the error for one subscription too many."""
     return ClientError(
         "too_many_subscriptions",

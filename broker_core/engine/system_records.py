@@ -54,7 +54,7 @@ def encode_compact(document: Document) -> bytes:
     return bytes(memoryview(msgspec.json.encode(document)))
 
 
-def _sums(account: DeliveryAccount) -> dict[str, Any]:
+def _account_fields(account: DeliveryAccount) -> dict[str, Any]:
     """Return the fields of an event that contain a delivery account."""
     return {
         "delivered_messages": account.delivered.messages,
@@ -63,7 +63,7 @@ def _sums(account: DeliveryAccount) -> dict[str, Any]:
         "acknowledged_messages": account.acknowledged.messages,
         "in_flight_messages": account.in_flight.messages,
         "waiting_messages": account.waiting.messages,
-        "gone_messages": sum(what.messages for what in account.gone.values()),
+        "gone_messages": account.discarded_volume.messages,
     }
 
 
@@ -100,7 +100,7 @@ class SystemRecordBuffer:
             transport: Transport of the client.
             account: Delivery account of the client, when it disconnects.
         """
-        made = ClientEvent(
+        record = ClientEvent(
             at=now_ns // 1_000_000,
             client=client,
             event=event,
@@ -108,13 +108,13 @@ class SystemRecordBuffer:
             topic=topic,
             filter=filter,
             transport=transport,
-            **(_sums(account) if account is not None else {}),
+            **(_account_fields(account) if account is not None else {}),
         )
-        self._clients.append(encode_compact(made))
+        self._clients.append(encode_compact(record))
 
     def sample(self, now_ns: int, client: ClientEntry) -> None:
         """Add a sample of how far a client is behind."""
-        made = ClientEvent(
+        record = ClientEvent(
             at=now_ns // 1_000_000,
             client=client.name,
             event="sample",
@@ -135,7 +135,7 @@ class SystemRecordBuffer:
             waiting_messages=client.waiting_messages,
             gone_messages=sum(client.gone.values()),
         )
-        self._clients.append(encode_compact(made))
+        self._clients.append(encode_compact(record))
 
     def add_decision(self, decision: DecisionEntry) -> None:
         """Add a decision that was executed or, in shadow mode, only recorded."""
@@ -143,7 +143,7 @@ class SystemRecordBuffer:
 
     def add_losses(self, losses: list[LossInterval], instance: str) -> None:
         """Add intervals of messages that subscriptions will not get."""
-        self._losses += [encode_compact(loss.entry(instance)) for loss in losses]
+        self._losses += [encode_compact(loss.to_entry(instance)) for loss in losses]
 
     def add_traffic(self, entries: list[TrafficEntry]) -> None:
         """Add the traffic samples of one second."""
@@ -151,29 +151,29 @@ class SystemRecordBuffer:
 
     def take(self) -> dict[str, list[bytes]]:
         """Return the records to publish, by topic, and empty the buffer."""
-        taken = {
+        drained = {
             CLIENTS_TOPIC: self._clients,
             DECISIONS_TOPIC: self._decisions,
             LEDGER_TOPIC: self._losses,
             TRAFFIC_TOPIC: self._traffic,
         }
         self._clients, self._decisions, self._losses, self._traffic = [], [], [], []
-        return {topic: bodies for topic, bodies in taken.items() if bodies}
+        return {topic: bodies for topic, bodies in drained.items() if bodies}
 
 
-KEPT: Final = 1_000
+MAX_DECISIONS: Final = 1_000
 """Maximum decisions stored, and maximum clients whose last decision is stored."""
 
 
 class RecentDecisions:
-    """Newest decisions of an instance, as documents. `made` counts all decisions since the start."""
+    """Newest decisions of an instance, as documents. `total` counts all decisions since the start."""
 
     def __init__(self, instance: str, started_at: int, events: SystemRecordBuffer) -> None:
         self._prefix = f"{instance}-{started_at // 1_000_000}"
         self._events = events
-        self.recent: deque[DecisionEntry] = deque(maxlen=KEPT)
-        self.made = 0
-        self._begun = 0
+        self.recent: deque[DecisionEntry] = deque(maxlen=MAX_DECISIONS)
+        self.total = 0
+        self._started = 0
         self._repeated: dict[tuple[str, str, str], tuple[Decision, str]] = {}
         """Repeated actions of this second, by client, subscription and rule.
 
@@ -181,13 +181,13 @@ class RecentDecisions:
         """
         self._last: dict[str, DecisionSummary] = {}
 
-    def identity(self) -> str:
+    def make_id(self) -> str:
         """Return a new decision id, unique across restarts and ascending.
 
         Clients and the control plane refer to the decision by it.
         """
-        self._begun += 1
-        return f"{self._prefix}-{self._begun}"
+        self._started += 1
+        return f"{self._prefix}-{self._started}"
 
     def add(self, decision: Decision, identity: str) -> None:
         """Record a decision. Repeated actions of the same rule within a second are merged into one."""
@@ -213,27 +213,27 @@ class RecentDecisions:
             self._record(decision, identity)
 
     def _record(self, decision: Decision, identity: str) -> None:
-        made = decision_entry(decision, identity)
-        self.recent.append(made)
+        entry = decision_entry(decision, identity)
+        self.recent.append(entry)
         self._last.pop(decision.client, None)
-        self._last[decision.client] = msgspec.convert(made, DecisionSummary, from_attributes=True)
-        if len(self._last) > KEPT:
+        self._last[decision.client] = msgspec.convert(entry, DecisionSummary, from_attributes=True)
+        if len(self._last) > MAX_DECISIONS:
             del self._last[next(iter(self._last))]
-        self.made += 1
-        self._events.add_decision(made)
+        self.total += 1
+        self._events.add_decision(entry)
 
     def latest_for(self, client: str) -> DecisionSummary | None:
         """Return the last decision about a client; None if there was none or it is no longer stored."""
         return self._last.get(client)
 
 
-MAX_IN_A_SECOND: Final = 3_000
+MAX_SAMPLES_PER_S: Final = 3_000
 """Maximum traffic samples per second.
 
 A sample costs some 15 µs, so they use at most 5 % of the event loop.
 """
 _MS: Final = 1_000_000
-_SECOND: Final = 1_000 * _MS
+_SECOND_NS: Final = 1_000 * _MS
 """Messages in flight for less than this are not late: every client has some."""
 
 
@@ -241,32 +241,32 @@ class TrafficRecorder:
     """Traffic samples that wait to be published."""
 
     def __init__(self) -> None:
-        self._whose: list[TrafficRowKey] = []
+        self._row_keys: list[TrafficRowKey] = []
         self._figures: array[int] = array("q")
-        self._waited: set[str] = set()
+        self._backlogged: set[str] = set()
         """Clients with a backlog at the last sample. The sample at which it has ended is recorded, too."""
         self._entries: list[TrafficEntry] = []
-        self._taken = 0
-        self._left_out = 0
+        self._sampled = 0
+        self._dropped = 0
 
     def sample_client(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
         """Record a client if it has a backlog. Call it once a second, right after the client was checked."""
         name, sent = use.name, connection.backlog.in_flight.oldest_at
-        if not (use.memory or use.disk or use.is_offlined or (sent and now_ns - sent >= _SECOND)):
-            if name not in self._waited:
+        if not (use.memory or use.disk or use.is_offlined or (sent and now_ns - sent >= _SECOND_NS)):
+            if name not in self._backlogged:
                 return
-            self._waited.discard(name)
+            self._backlogged.discard(name)
         else:
-            self._waited.add(name)
-        if self._taken >= MAX_IN_A_SECOND:
-            self._left_out += 1
+            self._backlogged.add(name)
+        if self._sampled >= MAX_SAMPLES_PER_S:
+            self._dropped += 1
             return
-        self._taken += 1
-        self._note(connection, use, now_ns)
-        if len(self._whose) >= MAX_ROWS:
+        self._sampled += 1
+        self._append_figures(connection, use, now_ns)
+        if len(self._row_keys) >= MAX_ROWS:
             self._pack(now_ns)
 
-    def _note(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
+    def _append_figures(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
         """Append the figures of a client."""
         backlog, subscriptions = connection.backlog, connection.subscriptions
         messages = nbytes = acknowledged = unjournaled = 0
@@ -278,11 +278,11 @@ class TrafficRecorder:
                     nbytes += side.matched_bytes
                     acknowledged += side.acknowledged_bytes
                     if side is account.unjournaled:
-                        waiting, sent = side.lost_waiting.messages, side.lost_in_flight.messages
+                        waiting, sent = side.discarded_waiting.messages, side.discarded_in_flight.messages
                         unjournaled += side.matched - side.acknowledged - waiting - sent
         owed = backlog.outstanding
         topic = next(iter(subscriptions.values())).topic if len(subscriptions) == 1 else ""
-        self._whose.append(
+        self._row_keys.append(
             TrafficRowKey(use.name, use.transport, use.user, connection.connected_at // _MS, topic)
         )
         self._figures.extend(
@@ -309,16 +309,16 @@ class TrafficRecorder:
 
     def _pack(self, now_ns: int) -> None:
         """Pack the samples recorded so far into an entry."""
-        self._entries.append(pack_samples(now_ns // _MS, self._whose, self._figures, self._left_out))
-        self._whose, self._figures, self._left_out = [], array("q"), 0
+        self._entries.append(pack_samples(now_ns // _MS, self._row_keys, self._figures, self._dropped))
+        self._row_keys, self._figures, self._dropped = [], array("q"), 0
 
     def on_left(self, name: str) -> None:
         """Remove a client that has disconnected."""
-        self._waited.discard(name)
+        self._backlogged.discard(name)
 
     def take(self, now_ns: int) -> list[TrafficEntry]:
         """Return the entries of the second that ends, and start a new second."""
-        if self._whose or self._left_out:
+        if self._row_keys or self._dropped:
             self._pack(now_ns)
-        taken, self._entries, self._taken = self._entries, [], 0
-        return taken
+        drained, self._entries, self._sampled = self._entries, [], 0
+        return drained

@@ -27,70 +27,74 @@ from typing import Final
 import structlog
 
 from broker_core.connections.connection_view import ConnectionView
-from broker_core.delivery.account import account_parts
+from broker_core.delivery.account import list_account_volumes
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 
-PATIENCE_MS: Final = 2_000
+STANDSTILL_MS: Final = 2_000
 """Minimum duration of a standstill, counted from when shared resources are idle."""
-MAX_PATIENCE_MS: Final = 60_000
+MAX_STANDSTILL_MS: Final = 60_000
 """Duration after which a standstill is reported even while shared resources are at work."""
-SAMPLES: Final = 3
+MIN_CHECKS: Final = 3
 """Minimum checks without movement."""
 log = structlog.get_logger("sluice.watchdog")
 
 
 @dataclass(slots=True)
 class _StallCandidate:
-    """Client without movement since `since` (monotonic ms).
+    """Client without movement since `since_ms` (monotonic ms).
 
-    `stands` has the counters of its deliveries at the first check; `looks` is the number of checks. `told` is
-    whether the standstill was reported.
+    `counters` has the counters of its deliveries at the first check; `checks` is the number of checks.
+    `is_reported` is whether the standstill was reported.
     """
 
-    stands: tuple[int, ...]
-    since: int
-    looks: int = 1
-    told: bool = False
+    counters: tuple[int, ...]
+    since_ms: int
+    checks: int = 1
+    is_reported: bool = False
 
 
 class Watchdog:
-    """Checker of every client once a second. `found` counts the standstills since the start, each once."""
+    """Checker of every client once a second.
+
+    `standstills` counts the standstills since the start, each once.
+    """
 
     def __init__(self, facilities: InstanceResources, frontier: DurableFrontier) -> None:
         self._facilities = facilities
         self._frontier = frontier
-        self.found = 0
+        self.standstills = 0
         self._suspects: dict[ConnectionView, _StallCandidate] = {}
         self._worked_at = 0
 
-    def start_round(self) -> None:
+    def note_shared_work(self) -> None:
         """Record whether shared resources are at work. Call it before each slice of checks."""
-        if self._facilities.reader.pending or self._facilities.share.in_line:
+        if self._facilities.reader.pending or self._facilities.share.waiting_replays:
             self._worked_at = self._facilities.clock.monotonic_ms()
 
     def check_client(self, connection: ConnectionView) -> None:
         """Check a client, and report a standstill. Call it once a second."""
-        why = stall_reason(connection)
-        if not why:
+        reason = find_stall_reason(connection)
+        if not reason:
             self._suspects.pop(connection, None)
             return
-        now, stands = self._facilities.clock.monotonic_ms(), _stands(connection)
+        now, counters = self._facilities.clock.monotonic_ms(), _delivery_counters(connection)
         suspect = self._suspects.get(connection)
-        if suspect is None or suspect.stands != stands:
-            self._suspects[connection] = _StallCandidate(stands, now)
+        if suspect is None or suspect.counters != counters:
+            self._suspects[connection] = _StallCandidate(counters, now)
             return
-        suspect.looks += 1
-        patient = (
-            now - max(suspect.since, self._worked_at) < PATIENCE_MS and now - suspect.since < MAX_PATIENCE_MS
+        suspect.checks += 1
+        may_be_waiting = (
+            now - max(suspect.since_ms, self._worked_at) < STANDSTILL_MS
+            and now - suspect.since_ms < MAX_STANDSTILL_MS
         )
-        if suspect.looks >= SAMPLES and not patient and not suspect.told:
-            suspect.told = True
-            self.found += 1
-            log.error("delivery_stands_still", why=why, **dump_delivery_state(connection))
-            _set_going(connection)
+        if suspect.checks >= MIN_CHECKS and not may_be_waiting and not suspect.is_reported:
+            suspect.is_reported = True
+            self.standstills += 1
+            log.error("delivery_stands_still", why=reason, **dump_delivery_state(connection))
+            _repeat_signals(connection)
             self._frontier.notify_waiters()
 
     def forget(self, connection: ConnectionView) -> None:
@@ -98,7 +102,7 @@ class Watchdog:
         self._suspects.pop(connection, None)
 
 
-def stall_reason(connection: ConnectionView) -> str:
+def find_stall_reason(connection: ConnectionView) -> str:
     """Return the delivery that waits although nothing visible prevents it; "" if there is none."""
     backlog = connection.backlog
     if backlog.state is ClientState.CLOSED:
@@ -106,18 +110,18 @@ def stall_reason(connection: ConnectionView) -> str:
     if connection.sink.is_writable:
         if backlog.outbox.nbytes:
             return "outbox"
-        for lane in backlog.lanes.filled.values():
-            if not (lane.paused or lane.is_window_full or lane.is_credit_spent):
-                return f"lane {lane.stream}"
+        for queue in backlog.queues.nonempty.values():
+            if not (queue.paused or queue.is_window_full or queue.is_credit_spent):
+                return f"lane {queue.stream}"
         if backlog.offline is not None and backlog.offline.is_draining:
             return "spool"
     for target in connection.subscriptions.values():
-        if _stands_by_itself(target):
+        if _is_subscription_stalled(target):
             return f"subscription {target.id}"
     return ""
 
 
-def _stands_by_itself(target: ClientSubscription) -> bool:
+def _is_subscription_stalled(target: ClientSubscription) -> bool:
     """Return whether a subscription waits for a signal of its own.
 
     That is progress in the log, or the end of its conflation interval.
@@ -132,14 +136,14 @@ def _stands_by_itself(target: ClientSubscription) -> bool:
     )
 
 
-def _stands(connection: ConnectionView) -> tuple[int, ...]:
+def _delivery_counters(connection: ConnectionView) -> tuple[int, ...]:
     """Return the counters of a client's deliveries. At least one changes when the client is served."""
     spool = connection.backlog.spool
     reading = [one.cursor.next_sequence for one in connection.subscriptions.values() if one.cursor.is_behind]
     return (connection.backlog.delivered.messages, spool.messages if spool is not None else -1, *reading)
 
 
-def _set_going(connection: ConnectionView) -> None:
+def _repeat_signals(connection: ConnectionView) -> None:
     """Repeat the signals that may have been lost."""
     for target in connection.subscriptions.values():
         if target.cursor.is_live and target.conflating is not None:
@@ -158,13 +162,13 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
         "outbox_bytes": backlog.outbox.nbytes,
         "lanes": {
             stream: {
-                "messages": lane.messages,
-                "paused": lane.paused,
-                "busy": lane.busy,
-                "room": lane.window.free_slots if lane.window is not None else None,
-                "credit": lane.credit - lane.sent_bytes if lane.credit is not None else None,
+                "messages": queue.messages,
+                "paused": queue.paused,
+                "busy": queue.is_conflating,
+                "room": queue.window.free_slots if queue.window is not None else None,
+                "credit": queue.credit - queue.sent_bytes if queue.credit is not None else None,
             }
-            for stream, lane in backlog.lanes.items()
+            for stream, queue in backlog.queues.items()
         },
         "spool": None
         if offline is None
@@ -176,7 +180,7 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
                 "served": target.serving_replay is not None,
                 "held_bytes": target.conflating.nbytes if target.conflating is not None else 0,
                 "matched": target.account.matched,
-                **dict(account_parts(target.account)),
+                **dict(list_account_volumes(target.account)),
             }
             for target in connection.subscriptions.values()
         },

@@ -14,7 +14,7 @@ from broker_core.batch import MAX_SESSION
 from broker_core.config.preset_settings import MAX_PREFETCH
 from broker_core.errors import ClientError
 from broker_core.names import MAX_NAME
-from broker_core.protocols.field_info import field_meta, fields_of, structs_of, tag_of, tags_of
+from broker_core.protocols.field_info import field_meta, get_tag, list_fields, list_structs, list_tags
 from broker_core.protocols.names import (
     MAX_SUBSCRIPTION_ID,
     MAX_TOPIC_BYTES,
@@ -289,9 +289,9 @@ Command = (
     | GrantCredit
     | Skip
 )
-NAMES = tags_of(Command)
+NAMES = list_tags(Command)
 """Names of all commands."""
-_STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
+_STRUCTS = dict(zip(NAMES, list_structs(Command), strict=True))
 
 
 class _CommandTag(msgspec.Struct):
@@ -317,7 +317,7 @@ def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
     try:
         command: Command = _decode(payload)
     except msgspec.ValidationError as problem:
-        raise _refusal(payload, str(problem)) from None
+        raise _parse_error(payload, str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise ClientError("bad_command", f"The command isn't JSON: {problem}.", _FIX) from None
     try:
@@ -329,7 +329,7 @@ def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
 
 def with_command(error: ClientError, command: Command) -> ClientError:
     """Add the name and id of a command to an error, unless it has them. Return the error."""
-    error.details.setdefault("c", tag_of(type(command)))
+    error.details.setdefault("c", get_tag(type(command)))
     if identity := getattr(command, "id", None):
         error.details.setdefault("id", identity)
     if isinstance(command, Publish) and command.sequence:
@@ -346,21 +346,21 @@ def _check(command: Command) -> None:
         check_topic(command.topic)
         if bool(bytes(command.data)) == (command.text is not None):
             sentence = "publish takes `data` or `text`, and exactly one of them."
-            raise _bad("data", sentence, 'Send {"c":"publish","topic":"a.b","data":{"x":1}}.')
+            raise _bad_field_error("data", sentence, 'Send {"c":"publish","topic":"a.b","data":{"x":1}}.')
     elif isinstance(command, Subscribe | Unsubscribe | Acknowledge | RenewLease | GrantCredit):
         check_subscription_id(command.id)
         if isinstance(command, Acknowledge):
             if sum((command.upto is not None, command.bookmark is not None, bool(command.numbers))) != 1:
                 sentence = "ack takes `upto`, `bookmark` or `numbers`, and exactly one of them."
-                raise _bad("upto", sentence, 'Send {"c":"ack","id":"s","upto":12}.')
+                raise _bad_field_error("upto", sentence, 'Send {"c":"ack","id":"s","upto":12}.')
         elif isinstance(command, Subscribe):
-            for contradiction in _contradictions(command):
-                raise _bad(*contradiction)
+            for contradiction in _find_contradictions(command):
+                raise _bad_field_error(*contradiction)
     elif isinstance(command, PauseSubscriptions | ResumeSubscriptions | SetRate):
         for one in command.ids:
             check_subscription_id(one)
         if isinstance(command, SetRate) and command.rate_max_gap is not None and command.rate is None:
-            raise _bad(*_GAP_WITHOUT_RATE)
+            raise _bad_field_error(*_GAP_WITHOUT_RATE)
     elif isinstance(command, Logon):
         check_client_name(command.name)
         if command.version != 1:
@@ -374,7 +374,7 @@ def _check(command: Command) -> None:
 
 _GAP_WITHOUT_RATE = ("rate_max_gap", "rate_max_gap is an option of rate.", "Give a rate such as 2X.")
 
-_NOT_OF_SHARED = (
+_NOT_WITH_SHARED = (
     "on_gap",
     "durability",
     "rate",
@@ -392,11 +392,11 @@ A shared subscription has one position for all clients.
 """
 
 
-def _bad(field: str, sentence: str, fix: str) -> ClientError:
+def _bad_field_error(field: str, sentence: str, fix: str) -> ClientError:
     return ClientError("bad_command", sentence, fix, field=field)
 
 
-def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
+def _find_contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
     """Yield options that contradict each other, as field, sentence and fix."""
     if command.rate_max_gap is not None and command.rate is None:
         yield _GAP_WITHOUT_RATE
@@ -421,7 +421,7 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
     if command.max_deliveries is not None and not command.shared:
         sentence = "max_deliveries is an option of shared subscriptions."
         yield "max_deliveries", sentence, 'Add "shared":true, or leave max_deliveries out.'
-    for field in _NOT_OF_SHARED if command.shared else ():
+    for field in _NOT_WITH_SHARED if command.shared else ():
         if getattr(command, field):
             sentence = (
                 f"{field} is of one's own way through the log, and a shared subscription has one for all."
@@ -436,7 +436,7 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
             yield field, sentence, "Give a bookmark: 0|1| is from now on."
 
 
-def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
+def _parse_error(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
     """Return the error for a command that doesn't match its struct."""
     try:
         tag = _decode_tag(payload)
@@ -458,8 +458,8 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
             field="c",
             **details,
         )
-    field = _field_of(problem)
-    known = fields_of(_STRUCTS[tag.c]).get(field.partition("[")[0])
+    field = _find_field(problem)
+    known = list_fields(_STRUCTS[tag.c]).get(field.partition("[")[0])
     fix = f"docs/protocol.md lists the fields of {tag.c}."
     if known is not None:
         fix = f"{known.name}: {known.accepted_values()}."
@@ -468,7 +468,7 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
     return ClientError("bad_command", f"{tag.c}: {problem}.", fix, c=tag.c, field=field, **details)
 
 
-def _field_of(problem: str) -> str:
+def _find_field(problem: str) -> str:
     """Return the name of the field in a msgspec error; "" if it has none."""
     # msgspec writes "... - at `$.topic`" and "... missing required field `topic`": the field is quoted.
     quoted = problem.split("`")[1::2]

@@ -48,24 +48,24 @@ def field_meta(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta
 
 
 @lru_cache(maxsize=64)
-def fields_of(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
+def list_fields(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
     """Return the fields of a command or reply by name, in their order."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
-    return {field.encode_name: _field(field) for field in info.fields}
+    return {field.encode_name: _describe_field(field) for field in info.fields}
 
 
-def _field(field: inspect.Field) -> FieldInfo:
-    bare, extra = _bare(field.type)
+def _describe_field(field: inspect.Field) -> FieldInfo:
+    bare, extra = _strip_annotations(field.type)
     return FieldInfo(
         field.encode_name,
-        _type(bare),
+        _describe_type(bare),
         extra.get("unit", ""),
-        extra.get("bounds") or _bounds(bare),
+        extra.get("bounds") or _describe_bounds(bare),
     )
 
 
-def _bare(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
+def _strip_annotations(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
     """Return a type without None and annotations, and the stated unit and bounds."""
     extra: dict[str, str] = {}
     while True:
@@ -95,29 +95,29 @@ _WORDS: dict[type[inspect.Type], str] = {
 }
 
 
-def _type(bare: inspect.Type) -> str:
+def _describe_type(bare: inspect.Type) -> str:
     """Return the name of a type as users read it."""
     if isinstance(bare, inspect.ListType):
-        return f"list of {_type(_bare(bare.item_type)[0])}"
+        return f"list of {_describe_type(_strip_annotations(bare.item_type)[0])}"
     if isinstance(bare, inspect.TupleType):
-        return f"[{', '.join(_type(_bare(item)[0]) for item in bare.item_types)}]"
+        return f"[{', '.join(_describe_type(_strip_annotations(item)[0]) for item in bare.item_types)}]"
     if isinstance(bare, inspect.UnionType):
-        words = [_type(_bare(one)[0]) for one in bare.types]
+        words = [_describe_type(_strip_annotations(one)[0]) for one in bare.types]
         return "number" if set(words) == {"integer", "number"} else " or ".join(words)
     return _WORDS[type(bare)]
 
 
-def _bounds(bare: inspect.Type) -> str:
+def _describe_bounds(bare: inspect.Type) -> str:
     """Return the bounds of a type as users read them; "" without any."""
     if isinstance(bare, inspect.LiteralType):
         return ", ".join(f"`{value}`" for value in bare.values)
     if isinstance(bare, inspect.StrType):
-        return _range(bare.min_length, bare.max_length, " characters")
+        return _describe_range(bare.min_length, bare.max_length, " characters")
     if isinstance(bare, inspect.IntType):
-        return _range(bare.ge, bare.le)
+        return _describe_range(bare.ge, bare.le)
     if isinstance(bare, inspect.ListType):
         return "; each ".join(
-            filter(None, (_range(bare.min_length, bare.max_length), _stated_bounds(bare.item_type)))
+            filter(None, (_describe_range(bare.min_length, bare.max_length), _stated_bounds(bare.item_type)))
         )
     if isinstance(bare, inspect.TupleType):
         return _stated_bounds(bare.item_types[0])
@@ -125,11 +125,11 @@ def _bounds(bare: inspect.Type) -> str:
 
 
 def _stated_bounds(type_: inspect.Type) -> str:
-    bare, extra = _bare(type_)
-    return extra.get("bounds") or _bounds(bare)
+    bare, extra = _strip_annotations(type_)
+    return extra.get("bounds") or _describe_bounds(bare)
 
 
-def _range(low: int | None, high: int | None, what: str = "") -> str:
+def _describe_range(low: int | None, high: int | None, what: str = "") -> str:
     if low is None and high is None:
         return ""
     if high is None:
@@ -137,15 +137,15 @@ def _range(low: int | None, high: int | None, what: str = "") -> str:
     return f"{low:,} to {high:,}{what}" if low is not None else f"up to {high:,}{what}"
 
 
-def tag_of(kind: type[msgspec.Struct]) -> str:
+def get_tag(kind: type[msgspec.Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def structs_of(union: UnionType) -> tuple[type[msgspec.Struct], ...]:
+def list_structs(union: UnionType) -> tuple[type[msgspec.Struct], ...]:
     """Return the structs of a union, in its order."""
     return get_args(union)
 
 
-def tags_of(union: UnionType) -> tuple[str, ...]:
+def list_tags(union: UnionType) -> tuple[str, ...]:
     """Return the names of all commands or replies of a union, in its order."""
-    return tuple(tag_of(kind) for kind in structs_of(union))
+    return tuple(get_tag(kind) for kind in list_structs(union))

@@ -44,12 +44,12 @@ MAX_COMMAND = 1024 * 1024
 """Maximum bytes of one JSON command."""
 MAX_FRAMES = 16_384
 """Maximum number of frames in one WebSocket message: splitting them takes the loop some 15 ms."""
-FIRST_BUFFER = 4 * 1024
+FIRST_BUFFER_BYTES = 4 * 1024
 """Initial bytes of a reader's buffer: small, so that a thousand idle connections cost little.
 
 It grows while it fills.
 """
-USUAL_BUFFER = 256 * 1024
+USUAL_BUFFER_BYTES = 256 * 1024
 """Size of a busy reader's buffer, and maximum bytes of one read."""
 
 _encode_json = msgspec.json.Encoder().encode
@@ -108,7 +108,7 @@ class NativeFrameReader:
         self.max_frame = max_frame
         self.error: ClientError | None = None
         self._kinds = kinds
-        self._buffer = bytearray(FIRST_BUFFER)
+        self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._end = 0
         self._position = 0
@@ -116,7 +116,7 @@ class NativeFrameReader:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of memory beyond the initial buffer."""
-        return len(self._buffer) - FIRST_BUFFER
+        return len(self._buffer) - FIRST_BUFFER_BYTES
 
     @property
     def progress(self) -> ReadProgress:
@@ -129,13 +129,13 @@ class NativeFrameReader:
         Other objects may still refer to this reader.
         """
         self._end = 0
-        self._grow(FIRST_BUFFER)
+        self._grow(FIRST_BUFFER_BYTES)
 
     def get_buffer(self, hint: int = -1) -> memoryview:
         """Return the memory for the next bytes; never empty."""
         if self._end == len(self._buffer):
             self._grow(self._end * 2)
-        return self._view[self._end : self._end + USUAL_BUFFER]  # bounds the frames split per call
+        return self._view[self._end : self._end + USUAL_BUFFER_BYTES]  # bounds the frames split per call
 
     def buffer_updated(self, received: int) -> list[NativeFrame]:
         """Return the frames that are complete now that `received` more bytes are in the buffer.
@@ -147,17 +147,19 @@ class NativeFrameReader:
         self._end += received
         size = len(self._buffer)
         full = self._end == size
-        frames, used, self.error = _cut(self._view[: self._end], self._kinds, self._position, self.max_frame)
+        frames, used, self.error = _split_frames(
+            self._view[: self._end], self._kinds, self._position, self.max_frame
+        )
         self._position += used
         if used:
             rest = self._end - used
             if rest:
                 self._buffer[:rest] = self._view[used : self._end]
             self._end = rest
-        if full and size < USUAL_BUFFER:
+        if full and size < USUAL_BUFFER_BYTES:
             self._grow(size * 4)
-        elif size > USUAL_BUFFER and self._end <= USUAL_BUFFER // 2:
-            self._grow(USUAL_BUFFER)
+        elif size > USUAL_BUFFER_BYTES and self._end <= USUAL_BUFFER_BYTES // 2:
+            self._grow(USUAL_BUFFER_BYTES)
         if not frames:
             self._refuse_if_broken()
         return frames
@@ -180,7 +182,7 @@ def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Native
     Raises:
         ClientError: bad_frame or frame_too_large. No frame is returned then.
     """
-    frames, used, error = _cut(memoryview(data), kinds, 0, MAX_FRAME, MAX_FRAMES)
+    frames, used, error = _split_frames(memoryview(data), kinds, 0, MAX_FRAME, MAX_FRAMES)
     if error is not None:
         raise error
     if used != len(data) and len(frames) == MAX_FRAMES:
@@ -190,8 +192,8 @@ def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Native
     return frames
 
 
-def _cut(
-    view: memoryview, kinds: frozenset[int], position: int, max_frame: int, most: int = USUAL_BUFFER
+def _split_frames(
+    view: memoryview, kinds: frozenset[int], position: int, max_frame: int, most: int = USUAL_BUFFER_BYTES
 ) -> tuple[list[NativeFrame], int, ClientError | None]:
     """Return the whole frames (at most `most`), their bytes, and the error of the frame behind them.
 
@@ -202,7 +204,7 @@ def _cut(
     while end - at >= FRAME_HEADER_SIZE and len(frames) < most:
         length, kind, flags, stream = _unpack_from(view, at)
         if kind not in kinds or flags or length > max_frame or (kind == COMMAND and length > MAX_COMMAND):
-            return frames, at, _refusal(length, kind, flags, kinds, position + at, max_frame)
+            return frames, at, _header_error(length, kind, flags, kinds, position + at, max_frame)
         stop = at + FRAME_HEADER_SIZE + length
         if stop > end:
             break
@@ -214,7 +216,7 @@ def _cut(
     return frames, at, None
 
 
-def _refusal(
+def _header_error(
     length: int, kind: int, flags: int, kinds: frozenset[int], position: int, max_frame: int
 ) -> ClientError:
     """Return the error for an unacceptable frame header."""

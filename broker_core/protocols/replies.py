@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from broker_core.errors import ClientError, SluiceError
-from broker_core.protocols.field_info import field_meta, tags_of
+from broker_core.protocols.field_info import field_meta, list_tags
 
 _Wait = Annotated[int, field_meta(unit="ms")]
 _How = Annotated[str, field_meta("`log`, `conflated`, `now`, `snapshot`")]
@@ -51,7 +51,10 @@ class Ack(_Reply, frozen=True, kw_only=True, tag="ack"):
     kept: Annotated[int, field_meta(unit="messages")] | None = None
     """Reply to an unsubscribe: undelivered messages that the log keeps behind `bookmark`."""
     lost: Annotated[int, field_meta(unit="messages")] | None = None
-    """Reply to an unsubscribe: undelivered messages that are lost."""
+    """Reply to an unsubscribe: undelivered messages that no journal has.
+
+    They don't count as losses in the client's status, because the client asked for the end.
+    """
 
 
 class ErrorReply(_Reply, frozen=True, kw_only=True, tag="error"):
@@ -178,7 +181,7 @@ Reply = (
     | CloseRequested
     | ResumedNotice
 )
-NAMES = tags_of(Reply)
+NAMES = list_tags(Reply)
 """Names of all replies."""
 
 _decode = msgspec.json.Decoder(Reply).decode
@@ -233,9 +236,9 @@ def parse_reply(payload: bytes | bytearray | memoryview | str) -> Reply | None:
     except msgspec.ValidationError as problem:
         if _unknown(payload):
             return None
-        raise _bad(problem) from None
+        raise _bad_reply_error(problem) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise _bad(problem) from None
+        raise _bad_reply_error(problem) from None
     return reply
 
 
@@ -246,7 +249,7 @@ def _unknown(payload: bytes | bytearray | memoryview | str) -> bool:
         return False
 
 
-def _bad(problem: Exception) -> ClientError:
+def _bad_reply_error(problem: Exception) -> ClientError:
     return ClientError(
         "bad_frame", f"The broker's reply can't be read: {problem}.", "Is this a Sluice broker?"
     )

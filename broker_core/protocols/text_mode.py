@@ -45,7 +45,7 @@ def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp
             message["timestamp"] = accepted
         if batch.conflation_mark:
             message["mark"] = batch.conflation_mark
-        data, encoding = _data(record.body)
+        data, encoding = _encode_body(record.body)
         message["data"] = data
         if encoding:
             message["encoding"] = encoding
@@ -53,7 +53,7 @@ def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp
     return texts
 
 
-def _data(body: bytes) -> tuple[Any, str | None]:
+def _encode_body(body: bytes) -> tuple[Any, str | None]:
     """Return a body as a JSON value, and its encoding if it is base64."""
     try:
         orjson.loads(body)

@@ -311,7 +311,7 @@ class ClientSubscription:
         needed = self.first_needed(
             backlog.first_pending_sequence(self.stream)
         ) or self.cursor.next_to_deliver(durable)
-        queue = backlog.lanes.get(self.stream)
+        queue = backlog.queues.get(self.stream)
         window = queue.window if queue is not None else None
         return max(needed, window.last_acked + 1 if window is not None else 0)
 

@@ -148,7 +148,7 @@ class DurableSubscriptions:
         """Remove a consumer, and close the shared subscription later if it was the last one."""
         shared.remove_consumer(target)
         if not shared.consumers:  # later, because one client may close a thousand subscriptions at once
-            self._turns.call_later_turn(partial(self._close_if_unused, shared))
+            self._turns.call_in_later_iteration(partial(self._close_if_unused, shared))
 
     def _close_if_unused(self, shared: SharedSubscriptionPort) -> None:
         """Close a shared subscription, unless a consumer has joined since the last one left."""

@@ -192,7 +192,7 @@ class ReplayRateLimiter:
             if number:
                 admitted.append(batch_slice.first(number))
             if number < len(sizes):
-                waiting[0] = self._front = batch_slice.rest_after(number)
+                waiting[0] = self._front = batch_slice.drop_first(number)
                 self._sizes = sizes[number:]
                 return admitted, self._pacer.next_allowed_at(now, batch_slice.recorded_at)
             waiting.popleft()

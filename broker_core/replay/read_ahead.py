@@ -23,7 +23,7 @@ import numpy as np
 from broker_core.batch import ROW_SIZE, SEQUENCE_SIZE, Batch, Rows
 from broker_core.delivery.entries import BatchSlice
 from broker_core.delivery.ports import InstanceResources
-from broker_core.delivery.scheduling import CUT_BEFORE, AdaptiveChunkSize
+from broker_core.delivery.scheduling import UNCUT_AFTER_BYTES, AdaptiveChunkSize
 from broker_core.errors import JournalError
 from broker_core.filters import BatchEvaluator
 from broker_core.journal.journal import Journal
@@ -220,7 +220,7 @@ class ReadAhead:
             ]
             self._position = ReadPosition(self._facilities.journal, readers, span)
         max_bytes = min(self.size.nbytes, self._share.max_chunk_bytes)
-        cuts = self.size.taken_bytes < CUT_BEFORE
+        cuts = self.size.read_bytes < UNCUT_AFTER_BYTES
         self._reading.append(
             self._facilities.reader.run(
                 self._position.read_next_chunk, self._frontier.durable, max_bytes, cuts
@@ -233,7 +233,7 @@ class ReadAhead:
         Returns None when there is nothing to read: the caller then checks its position and calls again.
         Raises JournalError as `read_chunk` does.
         """
-        if self._share.busy:
+        if self._share.is_busy:
             self.stop()  # these chunks are too large beside live traffic
         if self._reading:
             return await self._next()

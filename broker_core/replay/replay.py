@@ -280,7 +280,7 @@ class Replay:
         # Records delivered before they were on disk (durability `live`) are dispatched a second time when
         # they are. Such a subscription must not become live before that, or the second dispatch would reach
         # it.
-        was_shown_early = any(one.account.matched_upto > durable for one in self.targets)
+        was_shown_early = any(one.account.last_matched > durable for one in self.targets)
         if caught_up:
             await self._pass(self._conflated([], release=True))
             # Replies overtake records in the outbox; `completed` must follow the records that it covers.
@@ -364,7 +364,7 @@ class Replay:
             return
         assert self._pin is not None
         self._pin.move(self._position)
-        await share.wait_turn()
+        await share.wait_slot()
         try:
             chunk = await self._ahead.next_chunk(self.targets, self._span)
         except JournalError as error:
@@ -376,7 +376,7 @@ class Replay:
         if chunk is None:
             return
         await self._deliver(chunk, self._clock.seconds() - self._facilities.reader.worked_s)
-        if backlog.has_room_for(self._streams) and self.targets:
+        if backlog.is_drained_for(self._streams) and self.targets:
             self._ahead.size.grow()
 
     async def _wait_for_client(self) -> bool:
@@ -473,8 +473,8 @@ class Replay:
         if self._peer.is_closed:
             raise asyncio.CancelledError
         backlog, pace, wake_at = self._peer.backlog, self._pace, 0
-        if self.targets and pace.rate is None and not backlog.lanes and self.targets[0].conflating is None:
-            if backlog.has_room:  # the common case: no windows and no rate, so the socket alone limits
+        if self.targets and pace.rate is None and not backlog.queues and self.targets[0].conflating is None:
+            if backlog.is_drained:  # the common case: no windows and no rate, so the socket alone limits
                 self._queue(self._waiting)
             return 0
         while self._waiting and self.targets and not wake_at:
@@ -510,7 +510,7 @@ class Replay:
             if limit is not None and number > limit:
                 if limit:
                     group.append(batch_slice.first(limit))
-                    waiting[0] = batch_slice.rest_after(limit)
+                    waiting[0] = batch_slice.drop_first(limit)
                 break
             if limit is not None:
                 free_slots[stream] = limit - number
@@ -530,7 +530,7 @@ class Replay:
             if nbytes > free_bytes < PULL_BYTES:
                 backlog.send()
                 free_bytes = PULL_BYTES
-                if not backlog.has_room and self.targets[0].conflating is None:
+                if not backlog.is_drained and self.targets[0].conflating is None:
                     return
             free_bytes -= nbytes
             batch_slice = slices.popleft()
@@ -552,7 +552,7 @@ class Replay:
                 backlog.offer_counted(entry)  # the conflator counted it as matched when it buffered it
         for target in self.targets:
             if target.conflating is not None:
-                target.conflating.first_sequence = target.conflating.first_of(self._waiting)
+                target.conflating.first_sequence = target.conflating.get_first_needed(self._waiting)
         backlog.send()
 
     # Gaps and the end.

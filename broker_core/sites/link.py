@@ -314,8 +314,8 @@ class SiteLink:
     def _check_log(self, stored: int) -> None:
         """Check that the destination has no record that this log lacks.
 
-        The record's number alone cannot show that, because the log may have passed it since. So the destination
-        may have no more than the log had when the link last carried a record.
+        The record's number alone cannot show that, because the log may have passed it since. So the
+        destination may have no more than the log had when the link last carried a record.
 
         Raises:
             OperatorError: link_gap.
@@ -330,8 +330,8 @@ class SiteLink:
                 "link_gap",
                 f"{self._instance} has records of {self._engine.instance} up to {stored},"
                 f" and this log had {limit} when it was last carried.",
-                "It is another log under the same name, or an older copy: give this instance a name of its own,"
-                " or restore its log.",
+                "It is another log under the same name, or an older copy: give this instance a name of its"
+                " own, or restore its log.",
                 there=stored,
                 here=limit,
             )

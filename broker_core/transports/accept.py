@@ -24,8 +24,8 @@ from typing import Any, Final, cast
 import structlog
 
 from broker_core.connections.admission import (
-    ACCEPTED_A_TURN,
-    GUEST_READ_BYTES,
+    ACCEPTS_PER_ITERATION,
+    PENDING_READ_BYTES,
     PendingConnections,
     PreLogonReadQueue,
 )
@@ -92,7 +92,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
 
     def detach(self, raw: asyncio.Transport) -> None:
         """Let TLS read for itself, because the handshake is done."""
-        self._door.remove_reader(self._descriptor, self._heard)
+        self._door.remove_reader(self._descriptor, self._on_readable)
         tls, self._tls = self._tls, None
         self._raw, self._buffer, self._descriptor = None, bytearray(), _NO_FILE
         if tls is not None and self._lost is None:
@@ -114,9 +114,9 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         """Pause reading until `PreLogonReadQueue` calls."""
         if self._raw is not None and self._tls is not None and not self._raw.is_closing():
             self._raw.pause_reading()
-            self._door.add_reader(self._descriptor, self._heard)
+            self._door.add_reader(self._descriptor, self._on_readable)
 
-    def _heard(self) -> None:
+    def _on_readable(self) -> None:
         if self._raw is not None and not self._raw.is_closing():
             self._raw.resume_reading()
 
@@ -127,8 +127,8 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> Any:
         if self._tls is not None:
-            return self._tls.get_buffer(GUEST_READ_BYTES)
-        self._buffer = self._buffer or bytearray(GUEST_READ_BYTES)
+            return self._tls.get_buffer(PENDING_READ_BYTES)
+        self._buffer = self._buffer or bytearray(PENDING_READ_BYTES)
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -142,7 +142,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         return self._tls.eof_received() if self._tls is not None else False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.remove_reader(self._descriptor, self._heard)
+        self._door.remove_reader(self._descriptor, self._on_readable)
         self._lost = (exc,)
         if self._tls is not None:
             self._tls.connection_lost(exc)
@@ -202,12 +202,12 @@ class Acceptor:
     def __init__(
         self,
         protocol: Callable[[], asyncio.BufferedProtocol],
-        anteroom: PendingConnections,
+        pending_connections: PendingConnections,
         door: PreLogonReadQueue,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.protocol, self.context = protocol, context
-        self.anteroom, self.door = anteroom, door
+        self.pending_connections, self.door = pending_connections, door
         self.handshakes: set[PendingHandshake] = set()
         self._sockets: list[socket.socket] = []
         self._begun: set[asyncio.Task[Any]] = set()
@@ -250,7 +250,7 @@ class Acceptor:
 
     def _take(self, listening: socket.socket) -> None:
         """Accept a few connections from a listening socket."""
-        for _ in range(ACCEPTED_A_TURN):
+        for _ in range(ACCEPTS_PER_ITERATION):
             try:
                 taken, peer = listening.accept()
             except BlockingIOError:
@@ -261,7 +261,7 @@ class Acceptor:
                 log.error("no_connection_taken", why=str(problem))
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listening)
-                self._later[listening] = loop.call_later(RETRY_DELAY_S, self._again, listening)
+                self._later[listening] = loop.call_later(RETRY_DELAY_S, self._resume_accepting, listening)
                 return
             taken.setblocking(False)
             if self.context is None:
@@ -269,7 +269,7 @@ class Acceptor:
             else:
                 PendingHandshake(taken, f"{peer[0]}:{peer[1]}", self)
 
-    def _again(self, listening: socket.socket) -> None:
+    def _resume_accepting(self, listening: socket.socket) -> None:
         del self._later[listening]
         asyncio.get_running_loop().add_reader(listening, self._take, listening)
 
@@ -300,16 +300,16 @@ class PendingHandshake:
         self._begun = False
         listener.handshakes.add(self)
         listener.door.add_reader(taken.fileno(), self._begin)
-        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
-        listener.anteroom.add_pending(self)
+        self._timeout_timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
+        listener.pending_connections.add_pending(self)
 
     def close_for_room(self) -> None:
         """Close for a newer connection, without an error: there is no protocol yet to send it in."""
-        self._listener.anteroom.mark_authenticated(self)
+        self._listener.pending_connections.mark_authenticated(self)
         self.drop()
 
     def drop(self) -> None:
-        self._patience.cancel()
+        self._timeout_timer.cancel()
         if not self._begun:
             self._listener.door.remove_reader(self._socket.fileno(), self._begin)
             self._socket.close()
@@ -322,10 +322,10 @@ class PendingHandshake:
 
     def _begin(self) -> None:
         """Start the handshake, because the peer has sent bytes and the queue calls this connection."""
-        self._patience.cancel()
+        self._timeout_timer.cancel()
         self._begun = True
         self._listener.begin(self._socket).add_done_callback(lambda _: self._ended())
 
     def _ended(self) -> None:
         self._listener.handshakes.discard(self)
-        self._listener.anteroom.remove_closing(self)
+        self._listener.pending_connections.remove_closing(self)

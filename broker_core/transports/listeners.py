@@ -66,21 +66,21 @@ class ListenerManager:
         shut = transports_to_close(former, policy.transports)
         fresh = [one for name, one in wanted.items() if name in shut or name not in self._open]
         for settings in fresh:
-            await self._try_address(self._moved(settings))
+            await self._try_address(self._has_moved(settings))
         # Before a transport opens that has stricter authentication than it had.
         self._engine.logons.apply(policy)
         try:
-            await self._shut(shut)
+            await self._stop_listeners(shut)
             for settings in fresh:
                 await self._begin(settings)
         except OperatorError:
             self._engine.logons.apply(self._engine.policy)
-            await self._begin_again(former)
+            await self._restart_listener(former)
             raise
 
     def port_of(self, transport: TransportSettings) -> int:
         """Return the port on which a transport listens, or would listen."""
-        return self._ports.get(transport.name, self._moved(transport).port)
+        return self._ports.get(transport.name, self._has_moved(transport).port)
 
     async def close(self) -> None:
         """Stop accepting connections on all transports."""
@@ -97,7 +97,7 @@ class ListenerManager:
         Raises:
             OperatorError: port_taken.
         """
-        held = {self._moved(settings).port for settings, _ in self._open.values()}
+        held = {self._has_moved(settings).port for settings, _ in self._open.values()}
         port = 0 if transport.port in held else transport.port
         try:
             server = await asyncio.get_running_loop().create_server(
@@ -107,7 +107,7 @@ class ListenerManager:
             raise _not_listening(transport, problem) from None
         server.close()
 
-    async def _shut(self, names: Collection[str]) -> None:
+    async def _stop_listeners(self, names: Collection[str]) -> None:
         """Stop listening on some transports and close their clients."""
         for name in names:
             _, listener = self._open.pop(name)
@@ -116,7 +116,7 @@ class ListenerManager:
 
     async def _begin(self, settings: TransportSettings) -> None:
         """Open one transport. Raises OperatorError port_taken."""
-        moved = self._moved(settings)
+        moved = self._has_moved(settings)
         listener = self._factories[settings.kind](self._engine, moved)
         try:
             _, self._ports[settings.name] = await listener.listen()
@@ -124,9 +124,11 @@ class ListenerManager:
             raise _not_listening(moved, problem) from None
         self._open[settings.name] = (settings, listener)
 
-    async def _begin_again(self, former: Sequence[TransportSettings]) -> None:
+    async def _restart_listener(self, former: Sequence[TransportSettings]) -> None:
         """Open the transports of the previous revision after a failed one."""
-        await self._shut(transports_to_close([settings for settings, _ in self._open.values()], former))
+        await self._stop_listeners(
+            transports_to_close([settings for settings, _ in self._open.values()], former)
+        )
         for settings in former:
             if settings.name not in self._open:
                 try:
@@ -134,7 +136,7 @@ class ListenerManager:
                 except OperatorError as problem:
                     log.error("transport_not_opened_again", why=problem.sentence, fix=problem.fix)
 
-    def _moved(self, transport: TransportSettings) -> TransportSettings:
+    def _has_moved(self, transport: TransportSettings) -> TransportSettings:
         """Return the settings with this broker's port.
 
         Members of a group on one machine share a policy. Port 0 stays 0.

@@ -13,8 +13,8 @@ of 1,448 bytes and a reader of 20 KB/s: with SO_RCVBUF 8 KiB the peer held 13 Ki
 silence of 6.4 s with the default.
 
 On this side only time distinguishes such a reader from one that has stopped: a peer that is silent for longer
-than `lump_bytes` / rate reads more slowly than rate. Between two moments at which the window is shut, the
-acknowledged bytes are the bytes read, up to the difference of two fill levels.
+than `window_step_bytes` / rate reads more slowly than rate. Between two moments at which the window is shut,
+the acknowledged bytes are the bytes read, up to the difference of two fill levels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ In order: retransmits, probes, snd_mss, unacked, bytes_acked, notsent_bytes, bus
 sndbuf_limited, snd_wnd.
 """
 
-HELD_PER_WINDOW = 3
+BUFFERED_PER_WINDOW = 3
 """Maximum bytes that a receiver holds, in units of the widest window that it has announced.
 
 Small segments waste memory, and the receiver announces half of it as window at first. Measured: 1.5 to 2.5.
@@ -47,7 +47,7 @@ WINDOW_SHARE = 16
 """Divisor: a receiver has at least 1/16 of its buffer free before it opens its window."""
 PATH_WAITS_US = 200_000
 """Minimum waiting time over which causes are distinguished, µs: Linux's shortest retransmission timeout."""
-UNANSWERED = 2
+MAX_UNANSWERED_SEGMENTS = 2
 """Number of unanswered segments that means a lost network.
 
 One may be missing: a peer answers at most two probes a second.
@@ -121,17 +121,17 @@ class PeerProgress:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
-        self.taken = 0
+        self.acked_bytes = 0
         """Acknowledged bytes, as returned by the last `update`."""
-        self.lump_bytes = 0
-        self.network_limited = False
-        self.window = UNKNOWN
+        self.window_step_bytes = 0
+        self.is_network_limited = False
+        self.receive_window = UNKNOWN
         first = read_tcp_info(raw)
         self._tcp = first is not None
-        self._widest = first.window if first is not None else 0
+        self._max_window = first.window if first is not None else 0
         self._shut_at: int | None = None
         """Acknowledged bytes when the window was last seen shut."""
-        self._resting = False
+        self._is_unchanged = False
         """Whether nothing had moved between the last two checks with a shut window."""
         self._since = first
 
@@ -150,10 +150,10 @@ class PeerProgress:
         if view is not None:
             below = view.queued if produced is None else max(produced - view.acknowledged, 0)
             self._take(handed - above - below)
-            self._learn(view)
+            self._update_from(view)
         elif not self._tcp and not self.closed:
             self._take(handed - above)
-        return self.taken
+        return self.acked_bytes
 
     @property
     def closed(self) -> bool:
@@ -165,47 +165,51 @@ class PeerProgress:
         self._raw = None
 
     def _take(self, taken: int) -> None:
-        self.taken = max(self.taken, taken)
+        self.acked_bytes = max(self.acked_bytes, taken)
 
     # Figures from the peer's window.
 
-    def _learn(self, view: TcpInfo) -> None:
+    def _update_from(self, view: TcpInfo) -> None:
         """Update the figures that depend on the peer's window."""
-        self.window = ReceiveWindowSample(view.acknowledged, view.acknowledged + view.window)
-        self._widest = max(self._widest, view.window)
+        self.receive_window = ReceiveWindowSample(view.acknowledged, view.acknowledged + view.window)
+        self._max_window = max(self._max_window, view.window)
         if view.is_shut:
-            self._look_at_shut(view)
+            self._update_window_step(view)
         if self._since is not None:
-            self._look_at_waiting(self._since, view)
+            self._update_network_limited(self._since, view)
 
-    def _look_at_shut(self, view: TcpInfo) -> None:
-        """Update `lump_bytes`: at first all that the peer may hold, later also a step seen after a pause."""
-        before, self._shut_at = self._shut_at, self.taken
+    def _update_window_step(self, view: TcpInfo) -> None:
+        """Update `window_step_bytes`: first all that the peer may hold, later also a step after a pause."""
+        before, self._shut_at = self._shut_at, self.acked_bytes
         if before is None:
-            step = self.taken
-        elif self._resting:
-            step = self.taken - before
+            step = self.acked_bytes
+        elif self._is_unchanged:
+            step = self.acked_bytes - before
         else:
             # Several steps may have passed since the last check; each of them is smaller than the difference.
             step = 0
-        held = min(step, HELD_PER_WINDOW * self._widest)
-        self.lump_bytes = max(self.lump_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES))
-        self._resting = before == self.taken
+        held = min(step, BUFFERED_PER_WINDOW * self._max_window)
+        self.window_step_bytes = max(
+            self.window_step_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES)
+        )
+        self._is_unchanged = before == self.acked_bytes
 
-    def _look_at_waiting(self, since: TcpInfo, view: TcpInfo) -> None:
+    def _update_network_limited(self, since: TcpInfo, view: TcpInfo) -> None:
         """Determine what limited sending for most of the time since the last result."""
         busy = view.busy - since.busy
         if view.queued == 0:
-            self.network_limited = False
-        elif view.unanswered >= UNANSWERED:
-            self.network_limited = True
+            self.is_network_limited = False
+        elif view.unanswered >= MAX_UNANSWERED_SEGMENTS:
+            self.is_network_limited = True
         elif view.window == 0:
             # The kernel retransmits bytes for which the peer had no memory, and doesn't count that as shut.
-            self.network_limited = False
+            self.is_network_limited = False
         elif busy < PATH_WAITS_US:
             return
         else:
-            self.network_limited = 2 * (busy - (view.shut - since.shut) - (view.short - since.short)) > busy
+            self.is_network_limited = (
+                2 * (busy - (view.shut - since.shut) - (view.short - since.short)) > busy
+            )
         self._since = view
 
 

@@ -46,7 +46,7 @@ class TcpProtocol(TcpConnection):
 
         One read may bring a thousand commands.
         """
-        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
+        self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._given_up = False
 
     def _connected(self) -> None:
@@ -75,7 +75,7 @@ class TcpProtocol(TcpConnection):
             return
         if items:
             self._connection.receive(items)
-        self._to_the_door()
+        self._await_fair_read()
 
     def _give_up(self, error: ClientError) -> None:
         """Discard the unfinished frame now, and close the connection with an error in the next iteration."""
@@ -149,7 +149,9 @@ class TcpListener:
         """
         settings = self._settings
         tls = make_server_context(settings.tls, CountingSslContext) if settings.tls is not None else None
-        self._accepting = Acceptor(self._protocol, self._engine.anteroom, self._engine.door, tls)
+        self._accepting = Acceptor(
+            self._protocol, self._engine.pending_connections, self._engine.pre_logon_reads, tls
+        )
         return await self._accepting.listen(settings.host, settings.port)
 
     def _protocol(self) -> TcpConnection:

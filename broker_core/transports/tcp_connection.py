@@ -61,9 +61,9 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.remote = "?"
         self.is_writable = True
         self.peer_names: frozenset[str] = frozenset()
-        self._by_turns = True
+        self._has_fair_reads = True
         """Whether `PreLogonReadQueue` reads from it, because it hasn't logged on, or is being closed."""
-        self._halted = False
+        self._is_paused_by_engine = False
         """Whether the engine has paused reading."""
         self._descriptor = -1
 
@@ -84,10 +84,10 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._tls = transport.get_extra_info("ssl_object")
         if self._tls is not None:
             self.peer_names = certificate_names(self._tls.getpeercert(binary_form=True))
-            self._by_turns = False  # bytes that TLS has read already don't make the socket readable
+            self._has_fair_reads = False  # bytes that TLS has read already don't make the socket readable
         self._connected()
         # Later than this call, because asyncio begins to read after it.
-        asyncio.get_running_loop().call_soon(self._to_the_door)
+        asyncio.get_running_loop().call_soon(self._await_fair_read)
 
     def _connected(self) -> None:
         """Create the engine's connection. Called when the socket is configured."""
@@ -97,7 +97,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._engine.door.remove_reader(self._descriptor, self._read_on)
+        self._engine.pre_logon_reads.remove_reader(self._descriptor, self._resume_transport)
         self.is_writable = False
         if self._tls is None:
             self.acked_bytes()  # with TLS the socket is closed already
@@ -124,7 +124,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def acked_bytes(self) -> int:
         if self._transport is None or self._progress.closed:
-            return self._progress.taken
+            return self._progress.acked_bytes
         above, tls = self._transport.get_write_buffer_size() + self._unwritten, self._tls
         if tls is None:
             return self._progress.update(self.written_bytes, above)
@@ -133,54 +133,54 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     @property
     def window_step_bytes(self) -> int:
-        return self._progress.lump_bytes
+        return self._progress.window_step_bytes
 
     @property
     def is_network_limited(self) -> bool:
-        return self._progress.network_limited
+        return self._progress.is_network_limited
 
     @property
     def receive_window(self) -> ReceiveWindowSample:
-        return self._progress.window
+        return self._progress.receive_window
 
     def pause_reading(self) -> None:
         self._halted = True
-        self._engine.door.remove_reader(self._descriptor, self._read_on)
+        self._engine.pre_logon_reads.remove_reader(self._descriptor, self._resume_transport)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._halted = False
-        if self._by_turns:
-            self._to_the_door()
+        self._is_paused_by_engine = False
+        if self._has_fair_reads:
+            self._await_fair_read()
         else:
-            self._read_on()
+            self._resume_transport()
 
-    def _read_on(self) -> None:
-        if self._transport is not None and not self._transport.is_closing() and not self._halted:
+    def _resume_transport(self) -> None:
+        if self._transport is not None and not self._transport.is_closing() and not self._is_paused_by_engine:
             self._transport.resume_reading()
 
-    def _to_the_door(self) -> None:
+    def _await_fair_read(self) -> None:
         """Read no more before `PreLogonReadQueue` calls, if the connection is read by it."""
-        if self._by_turns and self._transport is not None and not self._transport.is_closing():
+        if self._has_fair_reads and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             if not self._halted:
-                self._engine.door.add_reader(self._descriptor, self._read_on)
+                self._engine.pre_logon_reads.add_reader(self._descriptor, self._resume_transport)
 
-    def _heard_by_turns(self) -> None:
+    def _start_fair_reads(self) -> None:
         """Let `PreLogonReadQueue` read from now on.
 
         The input of a closing connection is discarded.
         """
-        if self._tls is None and not self._by_turns:
-            self._by_turns = True
-            self._to_the_door()
+        if self._tls is None and not self._has_fair_reads:
+            self._has_fair_reads = True
+            self._await_fair_read()
 
     def on_logged_on(self) -> None:
         """Read at full speed from now on, because the client is authenticated."""
         self._by_turns = False
-        self._engine.door.remove_reader(self._descriptor, self._read_on)
-        self._read_on()
+        self._engine.pre_logon_reads.remove_reader(self._descriptor, self._resume_transport)
+        self._resume_transport()
 
     def close(self, code: str, message: str) -> None:
         self.close_soon()

@@ -25,7 +25,7 @@ from console.live.resource_points import ResourcePoint
 
 SECONDS = 900
 """Records of a ring, one per second."""
-RESTING_EVERY = 10
+IDLE_INTERVAL_S = 10
 """Seconds between two records of an idle client."""
 STATES = ("live", "replaying", "offlined", "draining", "paused")
 NUMBERS = {
@@ -74,7 +74,7 @@ def write_second(
     with link.pipeline(transaction=False) as pipe:
         for kind, thing in things:
             client = thing if isinstance(thing, ClientEntry) else None
-            if client is not None and second % RESTING_EVERY and _is_idle(client):
+            if client is not None and second % IDLE_INTERVAL_S and client.is_idle:
                 continue
             family, key = record_type(kind), f"sluice:ring:{instance}:{kind}:{thing.name}"
             record = _RECORDS[family]
@@ -115,10 +115,3 @@ def read_seconds(
     ]
     points.sort(key=lambda point: int(point["at"]))
     return points
-
-
-def _is_idle(client: ClientEntry) -> bool:
-    """Whether a client is live without lag, traffic or unsent bytes."""
-    return client.delivery == "live" and not (
-        client.lag_messages or client.rate_out_messages or client.outbox_bytes
-    )

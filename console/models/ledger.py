@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
+from broker_core.delivery.account import DiscardCause
 from console.models.instance import Instance
 
 
@@ -38,3 +39,11 @@ class LossRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.client}/{self.subscription}: {self.messages} {self.cause}"
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the messages are lost to the subscriber. An unknown cause counts as a loss.
+
+        Otherwise the log keeps them, another consumer gets them, or the subscriber asked for the discard.
+        """
+        return self.cause not in set(DiscardCause) or DiscardCause(self.cause).is_loss

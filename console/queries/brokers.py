@@ -80,7 +80,10 @@ def visible_instances(access: EffectiveAccess) -> list[str]:
 
 
 def brokers(access: EffectiveAccess, instance: str | None = None) -> list[BrokerEntry]:
-    """Return the status of the brokers of all visible instances, or of `instance`. Requests run in parallel."""
+    """Return the status of the brokers of all visible instances, or of `instance`.
+
+    Requests run in parallel.
+    """
     names = [name for name in visible_instances(access) if instance in (None, name)]
     addresses = [one for name in names for one in addresses_of(name)]
     return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]

@@ -23,8 +23,8 @@ from broker_core.slow_clients.evaluate.signals import (
     AckedMark,
     BacklogCounts,
     ClientSample,
-    Holds,
     PoolSignals,
+    RuleStates,
 )
 from broker_core.slow_clients.rules.rule import Rule
 
@@ -79,7 +79,7 @@ class _RecordedSample:
     blocked_since: int = 0
     is_offlined: bool = False
     offlined_at: int = 0
-    rule_states: Holds = field(default_factory=dict)
+    rule_states: RuleStates = field(default_factory=dict)
     connection_number: int = 0
     behind_since: int = 0
     unacked_at: int = 0
@@ -159,9 +159,9 @@ def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
     step = max(1, rule.limit // 200)
     hold = None
     if not _preset(rule.name) and rule.signal not in POOL_SIGNALS:
-        holds = {minute[-1][0] - at + 1 for at, _ in minute if minute[-1][0] - at >= rule.hold_ms}
+        rule_states = {minute[-1][0] - at + 1 for at, _ in minute if minute[-1][0] - at >= rule.hold_ms}
         hold = _smallest_sparing_value(
-            holds, lambda tried: not _has_decision(replace(rule, hold_ms=tried), minute, details)
+            rule_states, lambda tried: not _has_decision(replace(rule, hold_ms=tried), minute, details)
         )
     return LimitAdvice(-(-limit // step) * step, rule.limit, rule.unit, hold and -(-hold // 1_000) * 1_000)
 
@@ -219,30 +219,33 @@ def _has_decision(
     """
     pool, name = str(details.get("pool", "")), str(details.get("client", ""))
     of_pool = rule.signal in POOL_SIGNALS
-    holds: Holds = {}
-    pool_holds: Mapping[str, Any] = {}
+    rule_states: RuleStates = {}
+    pool_states: Mapping[str, Any] = {}
     for at_ms, value in minute:
-        if not holds and not pool_holds and not needs_check(rule, value):
+        if not rule_states and not pool_states and not needs_check(rule, value):
             continue
         now = at_ms * _MS
-        client = _RecordedSample(now, name, str(details.get("transport", "")), pool, rule_states=holds)
+        client = _RecordedSample(now, name, str(details.get("transport", "")), pool, rule_states=rule_states)
         _WRITERS[rule.signal](client, int(details.get("used") or value) if of_pool else value)
         pools = [
-            PoolSignals(pool, memory_used=value, disk_used=value, holds=pool_holds)
+            PoolSignals(pool, memory_used=value, disk_used=value, rule_states=pool_states)
             if of_pool
             else PoolSignals(pool)
         ]
-        told = judge(
+        result = judge(
             [ClientUnderRules(client, () if of_pool else (rule,))],
             (rule,) if of_pool else (),
             pools,
             now,
             (rule.mode,),
         )
-        if told.decisions:
+        if result.decisions:
             return True
-        holds, pool_holds = told.holds.get(name, holds), told.pool_holds.get(pool, pool_holds)
-    return or_soon and any(hold.over_since for hold in (*holds.values(), *pool_holds.values()))
+        rule_states, pool_states = (
+            result.rule_states.get(name, rule_states),
+            result.pool_states.get(pool, pool_states),
+        )
+    return or_soon and any(hold.over_since for hold in (*rule_states.values(), *pool_states.values()))
 
 
 def _smallest_sparing_value(tried: Collection[int], spares: Callable[[int], bool]) -> int | None:

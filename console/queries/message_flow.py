@@ -147,7 +147,7 @@ class FlowMeter:
         self._samples.clear()
 
     def _samples_for(self, instance: str) -> deque[FlowTotals]:
-        """Return the instance's recent totals. Removes those of the instance that was not requested longest."""
+        """Return the instance's recent totals. Removes those of the least recently requested instance."""
         found = self._samples.setdefault(instance, deque(maxlen=SAMPLES))
         self._samples.move_to_end(instance)
         while len(self._samples) > MAX_BROKERS:

@@ -131,7 +131,7 @@ class SnapshotReporter:
                     "decision": msgspec.json.encode(decision),
                 }
                 await self._layer.group_send(LIVE_GROUP, told)
-            self._published_decisions = self._broker.engine.decisions.made
+            self._published_decisions = self._broker.engine.decisions.total
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
         except Exception as problem:
@@ -150,7 +150,7 @@ class SnapshotReporter:
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
         """Return the decisions still in memory since the first `known` ones."""
         decisions = self._broker.engine.decisions
-        number = min(decisions.made - known, len(decisions.recent))
+        number = min(decisions.total - known, len(decisions.recent))
         return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
@@ -168,10 +168,14 @@ class SnapshotReporter:
     async def _store_rows(self, snapshot: Snapshot) -> None:
         """Store reports, decisions, losses and refused logons; withdraw an exceeded rollout; reconcile."""
         engine, member, run = self._broker.engine, self._broker.member, self._thread.run
-        made, decisions = engine.decisions.made, self._new_decisions(self._kept)
+        made, decisions = engine.decisions.total, self._new_decisions(self._kept)
         if self._database.away_since is not None:
             await self._reconcile()  # first, because operators' changes apply before anything is reported
-        await run(broker_reports.record_report, snapshot)
+        if not await run(broker_reports.record_report, snapshot):
+            # An empty database took the place of the one before. Its instance must exist before anything is
+            # stored; without it, decisions would be refused before the next reconciliation.
+            await self._reconcile()
+            await run(broker_reports.record_report, snapshot)
         await run(broker_reports.record_decisions, decisions, engine.instance, member)
         self._count_dropped("decisions", made - self._kept - len(decisions))
         self._kept = made
@@ -187,7 +191,7 @@ class SnapshotReporter:
         """Store new entries of the loss ledger."""
         ledger, instance = self._broker.engine.ledger, self._broker.engine.instance
         entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
-        losses = [loss.entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
+        losses = [loss.to_entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
         await self._thread.run(record_losses, losses, instance, self._broker.member)
         self._count_dropped("losses", entered - self._lost - number)
         self._lost = entered
@@ -206,7 +210,7 @@ class SnapshotReporter:
     def _waiting(self) -> int:
         """Number of decisions, losses and events in memory that the database doesn't have."""
         engine = self._broker.engine
-        decisions = min(engine.decisions.made - self._kept, len(engine.decisions.recent))
+        decisions = min(engine.decisions.total - self._kept, len(engine.decisions.recent))
         losses = min(engine.ledger.intervals - self._lost, len(engine.ledger.recent))
         return decisions + losses + (self.events.waiting if self.events is not None else 0)
 
@@ -214,7 +218,7 @@ class SnapshotReporter:
     def _unstored(self) -> int:
         """Number of decisions, losses and events lost since the start because memory was full."""
         engine = self._broker.engine
-        decisions = max(engine.decisions.made - self._kept - len(engine.decisions.recent), 0)
+        decisions = max(engine.decisions.total - self._kept - len(engine.decisions.recent), 0)
         losses = max(engine.ledger.intervals - self._lost - len(engine.ledger.recent), 0)
         return self._dropped + decisions + losses + (self.events.dropped if self.events is not None else 0)
 
@@ -234,7 +238,7 @@ class SnapshotReporter:
         """Show that the database answers, and log its return."""
         if self._database.away_since is not None:
             log.info("database_back", dropped=self._unstored)
-        refused = self._broker.statistics.refused
+        refused = self._broker.statistics.refused_revision
         self._set(away_since=None)
         if self._database.policy == "disk" and refused is not None:
             self._show(self._from_disk(OperatorError.from_dict(refused.code, refused.message, refused.fix)))
@@ -311,7 +315,7 @@ class SnapshotReporter:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._stored is not None:
                     await asyncio.wait([self._stored])
-                snapshot = self._broker.statistics.snapshot()
+                snapshot = self._broker.statistics.collect_snapshot()
                 await self._store(snapshot)
                 with suppress(Exception):  # `_store` has logged it if the database is away
                     await self._store_refused(snapshot.at // MINUTE_MS + 1)

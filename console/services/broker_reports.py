@@ -1,7 +1,7 @@
 """Storage of brokers' reports: the running revision, samples of clients and resources, decisions.
 
 `record_report` is called each second with a broker's snapshot. Most calls write nothing: revision and
-samples are stored every 10 s, a new revision immediately. A client that stays idle is sampled once a
+samples are stored every 10 s, a new revision immediately. A client that stays caught up is sampled once a
 minute.
 """
 
@@ -30,7 +30,7 @@ from console.services import replays
 from console.services.journal_directories import record_log
 
 SAMPLE_MS = 10_000
-IDLE_SAMPLE_MS = 60_000
+CAUGHT_UP_SAMPLE_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -42,16 +42,19 @@ class _ReportCache:
     """Revision that is in force, and whether the database lacks it."""
     slot: int = -1
     """Newest slot of 10 s whose samples are stored, as ms since 1970."""
-    idle_since: dict[str, int] = field(default_factory=dict)
-    """Slot (ms since 1970) of each idle client's last stored sample, by client name."""
+    caught_up_samples: dict[str, int] = field(default_factory=dict)
+    """Slot (ms since 1970) of each caught-up client's last stored sample, by client name."""
 
 
 # By instance and member. In practice one process reports one instance.
 _heard: dict[tuple[str, str], _ReportCache] = {}
 
 
-def record_report(snapshot: Snapshot) -> None:
-    """Store the parts of a broker's snapshot that are due. Does nothing for an unknown instance."""
+def record_report(snapshot: Snapshot) -> bool:
+    """Store the parts of a broker's snapshot that are due.
+
+    Returns False, and stores nothing, if the database lacks the instance.
+    """
     status, at_ms = snapshot.status, snapshot.at
     key = (status.instance, status.member)
     heard = _heard.get(key)
@@ -59,12 +62,11 @@ def record_report(snapshot: Snapshot) -> None:
     set_back = any(one.code == "policy_set_back" for one in status.problems)
     revision = (status.revision, set_back)
     if heard is not None and heard.revision == revision and heard.slot == slot:
-        return
+        return True
     _fresh_connection()
     instance = Instance.objects.filter(name=status.instance).first()
-    if instance is None:
-        # No broker has asked this database for the instance's policy: it isn't one of this database's.
-        return
+    if instance is None:  # no broker has asked this database for the instance's policy
+        return False
     if heard is None or heard.instance_id != instance.pk:
         heard = _heard[key] = _ReportCache(instance.pk)
     record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member, set_back=set_back)
@@ -76,6 +78,7 @@ def record_report(snapshot: Snapshot) -> None:
         if snapshot.replays is not None:
             replays.record_replays(instance, snapshot.replays, complete=True, member=status.member)
     heard.revision, heard.slot = revision, slot
+    return True
 
 
 def record_revision(
@@ -122,25 +125,25 @@ def record_revision(
 def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
     """Store a sample of each client, and return how many.
 
-    A client that was idle at its last stored sample and still is gets one only every `IDLE_SAMPLE_MS`.
+    A client that was caught up at its last stored sample and still is gets one only every
+    `CAUGHT_UP_SAMPLE_MS`.
 
     Args:
         instance: The broker's instance.
-        heard: Facts stored before; the times of idle samples in it are updated.
+        heard: Facts stored before; the times of caught-up clients' samples in it are updated.
         clients: Clients of the broker's snapshot.
         slot: Time of the samples in ms since 1970, rounded down to `SAMPLE_MS`.
     """
-    rows, idle = [], {}
+    rows, caught_up = [], {}
     for client in clients:
-        name, resting = client.name, _is_idle(client)
-        stored = heard.idle_since.get(name)
-        if resting and stored is not None and slot - stored < IDLE_SAMPLE_MS:
-            idle[name] = stored
+        stored = heard.caught_up_samples.get(client.name) if client.is_caught_up else None
+        if stored is not None and slot - stored < CAUGHT_UP_SAMPLE_MS:
+            caught_up[client.name] = stored
             continue
-        if resting:
-            idle[name] = slot
+        if client.is_caught_up:
+            caught_up[client.name] = slot
         rows.append(_sample(instance, client, slot))
-    heard.idle_since = idle
+    heard.caught_up_samples = caught_up
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
     return len(rows)
 
@@ -177,7 +180,11 @@ def record_second(snapshot: Snapshot) -> None:
 def record_decisions(
     decisions: Sequence[DecisionEntry], instance_name: str | None = None, member: str = ""
 ) -> int:
-    """Store a broker's decisions, and return how many."""
+    """Store a broker's decisions, and return how many.
+
+    Raises:
+        Instance.DoesNotExist: the database lacks the instance. The caller must keep the decisions.
+    """
     if not decisions:
         return 0
     _fresh_connection()
@@ -194,12 +201,6 @@ def _fresh_connection() -> None:
     """
     if not connection.in_atomic_block:
         close_old_connections()
-
-
-def _is_idle(client: ClientEntry) -> bool:
-    return client.delivery == "live" and not (
-        client.lag_messages or client.lag_ms or client.spool_bytes or client.outbox_bytes
-    )
 
 
 def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:

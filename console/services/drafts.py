@@ -272,9 +272,9 @@ def publish(
         guard: Called before anything is stored; raises to refuse. It asks brokers, which takes seconds.
 
     Raises:
-        OperatorError: `draft_changed` if the draft was edited meanwhile, `revision_changed` if another revision
-            was published since the draft was created, `bad_policy`, and any error of `guard`. Then nothing is
-            published.
+        OperatorError: `draft_changed` if the draft was edited meanwhile, `revision_changed` if another
+            revision was published since the draft was created, `bad_policy`, and any error of `guard`. Then
+            nothing is published.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base

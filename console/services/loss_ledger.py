@@ -15,7 +15,11 @@ FORGET_AT_ONCE = 20_000
 
 
 def record_losses(losses: Sequence[LossEntry], instance_name: str, member: str = "") -> int:
-    """Store a broker's losses (client, cause, interval of sequences), and return how many."""
+    """Store a broker's losses (client, cause, interval of sequences), and return how many.
+
+    Raises:
+        Instance.DoesNotExist: the database lacks the instance. The caller must keep the losses.
+    """
     if not losses:
         return 0
     if not connection.in_atomic_block:

@@ -168,9 +168,9 @@ def change_form(
 ) -> SafeString:
     """Render a form that adds a change to the operator's pending changes.
 
-    The form posts to the URL of `view` with `arguments`, or to `address`. `attributes` are further HTML attributes;
-    True stands for one without a value. With scripts, the answer replaces the pending changes at the foot of the
-    page; without scripts, it is a page of its own.
+    The form posts to the URL of `view` with `arguments`, or to `address`. `attributes` are further HTML
+    attributes; True stands for one without a value. With scripts, the answer replaces the pending changes at
+    the foot of the page. Without scripts, it is a page.
     """
     url = address or reverse(view, args=arguments)
     return format_html(

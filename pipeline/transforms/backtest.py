@@ -219,13 +219,13 @@ class PolicyBacktest:
         for number in self._window.begins:
             if number >= self._next:
                 fresh = SimulatedClient.create(number, self._traces[number])
-                pool = self._numbers[self._trial.guard.pool_of(fresh.trace.who.transport).name]
+                pool = self._numbers[self._trial.guard.pool_for(fresh.trace.who.transport).name]
                 most[:, pool] += fresh.max_usage(self._window.of(number))
         return most
 
     def _holding(self) -> bool:
         """Whether the rules of some pool have state."""
-        return any(pool.holds for pool in self._pools)
+        return any(pool.rule_states for pool in self._pools)
 
     def _coming(self) -> Iterator[SimulatedClient]:
         """Yield idle clients with anything recorded in the window, in the order of their traces."""
@@ -317,7 +317,7 @@ class PolicyBacktest:
             use = session.use
             if (
                 session.quiet < QUIET
-                or use.closing
+                or use.is_closing
                 or use.rule_states
                 or (session.calm.rated and use.history)
             ):
@@ -364,7 +364,7 @@ class PolicyBacktest:
 
     def _lend(self, changes: Iterable[tuple[int, int]]) -> None:
         for pool, (memory, disk) in zip(self._pools, changes, strict=False):
-            pool.adjust_resting_usage(memory, disk)
+            pool.adjust_suspended_usage(memory, disk)
 
     def _summon(self, pool: Pool, signal: Signal, wanted: int) -> None:
         """Activate the idle clients that use most of a pool.
@@ -387,7 +387,7 @@ class PolicyBacktest:
             return
         moment, number = queue.step_of(place), queue.numbers[place]
         pool, memory, disk = queue.remove(place)
-        self._pools[pool].adjust_resting_usage(-memory, -disk)
+        self._pools[pool].adjust_suspended_usage(-memory, -disk)
         self._rouse(self._trial.present[number], moment)
         if moment < queue.step:
             heappush(self._turns, number)

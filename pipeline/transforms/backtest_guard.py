@@ -122,7 +122,7 @@ class BacktestGuard:
         else:
             seen = session.trace.samples_at(np.array([self.now]))[0] if step is None else stretch.rows[step]
             self._tell(session, *session.follow_recording(seen))
-        session.quiet = 0 if session.use.rule_states or session.use.closing else session.quiet + 1
+        session.quiet = 0 if session.use.rule_states or session.use.is_closing else session.quiet + 1
 
     def activate_client(self, session: SimulatedClient, stretch: TraceWindow, moment: int) -> None:
         """Let the guard check an idle client again, with its figures at index `moment` of the window."""
@@ -155,7 +155,7 @@ class BacktestGuard:
     def judge_client(self, trace: ClientTrace) -> None:
         """Judge a client now, because the broker judged it at this time."""
         session = self._by_name.get(trace.who.name)
-        if session is not None and session.trace is trace and not session.use.closing:
+        if session is not None and session.trace is trace and not session.use.is_closing:
             for decision in self.guard.judge_client(session.use, self.now * _MS):
                 self._carry_out(decision)
 
@@ -207,7 +207,7 @@ class BacktestGuard:
         if session.offlined_since:
             session.offlined_ms += self.now - session.offlined_since
             session.offlined_since = 0
-        if session.use.is_offlined and not session.use.disk and not session.use.closing:
+        if session.use.is_offlined and not session.use.disk and not session.use.is_closing:
             self.guard.on_spool_empty(session.use)
 
     # Decisions.

@@ -116,7 +116,7 @@ class QuietLimits(NamedTuple):
 def quiet_limits(use: ClientUsage) -> QuietLimits:
     """Return the quiet limits by the rules of a client and its subscriptions, in any mode."""
     levels, spool_age, rated = [UNLIMITED] * len(LEVELS), UNLIMITED, False
-    for rule in chain(use.rules, *(one.rules for one in use.narrow.values())):
+    for rule in chain(use.rules, *(one.rules for one in use.ruled_subscriptions.values())):
         place = LEVELS.get(rule.signal)
         if place is not None and rule.shape is not Shape.RATE_BELOW:
             levels[place] = min(levels[place], quiet_limit(rule))

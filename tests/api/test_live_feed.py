@@ -286,7 +286,7 @@ async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str
         while await socket.receive_nothing(
             timeout=0.2
         ):  # the socket joins the group a moment after it was let in
-            await reporter.report(broker.statistics.snapshot())
+            await reporter.report(broker.statistics.collect_snapshot())
         first = await socket.receive_json_from(timeout=5)
         assert (first["type"], [one["name"] for one in first["clients"]]) == ("snapshot", ["board"])
         assert msgspec.convert(first["status"], InstanceStatus).instance == settings.SLUICE_INSTANCE

@@ -12,8 +12,8 @@ LIMITS = [
     (language.duplicate_classes, 1),
     (language.vague_names, 0),
     (language.vague_functions, 0),
-    (language.riddle_docstrings, 1507),
-    (language.wide_lines, 3693),
+    (language.riddle_docstrings, 0),
+    (language.wide_lines, 0),
 ]
 
 

@@ -167,7 +167,7 @@ async def test_an_offlined_client_over_its_disk_share_gets_a_notice_and_is_disco
             )
         await until(lambda: "slow" not in broker.engine.roster.clients)
         # The record says whether the client was told: it comes with the answer, or at the deadline.
-        await until(lambda: not broker.engine.roster.parting)
+        await until(lambda: not broker.engine.roster.closing)
         decision = (await ask(broker, "decisions"))[-1]
         assert decision["reason"] == "slow_client_capacity"
         assert decision["observed"] > decision["limit"] == 1_000_000
@@ -252,7 +252,7 @@ async def test_a_policy_whose_transport_this_machine_cannot_open_shuts_nobody_ou
                 moved_to("192.0.2.1")
             )  # another machine's address, as a policy of several members may have
         assert elsewhere.value.code == "port_taken" and "0.0.0.0" in elsewhere.value.fix
-        told = broker.statistics.status().refused
+        told = broker.statistics.collect_status().refused
         assert told is not None and (told.revision, told.code) == (2, "port_taken")
         assert (told.message, told.fix) == (elsewhere.value.sentence, elsewhere.value.fix)
         await writer.publish("a", b"1")
@@ -265,5 +265,5 @@ async def test_a_policy_whose_transport_this_machine_cannot_open_shuts_nobody_ou
             await other.publish("a", b"2")
             await other.flush()
         await broker.apply(moved_to("0.0.0.0"))
-        assert broker.statistics.status().refused is None
+        assert broker.statistics.collect_status().refused is None
         assert broker.statistics.transports[0]["host"] == "0.0.0.0"

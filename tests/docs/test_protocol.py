@@ -13,19 +13,19 @@ import pytest
 
 from broker_core.filters.tokens import MAX_FILTER_TEXT
 from broker_core.protocols import commands, replies
-from broker_core.protocols.field_info import fields_of, structs_of, tag_of
+from broker_core.protocols.field_info import get_tag, list_fields, list_structs
 
 LINES = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text().splitlines()
 HEAD = "| field | type | unit | bounds | default | required | |"
-KINDS = [("Command", kind) for kind in structs_of(commands.Command)] + [
-    ("Reply", kind) for kind in structs_of(replies.Reply)
+KINDS = [("Command", kind) for kind in list_structs(commands.Command)] + [
+    ("Reply", kind) for kind in list_structs(replies.Reply)
 ]
 
 
 def _lines_of(kind: type[msgspec.Struct]) -> Iterator[str]:
     """The fields as rows of a table, without their meaning."""
     for of_struct in msgspec.structs.fields(kind):
-        field = fields_of(kind)[of_struct.encode_name]
+        field = list_fields(kind)[of_struct.encode_name]
         value = of_struct.default
         if of_struct.default_factory is not msgspec.NODEFAULT:
             value = of_struct.default_factory()
@@ -42,10 +42,10 @@ def _section(heading: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("word", "kind"), KINDS, ids=lambda part: part if isinstance(part, str) else tag_of(part)
+    ("word", "kind"), KINDS, ids=lambda part: part if isinstance(part, str) else get_tag(part)
 )
 def test_the_fields_are_those_of_the_struct(word: str, kind: type) -> None:
-    rows = [line for line in _section(f"### {word} `{tag_of(kind)}`") if line.startswith("|")]
+    rows = [line for line in _section(f"### {word} `{get_tag(kind)}`") if line.startswith("|")]
     wanted = list(_lines_of(kind))
     assert rows[:1] == ([HEAD] if wanted else [])
     described = [row.removesuffix(" |").rpartition(" | ") for row in rows[2:]]
@@ -56,7 +56,7 @@ def test_the_fields_are_those_of_the_struct(word: str, kind: type) -> None:
 @pytest.mark.parametrize(("word", "union"), [("Command", commands.Command), ("Reply", replies.Reply)])
 def test_nothing_is_described_that_there_is_not(word: str, union: UnionType) -> None:
     headings = [line for line in LINES if line.startswith(f"### {word} ")]
-    assert headings == [f"### {word} `{tag_of(kind)}`" for kind in structs_of(union)]
+    assert headings == [f"### {word} `{get_tag(kind)}`" for kind in list_structs(union)]
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_the_overviews_name_all(heading: str, names: tuple[str, ...]) -> None:
 
 
 def test_a_filters_bound_is_the_filters_own() -> None:
-    assert f"up to {MAX_FILTER_TEXT:,} characters" in fields_of(commands.Subscribe)["filter"].bounds
+    assert f"up to {MAX_FILTER_TEXT:,} characters" in list_fields(commands.Subscribe)["filter"].bounds

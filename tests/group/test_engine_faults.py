@@ -164,8 +164,8 @@ async def test_clients_of_a_member_whose_clock_is_an_hour_off_are_served_as_at_t
             assert [(await anext(numbers)).data["n"] for _ in range(10)] == list(range(1, 11))
         engine = b.broker.engine
         backlog = engine.roster.clients["reader"].backlog
-        assert backlog.lanes.messages
-        assert 0 <= engine.clock.now_ns() - backlog.lanes.oldest_at < HOUR_NS // 2
+        assert backlog.queues.messages
+        assert 0 <= engine.clock.now_ns() - backlog.queues.oldest_at < HOUR_NS // 2
 
 
 async def test_an_engine_whose_certificate_is_not_to_be_believed_is_named_and_nothing_is_told_to_it(

@@ -93,7 +93,7 @@ class ModelConnection:
             self.publishing.publish_batch(bytearray(sent))
         except ClientError as error:
             assert error.code in ("not_entitled", "refused_before")
-            self.publishing.note_refusal(error.details["sequence"])
+            self.publishing.record_refusal(error.details["sequence"])
             self.unread.append(replies.error_reply(error))
 
     # As the member sees it.

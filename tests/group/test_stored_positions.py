@@ -17,11 +17,11 @@ from tests.support.nats_servers import running_nats_servers
 
 
 def durable_at(member: RunningMember) -> DurableSubscriptionRecord | None:
-    return member.broker.engine.kept.durables.get(("reader", "orders"))
+    return member.broker.engine.position_store.durables.get(("reader", "orders"))
 
 
 def replay_at(member: RunningMember) -> ManagedReplayRecord | None:
-    return member.broker.engine.kept.replays.get("night")
+    return member.broker.engine.position_store.replays.get("night")
 
 
 async def take(member: RunningMember, number: int, acknowledged: int, **options: Any) -> list[int]:

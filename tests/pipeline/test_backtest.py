@@ -127,7 +127,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
                 gone = {"stalled-0", "stalled-1", "stalled-2", "stalled-3"}
                 await until(lambda: not gone & broker.engine.roster.clients.keys())
                 # What comes after the last disconnection is published with the next second.
-                made = broker.engine.decisions.made
+                made = broker.engine.decisions.total
                 await until(
                     lambda: (
                         len([one for one in broker.engine.decisions.recent if one.action == "disconnect"])

@@ -49,7 +49,7 @@ def balance(broker: Broker, name: str) -> tuple[int, int]:
     account, spool = connection.account, connection.backlog.spool
     queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
     return account.matched.messages, sum(
-        one.messages for one in (account.acknowledged, account.in_flight, account.lost_volume)
+        one.messages for one in (account.acknowledged, account.in_flight, account.discarded_volume)
     ) + queued
 
 

@@ -61,7 +61,7 @@ def test_when_the_pool_is_full_the_largest_goes_even_if_another_one_filled_it() 
     (decision,) = scene.decisions
     assert (decision.client, decision.reason) == ("a", DecisionReason.POOL_MEMORY)
     assert decision.chosen_over == DecisionCandidate("c", 4 * MIB)
-    assert scene.guard.pool_of("tcp").memory_used == 7 * MIB
+    assert scene.guard.pool_for("tcp").memory_used == 7 * MIB
 
 
 def test_what_is_journaled_is_offlined_by_reference_and_outlives_the_disk_limit() -> None:
@@ -89,7 +89,7 @@ def test_over_its_disk_share_an_offlined_client_is_disconnected_with_its_losses(
     assert slow.notice is not None
     assert (slow.notice["lost"], slow.notice["kept"]) == (6, 0)
     assert slow.notice["observed"] > slow.notice["limit"] == 5 * MIB
-    assert scene.guard.pool_of("tcp").disk_used == 0
+    assert scene.guard.pool_for("tcp").disk_used == 0
 
 
 def test_over_the_disk_pool_the_largest_spool_goes() -> None:
@@ -191,7 +191,7 @@ def test_order_never_changes_nothing_is_lost_while_connected_and_budgets_hold(
             scene.read(name, records=size)
         elif what == "w":
             scene.wait(size / 10)
-        pool = scene.guard.pool_of("tcp")
+        pool = scene.guard.pool_for("tcp")
         assert pool.memory_used <= 100 and pool.memory_leaving == 0 and pool.disk_used <= 400
     for name, session in sessions.items():
         if name in scene.clients:

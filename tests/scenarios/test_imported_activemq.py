@@ -53,7 +53,7 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
         await asyncio.sleep(1.5)  # a look or two of the rules
         account = broker.engine.roster.clients["stopped"].account
         assert account.matched.messages == number
-        lost = sum(one.messages for one in account.gone.values())
+        lost = sum(one.messages for one in account.discarded.values())
         # What its socket took before it was full counts as dispatched, beside the prefetch.
         in_socket = 0 if ack else 6_000
         assert max(discarded - in_socket, 0) <= lost <= discarded

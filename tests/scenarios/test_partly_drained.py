@@ -24,7 +24,7 @@ PART = 64 * 1024
 
 def in_step(broker: Broker) -> bool:
     """Return whether guard and pool have the spool's real size."""
-    use, backlog = broker.engine.guard.usage_of("slow"), broker.engine.roster.clients["slow"].backlog
+    use, backlog = broker.engine.guard.find_usage("slow"), broker.engine.roster.clients["slow"].backlog
     assert use is not None
     return use.disk == backlog.spool_bytes == use.pool.disk_used
 
@@ -51,7 +51,7 @@ async def test_what_has_left_a_spool_is_its_pools_again_while_the_rest_waits_for
 
         await publish(RECORDS)
         client = broker.engine.roster.clients["slow"]
-        use = broker.engine.guard.usage_of("slow")
+        use = broker.engine.guard.find_usage("slow")
         assert use is not None
         await until(lambda: client.account.matched.messages == RECORDS and in_step(broker))
         assert client.backlog.state is ClientState.OFFLINED and use.disk > 10 * PART

@@ -39,7 +39,7 @@ POLICIES = {
 
 
 def pinned_records(broker: Broker, name: str) -> int:
-    use = broker.engine.guard.usage_of(name)
+    use = broker.engine.guard.find_usage(name)
     assert use is not None
     return use.pinned_bytes
 
@@ -133,9 +133,9 @@ async def test_a_connected_client_is_warned_of_its_users_pinned_records_while_ot
         away.send_command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
         await away.read_until("processed")
         away.close()
-        await until(lambda: broker.engine.guard.usage_of("away") is None)
+        await until(lambda: broker.engine.guard.find_usage("away") is None)
         there = await RawClient.connect(broker, "there")
-        use = broker.engine.guard.usage_of("there")
+        use = broker.engine.guard.find_usage("there")
         assert use is not None
         await feed.publish("t", [b"x" * 20_000] * 10, first=1)
         warning = await there.read_until("notice")

@@ -61,7 +61,9 @@ async def stall(broker: Any) -> list[Any]:
         await feed.publish("t.a", [b"x" * 64 * 1024] * 8, first)
     await until(
         lambda: all(
-            one.outbox_bytes > MIB for one in broker.statistics.snapshot().clients if one.name != "feed"
+            one.outbox_bytes > MIB
+            for one in broker.statistics.collect_snapshot().clients
+            if one.name != "feed"
         )
     )
     return [*stalled, feed]
@@ -69,7 +71,7 @@ async def stall(broker: Any) -> list[Any]:
 
 def states(running: BrokerThread) -> dict[str, str]:
     async def look() -> dict[str, str]:
-        return {one.name: one.delivery for one in running.broker.statistics.snapshot().clients}
+        return {one.name: one.delivery for one in running.broker.statistics.collect_snapshot().clients}
 
     found: dict[str, str] = running.run(look())
     return found

@@ -128,7 +128,7 @@ class SimulatedClient:
         return self.spool[0].accepted_at if self.spool else self.outbox.oldest_at
 
     def waiting(self) -> BacklogCounts:
-        first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.first_sequence_of(1)
+        first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.get_first_sequence(1)
         lost = sum(e.count for e in self.outbox if e.source is None) + sum(
             e.count for e in self.spool if e.source is None
         )

@@ -83,7 +83,7 @@ async def running_broker(
             yield broker
             assert tuple(dict.fromkeys(errors)) == broken
             assert law.violations == []
-            assert broker.engine.settle.watchdog.found == standstills
+            assert broker.engine.policy_loop.watchdog.standstills == standstills
         finally:
             await broker.stop()
 

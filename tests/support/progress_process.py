@@ -127,7 +127,7 @@ class FeedingHost:
 
     def __init__(self) -> None:
         self.feeders: list[FeedingConnection] = []
-        self.anteroom = PendingConnections()
+        self.pending_connections = PendingConnections()
         self.door = PreLogonReadQueue(SystemClock())
 
     def add_connection(self, _: str, sink: Any) -> FeedingConnection:

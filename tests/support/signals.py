@@ -17,8 +17,8 @@ from broker_core.slow_clients.evaluate.signals import (
     BacklogCounts,
     BacklogView,
     ClientSample,
-    Holds,
     PoolSignals,
+    RuleStates,
     SubscriptionView,
 )
 from broker_core.slow_clients.rules.rulebook import RuleBook
@@ -79,7 +79,7 @@ class ClientSignals:
     owed_bytes: int = 0
     behind_since: int = 0
     subscriptions: tuple[SubscriptionView, ...] = ()
-    rule_states: Holds = field(default_factory=dict)
+    rule_states: RuleStates = field(default_factory=dict)
     connection_number: int = 0
     pinned_bytes: int = 0
     user_pinned_bytes: int = 0
@@ -101,7 +101,7 @@ class ClientSignals:
         )
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
-        known = [AckedMark(sample.at, sample.taken_bytes) for sample in self.samples]
+        known = [AckedMark(sample.at, sample.acked_bytes) for sample in self.samples]
         return max((mark for mark in known if mark.at <= until_ns), default=None)
 
     def recent_samples(self, now_ns: int) -> tuple[ClientSample, ...]:
@@ -120,6 +120,6 @@ def _with_rules(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientU
     narrow = []
     for one in client.subscriptions:
         subject = of_client._replace(topic=one.topic, subscription=one.id, name=one.name)
-        if found := rules.rules_of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
+        if found := rules.subscription_rules_for(subject, durable=one.durable, prefetch=one.prefetch):
             narrow.append(RuledSubscriptionView(one, found))
-    return ClientUnderRules(client, rules.rules_of_client(of_client), narrow)
+    return ClientUnderRules(client, rules.client_rules_for(of_client), narrow)

@@ -32,20 +32,21 @@ from broker_core.errors import OperatorError
 from broker_core.names import name_matches
 from broker_core.replay.client_subscription import ClientSubscription
 
-_NAME, _BEHIND = attrgetter("name"), attrgetter("seconds_behind")
+_NAME, _SECONDS_BEHIND = attrgetter("name"), attrgetter("seconds_behind")
 
 
-def client_page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
+def client_page(entries: Sequence[ClientEntry], request: PageClients) -> ClientsPage:
     """Return the requested page of the clients that match the request's filters.
 
     Raises:
         OperatorError: bad_sort.
     """
-    needle = asked.search.casefold()
+    needle = request.search.casefold()
     found = sort_clients(
-        [one for one in everyone if _fits(one, asked, needle)], asked.sort or client_columns.DEFAULT_SORT
+        [entry for entry in entries if _matches_filters(entry, request, needle)],
+        request.sort or client_columns.DEFAULT_SORT,
     )
-    return ClientsPage(total=len(found), clients=found[asked.offset : asked.offset + asked.limit])
+    return ClientsPage(total=len(found), clients=found[request.offset : request.offset + request.limit])
 
 
 def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
@@ -66,37 +67,39 @@ def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]
     # One stable sort per key, the least important first. For 10,000 clients each second, sorting by tuples
     # takes four times as long.
     found = sorted(entries, key=_NAME)
-    found.sort(key=_BEHIND, reverse=True)
+    found.sort(key=_SECONDS_BEHIND, reverse=True)
     values = list(map(attrgetter(field), found))
     if values and isinstance(values[0], Health):
-        values = [one.rank for one in values]
-    filled = [place for place, one in enumerate(values) if one is not None]
+        values = [entry.rank for entry in values]
+    filled = [place for place, entry in enumerate(values) if entry is not None]
     filled.sort(key=values.__getitem__, reverse=down)
-    empty = [found[place] for place, one in enumerate(values) if one is None]
+    empty = [found[place] for place, entry in enumerate(values) if entry is None]
     return [found[place] for place in filled] + empty
 
 
-def matches_search(one: ClientEntry, needle: str) -> bool:
+def matches_search(entry: ClientEntry, needle: str) -> bool:
     """Return whether the case-folded `needle` is part of the client's name, transport, address or user.
 
     Pages and windows use the same search. Written out, because a page calls it for 10,000 clients.
     """
     return (
-        needle in one.name.casefold()
-        or needle in one.transport.casefold()
-        or needle in one.remote.casefold()
-        or needle in one.user.casefold()
+        needle in entry.name.casefold()
+        or needle in entry.transport.casefold()
+        or needle in entry.remote.casefold()
+        or needle in entry.user.casefold()
     )
 
 
-def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
+def _matches_filters(entry: ClientEntry, request: PageClients, needle: str) -> bool:
     """Return whether a client matches the request's filters."""
     return (
-        (not asked.delivery or one.delivery == asked.delivery)
-        and (not asked.health or one.health == asked.health)
-        and (not asked.transport or one.transport == asked.transport)
-        and (not needle or matches_search(one, needle))
-        and (asked.patterns is None or any(name_matches(pattern, one.name) for pattern in asked.patterns))
+        (not request.delivery or entry.delivery == request.delivery)
+        and (not request.health or entry.health == request.health)
+        and (not request.transport or entry.transport == request.transport)
+        and (not needle or matches_search(entry, needle))
+        and (
+            request.patterns is None or any(name_matches(pattern, entry.name) for pattern in request.patterns)
+        )
     )
 
 
@@ -111,24 +114,24 @@ class ClientRequests:
         self._engine = engine
         self._statistics = statistics
 
-    async def clients(self, asked: requests.ListClients) -> list[ClientEntry]:
+    async def clients(self, request: requests.ListClients) -> list[ClientEntry]:
         """Return all clients."""
-        return self._statistics.clients()
+        return self._statistics.list_clients()
 
-    async def page(self, asked: requests.PageClients) -> ClientsPage:
+    async def page(self, request: requests.PageClients) -> ClientsPage:
         """Return a page of clients. Raises OperatorError bad_sort."""
-        return client_page(self._statistics.recent_clients(), asked)
+        return client_page(self._statistics.list_recent_clients(), request)
 
-    async def client(self, asked: requests.GetClient) -> ClientEntry:
+    async def client(self, request: requests.GetClient) -> ClientEntry:
         """Return one client."""
-        return self._statistics.client(self._connection(asked.name))
+        return self._statistics.build_client_entry(self._connection(request.name))
 
-    async def effective(self, asked: requests.GetEffectiveSettings) -> list[EffectiveSetting]:
+    async def effective(self, request: requests.GetEffectiveSettings) -> list[EffectiveSetting]:
         """Return the settings in force for a client."""
-        connection = self._connection(asked.name)
-        return [*self._engine.guard.effective(connection.name), *self._of_stomp(connection.transport)]
+        connection = self._connection(request.name)
+        return [*self._engine.guard.effective(connection.name), *self._stomp_settings(connection.transport)]
 
-    def _of_stomp(self, transport: str) -> Iterator[EffectiveSetting]:
+    def _stomp_settings(self, transport: str) -> Iterator[EffectiveSetting]:
         """Yield the settings of a STOMP transport that are not part of policies."""
         for own in self._engine.policy.transports:
             if own.name == transport and own.kind in STOMP_KINDS:
@@ -141,87 +144,87 @@ class ClientRequests:
                         setting=f"stomp.{name}", value=value, unit=unit, origin=origin, subscription=""
                     )
 
-    async def forecasts(self, asked: requests.GetForecasts) -> list[ForecastEntry]:
+    async def forecasts(self, request: requests.GetForecasts) -> list[ForecastEntry]:
         """Return the forecasts of all rules about a client, the first to act first.
 
         Forecasts without a time come last.
         """
-        found = self._engine.guard.forecasts(self._connection(asked.name).name, self._engine.clock.now_ns())
-        found.sort(key=lambda one: (one.fires_in_ms is None, one.fires_in_ms or 0, -one.percent))
+        found = self._engine.guard.forecasts(self._connection(request.name).name, self._engine.clock.now_ns())
+        found.sort(key=lambda entry: (entry.fires_in_ms is None, entry.fires_in_ms or 0, -entry.percent))
         return found
 
-    async def decisions(self, asked: requests.ListDecisions) -> list[DecisionEntry]:
+    async def decisions(self, request: requests.ListDecisions) -> list[DecisionEntry]:
         """Return the newest decisions that were made at or after `asked.since`, ms UTC."""
-        return [one for one in self._engine.decisions.recent if one.at >= asked.since]
+        return [entry for entry in self._engine.decisions.recent if entry.at >= request.since]
 
-    async def losses(self, asked: requests.ListLosses) -> list[LossEntry]:
+    async def losses(self, request: requests.ListLosses) -> list[LossEntry]:
         """Return the newest losses of all clients, or of one client, which may be disconnected."""
-        found = (one for one in self._engine.ledger.recent if asked.client in (None, one.client))
-        return [one.entry(self._engine.instance) for one in found]
+        found = (loss for loss in self._engine.ledger.recent if request.client in (None, loss.client))
+        return [loss.to_entry(self._engine.instance) for loss in found]
 
-    async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
+    async def durables(self, request: requests.ListDurables) -> list[DurableEntry]:
         """Return the durable subscriptions, including those of disconnected clients."""
         return self._engine.durables.list_entries()
 
-    async def delete_durable(self, asked: requests.DeleteDurable) -> DurableName:
+    async def delete_durable(self, request: requests.DeleteDurable) -> DurableName:
         """Delete a durable subscription. The deletion is stored before the reply.
 
         Raises:
             OperatorError: unknown_durable.
             JournalError: not_kept.
         """
-        durable = self._engine.durables.delete(asked.client, asked.name)
-        await self._engine.kept.save()
+        durable = self._engine.durables.delete(request.client, request.name)
+        await self._engine.position_store.save()
         return DurableName(client=durable.client, name=durable.name)
 
-    async def disconnect(self, asked: requests.DisconnectClient) -> DisconnectReply:
+    async def disconnect(self, request: requests.DisconnectClient) -> DisconnectReply:
         """Disconnect a client."""
-        connection = self._connection(asked.name)
-        why = f"An operator disconnected this client: {asked.reason}"
+        connection = self._connection(request.name)
+        why = f"An operator disconnected this client: {request.reason}"
         ending = connection.close_with_summary("operator_disconnect", why, retry_after_ms=1_000)
         return DisconnectReply(
             name=connection.name,
-            reason=asked.reason,
+            reason=request.reason,
             kept=ending.kept.messages,
-            lost=ending.lost.messages,
+            lost=ending.unrecoverable.messages,
             bookmark=connection.resume_bookmark(ending) or "",
         )
 
-    async def offline(self, asked: requests.OfflineClient) -> OfflineReply:
+    async def offline(self, request: requests.OfflineClient) -> OfflineReply:
         """Offline a client, as policy would. It is live again when it has read its backlog.
 
         Raises:
             OperatorError: not_live, also when its spool cannot be written.
         """
-        connection = self._connection(asked.name)
-        offline_client(self._engine.enforcement, connection)
+        connection = self._connection(request.name)
+        offline_client(self._engine.enforcer, connection)
         return OfflineReply(name=connection.name, state=DeliveryState(connection.backlog.state.value))
 
-    async def pause(self, asked: requests.PauseClient) -> PauseReply:
+    async def pause(self, request: requests.PauseClient) -> PauseReply:
         """Stop sending to the client's subscriptions until they are resumed. New messages wait, and count."""
-        return self._steer(asked, pause_subscription)
+        return self._apply_to_subscriptions(request, pause_subscription)
 
-    async def resume(self, asked: requests.ResumeClient) -> PauseReply:
+    async def resume(self, request: requests.ResumeClient) -> PauseReply:
         """End a pause by an operator or by policy. A pause that the client requested is not ended."""
-        return self._steer(asked, resume_subscription)
+        return self._apply_to_subscriptions(request, resume_subscription)
 
-    def _steer(
+    def _apply_to_subscriptions(
         self,
-        asked: requests.PauseClient | requests.ResumeClient,
-        steer: Callable[[ConnectionView, ClientSubscription], None],
+        request: requests.PauseClient | requests.ResumeClient,
+        change: Callable[[ConnectionView, ClientSubscription], None],
     ) -> PauseReply:
         """Pause or resume one subscription of a client, or all."""
-        connection, id = self._connection(asked.name), asked.subscription
+        connection, id = self._connection(request.name), request.subscription
         if id and id not in connection.subscriptions:
             raise OperatorError(
                 "unknown_subscription",
                 f"{connection.name} has no subscription {id!r}.",
                 "See the client's page.",
             )
-        steered = [id] if id else list(connection.subscriptions)
-        for one in steered:
-            steer(connection, connection.subscriptions[one])
-        return PauseReply(name=connection.name, subscriptions=steered)
+        subscriptions = [id] if id else list(connection.subscriptions)
+        for name in subscriptions:
+            change(connection, connection.subscriptions[name])
+        return PauseReply(name=connection.name, subscriptions=subscriptions)
 
     def _connection(self, name: str) -> ConnectionView:
         """Return a connected client. Raises OperatorError unknown_client."""

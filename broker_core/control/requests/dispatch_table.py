@@ -19,18 +19,18 @@ def build_request_table(*subjects: object) -> dict[type[Request[Any]], Handler]:
         TypeError: A method's return type is not its request's reply type, or two methods handle one request
             type.
     """
-    made: dict[type[Request[Any]], Handler] = {}
+    handlers: dict[type[Request[Any]], Handler] = {}
     for subject in subjects:
         for name, method in inspect.getmembers(subject, inspect.iscoroutinefunction):
             if not name.startswith("_"):
-                request = _request_of(method)
-                if request in made:
+                request = _find_request_type(method)
+                if request in handlers:
                     raise TypeError(f"{request.__name__} is answered twice")
-                made[request] = method
-    return made
+                handlers[request] = method
+    return handlers
 
 
-def _request_of(method: Handler) -> type[Request[Any]]:
+def _find_request_type(method: Handler) -> type[Request[Any]]:
     """Return the request type that a method handles. Raises TypeError for a wrong return type."""
     hints = get_type_hints(method)
     returned = hints.pop("return", None)

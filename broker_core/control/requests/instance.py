@@ -47,11 +47,11 @@ class GroupRequests:
         """Create the handlers; `member` is None for a standalone broker."""
         self._member, self._confirmations = member, confirmations
 
-    async def group(self, asked: requests.GetGroup) -> GroupStatus:
+    async def group(self, request: requests.GetGroup) -> GroupStatus:
         """Return the status of the group. Raises OperatorError no_group."""
         return self._there().status()
 
-    async def downgrade_member(self, asked: requests.DowngradeMember) -> GroupStatus:
+    async def downgrade_member(self, request: requests.DowngradeMember) -> GroupStatus:
         """Stop waiting for confirmations of a sync member until it is upgraded. Stored before the reply.
 
         Raises:
@@ -59,10 +59,10 @@ class GroupRequests:
             JournalError: not_kept.
         """
         member = self._there()
-        await self._confirmations.downgrade(asked.name, asked.by)
+        await self._confirmations.downgrade(request.name, request.by)
         return member.status()
 
-    async def upgrade_member(self, asked: requests.UpgradeMember) -> GroupStatus:
+    async def upgrade_member(self, request: requests.UpgradeMember) -> GroupStatus:
         """Wait for confirmations of a sync member again.
 
         Raises:
@@ -70,14 +70,14 @@ class GroupRequests:
             JournalError: not_kept.
         """
         member = self._there()
-        await self._confirmations.upgrade(asked.name, asked.by)
+        await self._confirmations.upgrade(request.name, request.by)
         return member.status()
 
-    async def forget_member(self, asked: requests.ForgetMember) -> GroupStatus:
+    async def forget_member(self, request: requests.ForgetMember) -> GroupStatus:
         """Forget a removed member. Raises OperatorError no_group, unknown_member or member_in_use."""
         member = self._there()
-        member.forget(asked.name)
-        log.warning("member_forgotten", member=asked.name, by=asked.by)
+        member.forget(request.name)
+        log.warning("member_forgotten", member=request.name, by=request.by)
         return member.status()
 
     def _there(self) -> GroupMember:
@@ -108,27 +108,27 @@ class InstanceRequests:
         self._statistics = statistics
         self._end = end
 
-    async def status(self, asked: requests.GetStatus) -> InstanceStatus:
+    async def status(self, request: requests.GetStatus) -> InstanceStatus:
         """Return the status of the instance."""
-        return self._statistics.status()
+        return self._statistics.collect_status()
 
-    async def snapshot(self, asked: requests.GetSnapshot) -> Snapshot:
+    async def snapshot(self, request: requests.GetSnapshot) -> Snapshot:
         """Return status and clients at one moment."""
-        return self._statistics.snapshot()
+        return self._statistics.collect_snapshot()
 
-    async def stalls(self, asked: requests.GetStalls) -> Stalls:
+    async def stalls(self, request: requests.GetStalls) -> Stalls:
         """Return the newest stalls of the event loop, with stacks."""
         return Stalls(stalls=list(self._statistics.stalls.entries))
 
-    async def publish(self, asked: requests.PublishMessage) -> PublishReply:
+    async def publish(self, request: requests.PublishMessage) -> PublishReply:
         """Publish one JSON message.
 
         Raises:
             ClientError: bad_topic or not_journaled.
             OperatorError: not_stored.
         """
-        topic = check_topic(asked.topic)
-        await self._publish(topic, msgspec.json.encode(asked.data))
+        topic = check_topic(request.topic)
+        await self._publish(topic, msgspec.json.encode(request.data))
         return PublishReply(topic=topic)
 
     async def _publish(self, topic: str, body: bytes) -> None:
@@ -148,20 +148,20 @@ class InstanceRequests:
                 "See the broker's log for what the disk said, then publish again.",
             )
 
-    async def publish_bytes(self, asked: requests.PublishRawMessage) -> PublishBytesReply:
+    async def publish_bytes(self, request: requests.PublishRawMessage) -> PublishBytesReply:
         """Publish one message with any bytes as body.
 
         Raises:
             ClientError: bad_topic or not_journaled.
             OperatorError: topic_refused, bad_request or not_stored.
         """
-        topic = check_topic(asked.topic)
+        topic = check_topic(request.topic)
         if topic.startswith(OWN):
             raise OperatorError(
                 "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
             )
         try:
-            body = base64.b64decode(asked.body, validate=True)
+            body = base64.b64decode(request.body, validate=True)
         except binascii.Error:
             raise OperatorError(
                 "bad_request", "body must be base64.", "Send the message's bytes so.", field="body"
@@ -169,7 +169,7 @@ class InstanceRequests:
         await self._publish(topic, body)
         return PublishBytesReply(topic=topic, bytes=len(body))
 
-    async def shut_down(self, asked: requests.ShutDown) -> ShutdownReply:
+    async def shut_down(self, request: requests.ShutDown) -> ShutdownReply:
         """Stop the broker process.
 
         Raises:
@@ -196,28 +196,28 @@ class LinkRequests:
     def __init__(self, links: LinkSource, confirmations: SyncReplication) -> None:
         self._links, self._confirmations = links, confirmations
 
-    async def links(self, asked: requests.GetLinks) -> documents.LinkList:
+    async def links(self, request: requests.GetLinks) -> documents.LinkList:
         """Return all links with their status."""
         return documents.LinkList(links=self._links.list_entries())
 
-    async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.LinkList:
+    async def downgrade_link(self, request: requests.DowngradeLink) -> documents.LinkList:
         """Stop waiting for confirmations of a sync destination until it is upgraded. Stored before the reply.
 
         Raises:
             OperatorError: unknown_member.
             JournalError: not_kept.
         """
-        await self._confirmations.downgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
+        await self._confirmations.downgrade(f"{LINK_PREFIX}{request.name}", request.by)
         return documents.LinkList(links=self._links.list_entries())
 
-    async def upgrade_link(self, asked: requests.UpgradeLink) -> documents.LinkList:
+    async def upgrade_link(self, request: requests.UpgradeLink) -> documents.LinkList:
         """Wait for confirmations of a sync destination again.
 
         Raises:
             OperatorError: unknown_member.
             JournalError: not_kept.
         """
-        await self._confirmations.upgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
+        await self._confirmations.upgrade(f"{LINK_PREFIX}{request.name}", request.by)
         return documents.LinkList(links=self._links.list_entries())
 
 
@@ -265,10 +265,10 @@ class PolicyRequests:
         self._apply = apply
         self._check = check
 
-    async def apply(self, asked: requests.ApplyPolicy) -> RunningRevision:
+    async def apply(self, request: requests.ApplyPolicy) -> RunningRevision:
         """Put a policy into force, as a whole."""
-        policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
-        await self._apply(policy, stage, decided=asked.decided)
+        policy, stage = _policy(request.policy), _stage(request.staged, self._member)
+        await self._apply(policy, stage, decided=request.decided)
         stage = self._engine.guard.stage  # None if it has used up its allowance here
         return RunningRevision(revision=stage.document.revision if stage is not None else policy.revision)
 
@@ -281,13 +281,13 @@ class PolicyRequests:
             is_set_back=self._is_set_back(),
         )
 
-    async def preview(self, asked: requests.PreviewPolicy) -> PolicyEffect:
+    async def preview(self, request: requests.PreviewPolicy) -> PolicyEffect:
         """Return the effect of a policy, without any change.
 
         The effect lists clients whose settings would change, clients that would be disconnected, and
         decisions that would follow immediately. It also lists subscribers that would lose topics of the log.
         """
-        policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
+        policy, stage = _policy(request.policy), _stage(request.staged, self._member)
         guard = self._engine.guard
         await self._check(policy)
         subjects = guard.rule_subjects()
@@ -301,7 +301,7 @@ class PolicyRequests:
         cut_off = self._engine.logons.close_unauthorized(self._engine.policy, policy)
         decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
         clients = self._engine.roster.clients
-        unrecorded = self._engine.losses(policy)
+        unrecorded = self._engine.find_losses(policy)
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
             touched=touched[:MAX_PREVIEWED],
@@ -325,16 +325,16 @@ def _policy(document: msgspec.Raw) -> PolicyDocument:
     return PolicyDocument.from_dict(msgspec.json.decode(document, type=dict[str, Any]))
 
 
-def _stage(asked: requests.StagedPolicy | None, member: str) -> StagedRevision | None:
+def _stage(request: requests.StagedPolicy | None, member: str) -> StagedRevision | None:
     """Parse a staged policy. Raises OperatorError bad_policy."""
-    if asked is None:
+    if request is None:
         return None
-    policy = msgspec.json.decode(asked.policy, type=dict[str, Any])
+    policy = msgspec.json.decode(request.policy, type=dict[str, Any])
     source = {
         "policy": policy,
-        "client": asked.client,
-        "share": asked.share,
-        "allowances": asked.allowances,
-        "made": asked.made,
+        "client": request.client,
+        "share": request.share,
+        "allowances": request.allowances,
+        "made": request.made,
     }
     return parse_stage(source, member)

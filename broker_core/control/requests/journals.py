@@ -34,10 +34,10 @@ class JournalRequests:
         # One swap at a time: each is several steps on the same directory.
         self._swapping = asyncio.Lock()
 
-    async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
+    async def journals(self, request: requests.ListJournals) -> list[SegmentEntry]:
         """Return all segments of the journal, each with the owners of the pins that retain it."""
         journal = self._engine.journal
-        pins = self._held()
+        pins = self._list_pins()
         return [
             SegmentEntry(
                 name=segment.name,
@@ -55,11 +55,11 @@ class JournalRequests:
             for segment in journal.segments()
         ]
 
-    async def plan(self, asked: requests.PlanJournals) -> JournalPlan:
+    async def plan(self, request: requests.PlanJournals) -> JournalPlan:
         """Return the segments that an action would process, and why others are skipped."""
-        plan = self._plan(asked.action, asked.age_s)
+        plan = self._plan(request.action, request.age_s)
         return JournalPlan(
-            action=asked.action,
+            action=request.action,
             chosen=[segment.name for segment in plan.chosen],
             segments=[
                 PlannedSegment(
@@ -77,19 +77,19 @@ class JournalRequests:
             archive_directory=str(self._archive),
         )
 
-    async def swap(self, asked: requests.SwapJournal) -> SwapReply:
+    async def swap(self, request: requests.SwapJournal) -> SwapReply:
         """Replace a segment by a prepared file: its archived or compressed form.
 
         Raises:
             JournalError, OperatorError: See `Journal.archive_swap` and `Journal.compress_swap`.
         """
         journal = self._engine.journal
-        swap = {"archive": journal.archive_swap, "compress": journal.compress_swap}[asked.action]
+        swap = {"archive": journal.archive_swap, "compress": journal.compress_swap}[request.action]
         async with self._swapping:
-            await asyncio.to_thread(swap, asked.name, Path(asked.prepared))
-        return SwapReply(name=asked.name, action=asked.action)
+            await asyncio.to_thread(swap, request.name, Path(request.prepared))
+        return SwapReply(name=request.name, action=request.action)
 
-    async def remove(self, asked: requests.RemoveJournals) -> RemovalReply:
+    async def remove(self, request: requests.RemoveJournals) -> RemovalReply:
         """Remove segments permanently.
 
         Raises:
@@ -97,9 +97,9 @@ class JournalRequests:
         """
         async with self._swapping:
             # Plan again: a replay may have started since the caller's plan.
-            plan = self._plan("remove", asked.age_s)
+            plan = self._plan("remove", request.age_s)
             allowed = {segment.name for segment in plan.chosen}
-            refused = [name for name in asked.names if name not in allowed]
+            refused = [name for name in request.names if name not in allowed]
             if refused:
                 why = {skipped.name: skipped.why for skipped in plan.skipped}
                 raise OperatorError(
@@ -109,9 +109,9 @@ class JournalRequests:
                     refused=refused,
                 )
             now = self._engine.clock.now_ns()
-            return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
+            return await asyncio.to_thread(self._engine.journal.remove, request.names, now)
 
-    async def browse(self, asked: requests.BrowseMessages) -> BrowsedPage:
+    async def browse(self, request: requests.BrowseMessages) -> BrowsedPage:
         """Return messages of a topic.
 
         A page is complete only where the end of the log could be read with confirmation.
@@ -121,7 +121,7 @@ class JournalRequests:
             JournalError: bookmark_gone.
         """
         engine = self._engine
-        wanted = browsing.parse_browse_request(engine.journal, asked, engine.dispatch.topics.decoder_of)
+        wanted = browsing.parse_browse_request(engine.journal, request, engine.dispatch.topics.decoder_of)
         behind = await engine.frontier.confirm() is None
         page = await asyncio.to_thread(
             browsing.browse_messages, engine.journal, engine.instance, wanted, engine.frontier.durable
@@ -133,9 +133,11 @@ class JournalRequests:
     def _plan(self, action: JournalAction, age_s: float) -> retention.RetentionPlan:
         """Return the plan of an action on segments older than `age_s`."""
         now, journal = self._engine.clock.now_ns(), self._engine.journal
-        return retention.plan_retention(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
+        return retention.plan_retention(
+            action, journal.segments(), now - int(age_s * 1e9), self._list_pins(), now
+        )
 
-    def _held(self) -> list[Pin]:
+    def _list_pins(self) -> list[Pin]:
         """Return the pins of this process and the leases of other processes."""
         journal, clock = self._engine.journal, self._engine.clock
         return [*journal.pins(), *read_leases(journal.directory, self._engine.instance, clock.now_ns())]

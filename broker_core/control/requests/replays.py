@@ -26,18 +26,20 @@ class ReplayRequests:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def replays(self, asked: requests.ListReplays) -> list[ReplayEntry]:
+    async def replays(self, request: requests.ListReplays) -> list[ReplayEntry]:
         """Return all managed replays."""
         return self._engine.managed.list_entries()
 
-    async def create(self, asked: requests.CreateReplay) -> ReplayEntry:
+    async def create(self, request: requests.CreateReplay) -> ReplayEntry:
         """Create a managed replay, with the checks of a client's own subscribe command.
 
         In a group, it needs a confirmed end of the log, and is refused while that cannot be read.
         """
-        client = check_client_name(asked.client)
-        options = {key: value for key in _OPTIONS if (value := getattr(asked, key)) not in (None, "", False)}
-        subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
+        client = check_client_name(request.client)
+        options = {
+            key: value for key in _OPTIONS if (value := getattr(request, key)) not in (None, "", False)
+        }
+        subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": request.name}
         command = commands.parse_command(msgspec.json.encode(subscribe))
         assert isinstance(command, commands.Subscribe)
         if await self._engine.frontier.confirm() is None:
@@ -45,32 +47,32 @@ class ReplayRequests:
         found = self._engine.subscriptions.find(command)
         return self._engine.managed.to_entry(await self._engine.managed.create(client, command, found.span))
 
-    async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
+    async def pause(self, request: requests.PauseReplay) -> ReplayEntry:
         """Pause a replay."""
-        return await self._stored(self._engine.managed.pause(asked.name))
+        return await self._stored(self._engine.managed.pause(request.name))
 
-    async def resume(self, asked: requests.ResumeReplay) -> ReplayEntry:
+    async def resume(self, request: requests.ResumeReplay) -> ReplayEntry:
         """Resume a paused replay."""
-        return await self._stored(self._engine.managed.resume(asked.name))
+        return await self._stored(self._engine.managed.resume(request.name))
 
-    async def rate(self, asked: requests.SetReplayRate) -> ReplayEntry:
+    async def rate(self, request: requests.SetReplayRate) -> ReplayEntry:
         """Set or remove the rate limit of a replay."""
         managed = self._engine.managed
         return await self._stored(
-            managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None)
+            managed.set_rate(request.name, request.rate or None, request.rate_max_gap or None)
         )
 
-    async def cancel(self, asked: requests.CancelReplay) -> ReplayEntry:
+    async def cancel(self, request: requests.CancelReplay) -> ReplayEntry:
         """End a replay."""
-        return await self._stored(self._engine.managed.cancel(asked.name))
+        return await self._stored(self._engine.managed.cancel(request.name))
 
-    async def forget(self, asked: requests.ForgetReplay) -> ReplayName:
+    async def forget(self, request: requests.ForgetReplay) -> ReplayName:
         """Delete an ended replay."""
-        self._engine.managed.forget(asked.name)
-        await self._engine.kept.save()
-        return ReplayName(name=asked.name)
+        self._engine.managed.forget(request.name)
+        await self._engine.position_store.save()
+        return ReplayName(name=request.name)
 
     async def _stored(self, replay: ManagedReplayRecord) -> ReplayEntry:
         """Store the change of a replay, and return its entry."""
-        await self._engine.kept.save()
+        await self._engine.position_store.save()
         return self._engine.managed.to_entry(replay)

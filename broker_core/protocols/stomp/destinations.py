@@ -60,7 +60,7 @@ def temporary_topic(text: str, secret: str) -> str:
     """
     for prefix in TEMPORARY:
         if text.startswith(prefix):
-            return f"/topic/{TEMPORARY_TOPICS}{secret}.{_levels(text[len(prefix) :])}"
+            return f"/topic/{TEMPORARY_TOPICS}{secret}.{_split_levels(text[len(prefix) :])}"
     return ""
 
 
@@ -71,7 +71,7 @@ def parse_send_destination(text: str, multicast: bool = False) -> StompDestinati
     Raises:
         ClientError: not_supported; bad_topic, with the column counted in the topic.
     """
-    found = _read(text, multicast)
+    found = _parse_destination(text, multicast)
     check_topic(found.topic)
     return found
 
@@ -83,7 +83,7 @@ def parse_subscribe_destination(text: str, multicast: bool = False) -> StompDest
     Raises:
         ClientError: bad_topic, bad_pattern or not_supported.
     """
-    found = _read(text, multicast)
+    found = _parse_destination(text, multicast)
     if found.kind is DestinationType.QUEUE:
         check_topic(found.topic)
         return found
@@ -103,7 +103,7 @@ def format_destination(topic: str) -> str:
     return f"/queue/{topic.removeprefix(QUEUES)}" if topic.startswith(QUEUES) else f"/topic/{topic}"
 
 
-def _read(text: str, multicast: bool) -> StompDestination:
+def _parse_destination(text: str, multicast: bool) -> StompDestination:
     """Parse a destination, without the checks of its topic."""
     if "," in text:
         raise unsupported_error("Composite destinations", "Send or subscribe to each.", destination=text)
@@ -111,12 +111,12 @@ def _read(text: str, multicast: bool) -> StompDestination:
         if text.startswith(prefix):
             raise unsupported_error(what, "docs/stomp.md says what can be done instead.", destination=text)
     if text.startswith("/topic/"):
-        return StompDestination(DestinationType.TOPIC, _levels(text[7:]))
+        return StompDestination(DestinationType.TOPIC, _split_levels(text[7:]))
     if text.startswith("/exchange/"):
-        return StompDestination(DestinationType.TOPIC, _of_exchange(text))
+        return StompDestination(DestinationType.TOPIC, _parse_exchange(text))
     for prefix in _QUEUE_FORMS:
         if text.startswith(prefix):
-            return StompDestination(DestinationType.QUEUE, QUEUES + _levels(text[len(prefix) :]))
+            return StompDestination(DestinationType.QUEUE, QUEUES + _split_levels(text[len(prefix) :]))
     if not text or text[0] == "/":
         raise ClientError(
             "bad_topic",
@@ -128,20 +128,20 @@ def _read(text: str, multicast: bool) -> StompDestination:
         return StompDestination(DestinationType.TOPIC, text)
     return StompDestination(
         DestinationType.TOPIC if multicast else DestinationType.QUEUE,
-        ("" if multicast else QUEUES) + _levels(text),
+        ("" if multicast else QUEUES) + _split_levels(text),
     )
 
 
-def _levels(name: str) -> str:
+def _split_levels(name: str) -> str:
     """Return a name with dots between levels."""
     return name.replace("/", ".")
 
 
-def _of_exchange(text: str) -> str:
+def _parse_exchange(text: str) -> str:
     """Return the topic of an `/exchange/NAME/key` destination."""
     name, _, key = text.removeprefix("/exchange/").partition("/")
     if not name or not key:
         raise unsupported_error(
             "Exchanges without a routing key", "Name it: /exchange/NAME/key.", destination=text
         )
-    return _levels(key if name == "amq.topic" else f"{name}.{key}")
+    return _split_levels(key if name == "amq.topic" else f"{name}.{key}")

@@ -58,9 +58,9 @@ FROM_CLIENT: Final = {
         "DISCONNECT",
     )
 }
-UNESCAPED: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
+UNESCAPED_COMMANDS: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 """Commands whose headers are never escaped, because the version isn't agreed on yet."""
-BODIED: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
+COMMANDS_WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 """Commands that may have a body."""
 _LINE_ENDS: Final = b"\r\n"
 _ENDS_AT_ONCE: Final = 4_096
@@ -275,7 +275,7 @@ class StompFrameReader:
                 return None, at
         command, headers, receipt, length, body_at = head
         body_at += at
-        bodied = command in BODIED
+        bodied = command in COMMANDS_WITH_BODY
         if not bodied and size > body_at and rest[body_at]:
             raise self._bad(f"{command} has a body", body_at)
         try:
@@ -348,7 +348,7 @@ class StompFrameReader:
             raise self._unknown(name, at)
         if len(lines) > self.limits.headers:
             raise self._too_large("frame's number of headers", len(lines), self.limits.headers, at)
-        escapes = None if command in UNESCAPED or self.version is None else _ESCAPES[self.version]
+        escapes = None if command in UNESCAPED_COMMANDS or self.version is None else _ESCAPES[self.version]
         headers = StompHeaders()
         for line in lines:
             if len(line) > self.limits.line:
@@ -450,7 +450,7 @@ def encode_frame(
     """Return an encoded frame, with a content-length if it has a body."""
     lines = [command]
     for name, value in headers:
-        line = f"{name}:{value}" if command in UNESCAPED else header_line(name, str(value), version)
+        line = f"{name}:{value}" if command in UNESCAPED_COMMANDS else header_line(name, str(value), version)
         lines.append(line)
     if body:
         lines.append(f"content-length:{len(body)}")
@@ -465,8 +465,8 @@ def header_line(name: str, value: str, version: StompVersion) -> str:
         # STOMP 1.1 has no escape for a carriage return; a backslash before an r isn't one.
         return header_line(name.replace("\r", ""), value.replace("\r", ""), StompVersion.V12)
     # 1.0 has no escapes: a character that would end the line or the name can't be sent.
-    return f"{_flat(name).replace(':', ' ')}:{_flat(value)}"
+    return f"{_escape_control(name).replace(':', ' ')}:{_escape_control(value)}"
 
 
-def _flat(text: str) -> str:
+def _escape_control(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ").replace("\0", " ")

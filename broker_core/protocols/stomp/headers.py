@@ -30,12 +30,12 @@ from broker_core.protocols.stomp.destinations import (
     parse_subscribe_destination,
     unsupported_error,
 )
-from broker_core.protocols.stomp.message_frames import NOT_TRAVELLING
+from broker_core.protocols.stomp.message_frames import OMITTED_HEADERS
 from broker_core.protocols.stomp.send_headers import StompHeaders
 
-LEAST_BEAT_MS: Final = 1_000
+MIN_HEARTBEAT_MS: Final = 1_000
 """Minimum heart-beat interval in both directions, ms."""
-MAX_BEAT_MS: Final = 24 * 3_600_000
+MAX_HEARTBEAT_MS: Final = 24 * 3_600_000
 """Maximum heart-beat interval, ms."""
 
 
@@ -67,10 +67,10 @@ def parse_heartbeat(text: str) -> tuple[int, int]:
             "Give milliseconds, as 10000,10000.",
             header="heart-beat",
         )
-    client_says, client_wants = (min(int(part), MAX_BEAT_MS) for part in parts)
+    client_says, client_wants = (min(int(part), MAX_HEARTBEAT_MS) for part in parts)
     return (
-        max(client_wants, LEAST_BEAT_MS) if client_wants else 0,
-        max(client_says, LEAST_BEAT_MS) if client_says else 0,
+        max(client_wants, MIN_HEARTBEAT_MS) if client_wants else 0,
+        max(client_says, MIN_HEARTBEAT_MS) if client_says else 0,
     )
 
 
@@ -83,7 +83,7 @@ def record_headers(headers: StompHeaders, topic: str) -> bytes:
         return headers.travelling
     except AttributeError:
         pass
-    travelling = [item for item in headers.items() if item[0] not in NOT_TRAVELLING]
+    travelling = [item for item in headers.items() if item[0] not in OMITTED_HEADERS]
     destination = headers["destination"]
     if destination != format_destination(topic):
         travelling.insert(0, ("destination", destination))
@@ -95,7 +95,7 @@ ACK_MODES: Final = ("auto", "client", "client-individual")
 RETROACTIVE_MS: Final = 60_000
 """Time before now at which a retroactive subscription begins, ms."""
 _TRUE: Final = "true"
-_OURS: Final = {
+_SUBSCRIBE_OPTIONS: Final = {
     "x-sluice-rate": "rate",
     "x-sluice-rate-max-gap": "rate_max_gap",
     "x-sluice-conflation": "conflation",
@@ -197,14 +197,14 @@ def parse_subscribe(
     bookmark = _bookmark(headers, instance, newest, now_ns)
     if bookmark is None and owner == "queue":
         # A queue has the records from before its first consumer, but not those deleted with it.
-        bookmark = _after(instance, emptied.get(durable, 0))
+        bookmark = _bookmark_after(instance, emptied.get(durable, 0))
     if bookmark is not None:
         fields["bookmark"] = bookmark
-    fields |= {field: headers[header] for header, field in _OURS.items() if headers.get(header)}
-    return SubscribeRequest(_checked(fields), destination, ack, owner)
+    fields |= {field: headers[header] for header, field in _SUBSCRIBE_OPTIONS.items() if headers.get(header)}
+    return SubscribeRequest(_check_fields(fields), destination, ack, owner)
 
 
-def _checked(fields: dict[str, Any]) -> commands.Subscribe:
+def _check_fields(fields: dict[str, Any]) -> commands.Subscribe:
     found = commands.parse_command(msgspec.json.encode({"c": "subscribe"} | fields))
     assert isinstance(found, commands.Subscribe)
     return found
@@ -235,13 +235,13 @@ def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: in
         return given
     offset = headers.get("x-stream-offset")
     if offset is not None:
-        return _of_offset(offset, instance, newest)
+        return _parse_offset(offset, instance, newest)
     if headers.get("activemq.retroactive") == _TRUE:
         return format_moment(now_ns - RETROACTIVE_MS * 1_000_000)
     return None
 
 
-def _of_offset(text: str, instance: str, newest: int) -> str:
+def _parse_offset(text: str, instance: str, newest: int) -> str:
     """Return the bookmark of RabbitMQ's `x-stream-offset`."""
     word, _, value = text.partition("=")
     if word == "first":
@@ -249,10 +249,10 @@ def _of_offset(text: str, instance: str, newest: int) -> str:
     if word == "next":
         return NOW_TEXT
     if word == "last":
-        return _after(instance, newest - 1)
+        return _bookmark_after(instance, newest - 1)
     if value.isascii() and value.isdecimal() and len(value) < 19:
         if word == "offset":
-            return _after(instance, int(value) - 1)
+            return _bookmark_after(instance, int(value) - 1)
         if word == "timestamp" and len(value) < 11:
             return format_moment(int(value) * 1_000_000_000)
     raise ClientError(
@@ -263,5 +263,5 @@ def _of_offset(text: str, instance: str, newest: int) -> str:
     )
 
 
-def _after(instance: str, sequence: int) -> str:
+def _bookmark_after(instance: str, sequence: int) -> str:
     return str(Bookmark(instance, sequence)) if sequence > 0 else EPOCH_TEXT

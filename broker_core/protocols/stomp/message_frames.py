@@ -25,7 +25,7 @@ MAX_SHARED_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes of frames that are cached for the next subscribers of the same batch."""
 _NEW: Final = b"\nredelivered:false\n"
 _HAD: Final = b"\nredelivered:true\n"
-NOT_TRAVELLING: Final = frozenset(
+OMITTED_HEADERS: Final = frozenset(
     (
         "receipt",
         "transaction",
@@ -96,7 +96,7 @@ class MessageTailCache:
         found = self._known.get(key)
         if found is not None:  # the entry refers to the batch, so no other object has its id
             return found[1]
-        tails = _tails(batch, self._instance, version, numbered)
+        tails = _build_tails(batch, self._instance, version, numbered)
         nbytes = sum(map(len, tails))
         if nbytes <= MAX_SHARED_BYTES:
             self._known[key] = (batch, tails, nbytes)
@@ -106,7 +106,7 @@ class MessageTailCache:
         return tails
 
 
-def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
+def _build_tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
     """Return the shared part of each record's frame."""
     first, accepted_at = batch.first_sequence, batch.accepted_at
     mark = f"x-sluice-mark:{batch.conflation_mark}\n" if batch.conflation_mark else ""
@@ -121,7 +121,7 @@ def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -
         f"{mark}{where}content-length:%d\n\n%b\0"
     ).encode()
     numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
-    rows = zip(numbers, _said(batch, version), bodies, strict=True)
+    rows = zip(numbers, _encode_headers(batch, version), bodies, strict=True)
     if first and numbered:
         return [form % (said, number, number, len(body), body) for number, said, body in rows]
     if first:
@@ -131,30 +131,30 @@ def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -
     return [form % (number, said, len(body), body) for number, said, body in rows]
 
 
-def _said(batch: Batch, version: StompVersion) -> list[bytes]:
+def _encode_headers(batch: Batch, version: StompVersion) -> list[bytes]:
     """Return the destination and the publisher's headers of each record. In most batches all are equal."""
     topic, count = batch.single_topic, batch.count
     lines = batch.headers() if batch.header.headers_length else [b""] * count
     if topic is not None and lines.count(lines[0]) == count:
-        return [_of_record(topic, lines[0], version)] * count
-    return [_of_record(topic, own, version) for topic, own in zip(batch.names(), lines, strict=True)]
+        return [_encode_tail(topic, lines[0], version)] * count
+    return [_encode_tail(topic, own, version) for topic, own in zip(batch.names(), lines, strict=True)]
 
 
-def _of_record(topic: str, lines: bytes, version: StompVersion) -> bytes:
+def _encode_tail(topic: str, lines: bytes, version: StompVersion) -> bytes:
     return _of_short(topic, lines, version) if len(lines) <= _SHORT else _of_any(topic, lines, version)
 
 
 def _of_any(topic: str, lines: bytes, version: StompVersion) -> bytes:
     """Return the destination line and the headers. The publisher's own destination line has precedence."""
     own = _checked(lines)
-    place = b"" if own.startswith(DESTINATION) else _place(topic, version)
-    return place + (own if version is StompVersion.V12 or not own else _older(own, version))
+    place = b"" if own.startswith(DESTINATION) else _destination_line(topic, version)
+    return place + (own if version is StompVersion.V12 or not own else _convert_escapes(own, version))
 
 
 _of_short = lru_cache(maxsize=4_096)(_of_any)
 
 
-def _place(topic: str, version: StompVersion) -> bytes:
+def _destination_line(topic: str, version: StompVersion) -> bytes:
     return f"{header_line('destination', format_destination(topic), version)}\n".encode()
 
 
@@ -171,11 +171,11 @@ def _checked(lines: bytes) -> bytes:
         [("destination", headers["destination"])] if lines.startswith(DESTINATION) and headers else []
     )
     return encode(
-        [*destination, *(one for one in headers.items() if one[0] and one[0] not in NOT_TRAVELLING)]
+        [*destination, *(one for one in headers.items() if one[0] and one[0] not in OMITTED_HEADERS)]
     )
 
 
-def _older(lines: bytes, version: StompVersion) -> bytes:
+def _convert_escapes(lines: bytes, version: StompVersion) -> bytes:
     """Return a record's header lines for a version with fewer escapes."""
     if version is StompVersion.V11 and b"\\r" not in lines:
         return lines

@@ -18,7 +18,7 @@ from broker_core.protocols.stomp.frames import VERSIONS, StompVersion, encode_fr
 
 HEARTBEAT: Final = b"\n"
 _NEXT_RECEIPT: Final = "\n\n\0RECEIPT\nreceipt-id:"
-_TOLD: Final = (
+_NOTICE_HEADERS: Final = (
     ("decision", "decision"),
     ("observed", "observed"),
     ("limit", "limit"),
@@ -33,7 +33,9 @@ _TOLD: Final = (
 )
 """Fields of a decision or closing notice, and the ERROR headers (after x-sluice-) that they become."""
 
-Last = replies.ErrorReply | replies.ClosingNotice | replies.DecisionNotice | replies.SubscriptionCancelled
+FinalReply = (
+    replies.ErrorReply | replies.ClosingNotice | replies.DecisionNotice | replies.SubscriptionCancelled
+)
 """Replies after which a STOMP connection ends."""
 
 
@@ -67,25 +69,25 @@ def receipt_frames(receipts: Sequence[str], version: StompVersion) -> bytes:
     return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(asked)}\n\n\0".encode()
 
 
-def error_frame(reply: Last, receipt: str, version: StompVersion) -> bytes:
+def error_frame(reply: FinalReply, receipt: str, version: StompVersion) -> bytes:
     """Return the last frame of a connection. `receipt`: requested by the frame that failed; "" for none."""
     headers: list[tuple[str, Any]] = [("message", reply.code)]
     if receipt:
         headers.append(("receipt-id", receipt))
     if isinstance(reply, replies.DecisionNotice | replies.SubscriptionCancelled):
-        headers += _told(reply)
+        headers += _notice_headers(reply)
         body, kind = msgspec.json.encode(reply), "application/json"
     else:
-        headers += _told(reply) if isinstance(reply, replies.ClosingNotice) else _details(reply)
+        headers += _notice_headers(reply) if isinstance(reply, replies.ClosingNotice) else _details(reply)
         body, kind = f"{reply.message}\n{reply.fix}\n".encode(errors="replace"), "text/plain"
     return encode_frame("ERROR", [*headers, ("content-type", kind)], body, version)
 
 
-def _told(
+def _notice_headers(
     reply: replies.DecisionNotice | replies.SubscriptionCancelled | replies.ClosingNotice,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the ERROR headers of a notice."""
-    for field, header in _TOLD:
+    for field, header in _NOTICE_HEADERS:
         value = getattr(reply, field, None)
         if value not in (None, ""):
             yield f"x-sluice-{header}", value

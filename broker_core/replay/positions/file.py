@@ -142,8 +142,8 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     """Newest record that a link's destination has confirmed. The link does not carry every record below
     `position`."""
     carried_limit: int = 0
-    """Newest record that a link can have carried, stored while nothing is carried; 0 while a link carries, and
-    for links of a group."""
+    """Newest record that a link can have carried, stored while nothing is carried. 0 while a link carries,
+    and for links of a group."""
     set_back: DestinationSetBack | None = None
     """Last loss at a link's destination."""
     steered_at: int = 0

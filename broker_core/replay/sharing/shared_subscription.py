@@ -32,7 +32,7 @@ from broker_core.delivery.latency import LatencyTracker
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.loss_ledger import LossLedger
 from broker_core.delivery.ports import InstanceResources
-from broker_core.delivery.scheduling import FIRST_CHUNK
+from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES
 from broker_core.delivery.sink import UNKNOWN
 from broker_core.delivery.subscription_queues import slice_entry
 from broker_core.errors import JournalError, SluiceError
@@ -93,7 +93,7 @@ class _ConsumerState:
         backlog, stream = self.target.peer.backlog, self.target.stream
         if self.target.peer.is_closed or not backlog.can_send_with(stream):
             return 0
-        queue = backlog.lanes.get(stream)
+        queue = backlog.queues.get(stream)
         if queue is None:
             return AT_ONCE
         if queue.is_blocked:
@@ -254,7 +254,7 @@ class SharedSubscription:
         """Schedule a pass of `_run_pass` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
-            self._facilities.turns.call_later_turn(self._run_pass)
+            self._facilities.turns.call_in_later_iteration(self._run_pass)
 
     def _run_pass(self) -> None:
         """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""
@@ -353,7 +353,7 @@ class SharedSubscription:
                 [reader],
                 ReplaySpan(first, last=last),
                 self._frontier.durable,
-                FIRST_CHUNK,
+                FIRST_CHUNK_BYTES,
                 True,
             )
         except JournalError as error:

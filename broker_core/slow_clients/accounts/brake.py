@@ -35,14 +35,14 @@ class RolloutBrake:
 
     def split(self, decisions: Iterable[Decision]) -> tuple[list[Decision], list[Decision]]:
         """Return the decisions that may be executed, and those that are held back, marked with `held_at`."""
-        carried_out: list[Decision] = []
-        held: list[Decision] = []
+        executed: list[Decision] = []
+        withheld: list[Decision] = []
         for decision in decisions:
             if self.admit(decision):
-                carried_out.append(decision)
+                executed.append(decision)
             else:
-                held.append(replace(decision, mode=EnforcementMode.SHADOW, held_at=self.allowed))
-        return carried_out, held
+                withheld.append(replace(decision, mode=EnforcementMode.SHADOW, held_at=self.allowed))
+        return executed, withheld
 
     def admit(self, decision: Decision) -> bool:
         """Return whether a decision may be executed, and count it. Shadow decisions are not counted.

@@ -28,17 +28,17 @@ from broker_core.slow_clients.rules.rule import INSTANCE, SAMPLES, TICK_MS, UNLI
 from broker_core.slow_clients.rules.rulebook import RuleBook, StagedRevision
 from broker_core.slow_clients.rules.scopes import RuleSubject
 
-MOMENTS: Final = 40
+SLICES: Final = 40
 """Number of slices of a second; each client belongs to one slice."""
-MAX_DUE: Final = 250
+MAX_RECHECKS: Final = 250
 """Maximum holds that are rechecked in one slice.
 
 Where thousands of holds end at the same time, they are rechecked late rather than block the event loop.
 """
-_SECOND: Final = TICK_MS * 1_000_000
-_MOMENT: Final = _SECOND // MOMENTS
+_SECOND_NS: Final = TICK_MS * 1_000_000
+_SLICE_NS: Final = _SECOND_NS // SLICES
 """Duration of a slice, ns."""
-WORTH_A_SAMPLE: Final = 64 * 1024
+MIN_SAMPLED_BYTES: Final = 64 * 1024
 """Minimum bytes in memory for which a client gets a history.
 
 With less in memory, nothing on disk, and no message that has waited for a second, it is not slow.
@@ -54,24 +54,24 @@ class TickSchedule:
     """
 
     def __init__(self) -> None:
-        self._moments: list[dict[ClientUsage, None]] = [{} for _ in range(MOMENTS)]
+        self._slices: list[dict[ClientUsage, None]] = [{} for _ in range(SLICES)]
         self._last = 0
         """Number of the slice processed last, counted from 1970."""
-        self._due: list[tuple[int, int, ClientUsage]] = []
+        self._due_checks: list[tuple[int, int, ClientUsage]] = []
         """Heap of (time in ns, serial number, client) for holds that end before the client's next slice."""
         self._serial = count()
 
     def add(self, use: ClientUsage) -> None:
         """Add a client."""
-        self._moments[use.connection_number % MOMENTS][use] = None
+        self._slices[use.connection_number % SLICES][use] = None
 
     def remove(self, use: ClientUsage) -> None:
         """Remove a client, if it is there."""
-        self._moments[use.connection_number % MOMENTS].pop(use, None)
+        self._slices[use.connection_number % SLICES].pop(use, None)
 
     def all_clients(self, now_ns: int) -> list[ClientUsage]:
         """Sample every client and return those that need judging."""
-        return [use for moment in self._moments for use in moment if self._look_at(use, now_ns)]
+        return [use for members in self._slices for use in members if self._sample_client(use, now_ns)]
 
     def next_slice(self, now_ns: int) -> list[ClientUsage]:
         """Sample the clients of all slices since the last call; return those that need judging.
@@ -79,57 +79,70 @@ class TickSchedule:
         Clients with a hold that ends are returned too. After a pause, or a change of the clock, at most one
         second of slices is processed.
         """
-        moment = now_ns // _MOMENT
-        begun = 0 < self._last <= moment  # false for the first call, and after the clock was set back
-        first = max(self._last + 1, moment - MOMENTS + 1) if begun else moment
-        self._last = moment
+        slice_number = now_ns // _SLICE_NS
+        is_continued = (
+            0 < self._last <= slice_number
+        )  # false for the first call, and after the clock was set back
+        first = max(self._last + 1, slice_number - SLICES + 1) if is_continued else slice_number
+        self._last = slice_number
         suspects = [
             use
-            for passed in range(first, moment + 1)
-            for use in self._moments[passed % MOMENTS]
-            if self._look_at(use, now_ns)
+            for number in range(first, slice_number + 1)
+            for use in self._slices[number % SLICES]
+            if self._sample_client(use, now_ns)
         ]
-        return list(dict.fromkeys((*suspects, *self._falling_due(now_ns))))
+        return list(dict.fromkeys((*suspects, *self._pop_due_clients(now_ns))))
 
     def recheck(self, use: ClientUsage, now_ns: int) -> None:
         """Schedule an extra check when a hold of a client ends before its next slice.
 
         Without it, a hold would be rounded up to the next full second.
         """
-        soonest = next_moment = now_ns + _SECOND
-        for (name, identity), hold in use.rule_states.items():
-            for rule in use.narrow[identity].rules if identity in use.narrow else use.rules:
+        soonest = next_slice_at = now_ns + _SECOND_NS
+        for (name, identity), state in use.rule_states.items():
+            for rule in (
+                use.ruled_subscriptions[identity].rules if identity in use.ruled_subscriptions else use.rules
+            ):
                 if rule.name == name:
-                    at = next_check_at(rule, hold)
+                    at = next_check_at(rule, state)
                     soonest = at if now_ns < at < soonest else soonest
                     break
-        if soonest < next_moment:
-            heappush(self._due, (soonest, next(self._serial), use))
+        if soonest < next_slice_at:
+            heappush(self._due_checks, (soonest, next(self._serial), use))
 
-    def _falling_due(self, now_ns: int) -> Iterator[ClientUsage]:
+    def _pop_due_clients(self, now_ns: int) -> Iterator[ClientUsage]:
         """Yield clients whose hold has ended."""
-        for _ in range(MAX_DUE):
-            if not self._due or self._due[0][0] > now_ns:
+        for _ in range(MAX_RECHECKS):
+            if not self._due_checks or self._due_checks[0][0] > now_ns:
                 return
-            use = heappop(self._due)[2]
+            use = heappop(self._due_checks)[2]
             use.backlog.update_progress()
             yield use
 
-    def _look_at(self, use: ClientUsage, now_ns: int) -> bool:
+    def _sample_client(self, use: ClientUsage, now_ns: int) -> bool:
         """Sample a client and return whether it needs judging."""
         memory, disk, history = use.memory, use.disk, use.history
-        if use.closing or not (memory or disk or history or use.narrow or use.rule_states or use.beyond):
+        if use.is_closing or not (
+            memory
+            or disk
+            or history
+            or use.ruled_subscriptions
+            or use.rule_states
+            or use.fires_without_backlog
+        ):
             return False
         use.backlog.update_progress()
         if memory or disk or history:
-            _sample(use, now_ns)
-        stirs = use.needs_judging(now_ns)
-        for one in use.narrow.values():
-            stirs |= one.needs_judging(use, now_ns)  # no short circuit: each call also records a sample
-        return stirs or bool(use.rule_states)
+            _record_sample(use, now_ns)
+        needs_judging = use.needs_judging(now_ns)
+        for one in use.ruled_subscriptions.values():
+            needs_judging |= one.needs_judging(
+                use, now_ns
+            )  # no short circuit: each call also records a sample
+        return needs_judging or bool(use.rule_states)
 
 
-def _sample(use: ClientUsage, now_ns: int) -> None:
+def _record_sample(use: ClientUsage, now_ns: int) -> None:
     """Add a sample to the client's history.
 
     A history is created when the client may be slow, and dropped after 60 samples without a backlog.
@@ -137,25 +150,25 @@ def _sample(use: ClientUsage, now_ns: int) -> None:
     memory, disk, age = use.memory, use.disk, age_ms(use.backlog.oldest_at, now_ns)
     history = use.history
     if history is None:
-        watched = memory and use.rates
-        if not (memory >= WORTH_A_SAMPLE or disk or age >= BEHIND_MS or watched):
+        watched = memory and use.rate_rules
+        if not (memory >= MIN_SAMPLED_BYTES or disk or age >= BEHIND_MS or watched):
             return
         history = use.history = SampleHistory()
-    look_back = 0
-    if use.rates:
-        lump = use.backlog.window_step_bytes
-        look_back = max([rule.look_back_ms(lump) for rule in use.rates])
-    history.add(now_ns, memory, disk, age, use.backlog.acked_bytes, look_back)
+    period_ms = 0
+    if use.rate_rules:
+        step_bytes = use.backlog.window_step_bytes
+        period_ms = max([rule.rate_period_ms(step_bytes) for rule in use.rate_rules])
+    history.add(now_ns, memory, disk, age, use.backlog.acked_bytes, period_ms)
     if history.idle >= SAMPLES:
         use.history = None
 
 
-class RulesOfClient(NamedTuple):
+class ClientRules(NamedTuple):
     """Rules of a client and of each of its subscriptions (by id), and their states."""
 
     rules: tuple[Rule, ...]
-    narrow: dict[str, tuple[Rule, ...]]
-    holds: dict[tuple[str, str], RuleState]
+    subscription_rules: dict[str, tuple[Rule, ...]]
+    rule_states: dict[tuple[str, str], RuleState]
 
 
 class ClientRegistry:
@@ -167,16 +180,16 @@ class ClientRegistry:
         host_memory: int,
         ulimit: int | None,
         default_disk_path: str,
-        user_holds: Callable[[str], int],
+        get_user_pinned_bytes: Callable[[str], int],
     ) -> None:
         self._host = (host_memory, ulimit, default_disk_path)
         self._uses: dict[str, ClientUsage] = {}
         self._pools: dict[str, Pool] = {}
-        self._written_off = Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
+        self._closing_pool = Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
         """Pool of clients that no longer count."""
-        self._connected = count(1)
-        self._user_holds = user_holds
-        self._ticking = TickSchedule()
+        self._connection_numbers = count(1)
+        self._get_user_pinned_bytes = get_user_pinned_bytes
+        self._schedule = TickSchedule()
         self.brake: RolloutBrake | None = None
         self.apply_policy(document)
 
@@ -196,7 +209,7 @@ class ClientRegistry:
         if self.brake is not None and self.brake.exhausted:
             stage = None
         book = self.compile_rules(document)
-        self._pools = self._pools_of(book)
+        self._pools = self._build_pools(book)
         self.book, self.revision, self.stage, self._document = book, document.revision, stage, document
         self._pool_rules = {(rule.scope, rule.signal): rule for rule in book.pool_rules if rule.at_enqueue}
         """AMPS rules by pool and signal: always enforced, and no client is protected from them."""
@@ -204,11 +217,11 @@ class ClientRegistry:
         """Custom pool rules, judged at the tick only."""
         self._staged_book = self.compile_rules(stage.document) if stage is not None else book
         self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (EnforcementMode.ENFORCE,)
-        succession = RuleStateMigration()
+        migration = RuleStateMigration()
         for use in self._uses.values():
-            self._put_in_force(use, self._rules_for(use, self._book_for(use.name), succession))
-            if not use.closing:
-                use.pool = self.pool_of(use.transport)
+            self._apply_rules(use, self._rules_for(use, self._book_for(use.name), migration))
+            if not use.is_closing:
+                use.pool = self.pool_for(use.transport)
                 use.pool.add_client(use)
 
     def withdraw_stage(self) -> None:
@@ -240,31 +253,31 @@ class ClientRegistry:
         brake.allowed, brake.made = stage.allowed, max(brake.made, stage.made)
         return brake
 
-    def _pools_of(self, book: RuleBook) -> dict[str, Pool]:
+    def _build_pools(self, book: RuleBook) -> dict[str, Pool]:
         """Return the pools of another policy, without clients, with the migrated states of their rules."""
-        pools, before = build_pools(book.pools), self.book.pool_rules if self._uses else ()
-        known = self._by_name()
+        pools, previous = build_pools(book.pools), self.book.pool_rules if self._uses else ()
+        previous_pools = self._pools_by_name()
         for name, pool in {pool.name: pool for pool in pools.values()}.items():
-            asked, asks = (
-                [rule for rule in rules if rule.scope == name] for rules in (before, book.pool_rules)
+            previous_rules, rules = (
+                [rule for rule in rules if rule.scope == name] for rules in (previous, book.pool_rules)
             )
-            pool.holds = RuleStateMigration().migrated_state(
-                asked, asks, known[name].holds if name in known else {}
+            pool.rule_states = RuleStateMigration().migrated_state(
+                previous_rules, rules, previous_pools[name].rule_states if name in previous_pools else {}
             )
         return pools
 
-    def pool_of(self, transport: str) -> Pool:
+    def pool_for(self, transport: str) -> Pool:
         """Return the pool from which a transport's clients draw."""
         return self._pools.get(transport) or self._pools[INSTANCE]
 
-    def _by_name(self) -> dict[str, Pool]:
+    def _pools_by_name(self) -> dict[str, Pool]:
         return {pool.name: pool for pool in self._pools.values()}
 
     def pools(self) -> dict[str, tuple[Pool, list[str]]]:
         """Return every pool by name, with the transports that share it."""
         return {
             name: (pool, [key for key, its in self._pools.items() if its is pool and key != INSTANCE])
-            for name, pool in self._by_name().items()
+            for name, pool in self._pools_by_name().items()
         }
 
     def effective(self, name: str) -> list[EffectiveSetting]:
@@ -275,18 +288,18 @@ class ClientRegistry:
         use = self._uses.get(name)
         if use is None:
             return []
-        book, limits = self._book_for(name), self.pool_of(use.transport).limits
-        own = describe_settings(book.effective(use.subject), limits)
-        known = {(one.setting, one.origin) for one in own}
+        book, limits = self._book_for(name), self.pool_for(use.transport).limits
+        settings = describe_settings(book.effective(use.subject), limits)
+        known = {(one.setting, one.origin) for one in settings}
         for watched in use.watched.values():
             view = watched.view
-            found = describe_settings(book.effective(use.subject_of(view)), limits, view.id)
-            own += [one for one in found if (one.setting, one.origin) not in known]
-        return own
+            found = describe_settings(book.effective(use.subject_for(view)), limits, view.id)
+            settings += [one for one in found if (one.setting, one.origin) not in known]
+        return settings
 
-    def prefetch_of(self, use: ClientUsage, topic: str) -> int | None:
+    def prefetch_for(self, use: ClientUsage, topic: str) -> int | None:
         """Return the prefetch that policy sets for a client's subscription; None to use the one requested."""
-        return self._book_for(use.name).prefetch_of(RuleSubject(use.transport, use.user, use.name, topic))
+        return self._book_for(use.name).prefetch_for(RuleSubject(use.transport, use.user, use.name, topic))
 
     def compile_rules(self, document: PolicyDocument) -> RuleBook:
         """Return the rules that another policy would have on this instance."""
@@ -296,7 +309,7 @@ class ClientRegistry:
         """Return the rule book that applies to a client: staged or regular."""
         return self._staged_book if self.stage is not None and self.stage.covers(name) else self.book
 
-    def revision_of(self, name: str) -> int:
+    def revision_for(self, name: str) -> int:
         """Return the revision by which a client is judged."""
         return self._book_for(name).revision
 
@@ -305,7 +318,7 @@ class ClientRegistry:
         return [
             subject
             for use in self._uses.values()
-            for subject in (use.subject, *(use.subject_of(view) for view in use.subscriptions))
+            for subject in (use.subject, *(use.subject_for(view) for view in use.subscriptions))
         ]
 
     # ------------------------------------------------------------------------------------------ clients
@@ -318,22 +331,24 @@ class ClientRegistry:
         """
         if name in self._uses:
             raise ValueError(f"client {name} is registered")
-        pool = self.pool_of(transport)
-        use = ClientUsage(name, transport, user, backlog, pool, next(self._connected), self._user_holds)
-        use.set_rules(self._book_for(name).rules_of_client(use.subject))
+        pool = self.pool_for(transport)
+        use = ClientUsage(
+            name, transport, user, backlog, pool, next(self._connection_numbers), self._get_user_pinned_bytes
+        )
+        use.set_rules(self._book_for(name).client_rules_for(use.subject))
         use.refresh_limits()
         pool.add_client(use)
         self._uses[name] = use
-        self._ticking.add(use)
+        self._schedule.add(use)
         return use
 
     def unregister(self, use: ClientUsage) -> None:
         """Remove a client and release everything it uses. May be called twice."""
         if self._uses.get(use.name) is use:
             del self._uses[use.name]
-            self._ticking.remove(use)
-            if not use.closing:
-                self._write_off(use)
+            self._schedule.remove(use)
+            if not use.is_closing:
+                self._release_usage(use)
 
     def suspend_ticks(self, use: ClientUsage) -> None:
         """Exclude a client from ticks and from its pool until `resume_ticks`.
@@ -341,7 +356,7 @@ class ClientRegistry:
         For callers that know that no rule of the client can fire meanwhile, such as a back-test. Its samples
         are dropped; its position in the order of connecting stays.
         """
-        self._ticking.remove(use)
+        self._schedule.remove(use)
         use.pool.remove_client(use)
         use.memory = use.disk = 0
         use.history = None
@@ -350,9 +365,9 @@ class ClientRegistry:
         """Include a client in ticks and in its pool again, with this use in bytes. Judges nothing."""
         use.memory, use.disk = memory, disk
         use.pool.add_client(use)
-        self._ticking.add(use)
+        self._schedule.add(use)
 
-    def usage_of(self, name: str) -> ClientUsage | None:
+    def find_usage(self, name: str) -> ClientUsage | None:
         """Return the use of a client; None when it is not registered."""
         return self._uses.get(name)
 
@@ -379,34 +394,36 @@ class ClientRegistry:
     def unsubscribe(self, use: ClientUsage, subscription_id: str) -> None:
         """Remove a subscription and the states of its rules."""
         watched = use.watched.pop(subscription_id, None)
-        use.narrow.pop(subscription_id, None)
+        use.ruled_subscriptions.pop(subscription_id, None)
         if watched is not None:
             use.drop_rule_state((rule.name, subscription_id) for rule in watched.rules)
 
-    def _rules_for(self, use: ClientUsage, book: RuleBook, succession: RuleStateMigration) -> RulesOfClient:
+    def _rules_for(self, use: ClientUsage, book: RuleBook, migration: RuleStateMigration) -> ClientRules:
         """Return the rules of a book for a client and its subscriptions, with the migrated states."""
-        rules = book.rules_of_client(use.subject)
-        narrow = {identity: use.rules_for(book, one.view) for identity, one in use.watched.items()}
+        rules = book.client_rules_for(use.subject)
+        subscription_rules = {
+            identity: use.rules_for(book, one.view) for identity, one in use.watched.items()
+        }
         changed = [("", use.rules, rules)]
-        changed += [(key, one.rules, narrow[key]) for key, one in use.watched.items()]
-        holds: dict[tuple[str, str], RuleState] = {}
-        for identity, before, after in changed:
-            held = use.rule_state_of(identity, before) if use.rule_states else {}
-            for name, hold in succession.migrated_state(before, after, held).items():
-                holds[name, identity] = hold
-        return RulesOfClient(rules, narrow, holds)
+        changed += [(key, one.rules, subscription_rules[key]) for key, one in use.watched.items()]
+        rule_states: dict[tuple[str, str], RuleState] = {}
+        for identity, previous, current in changed:
+            previous_states = use.rule_states_for(identity, previous) if use.rule_states else {}
+            for name, state in migration.migrated_state(previous, current, previous_states).items():
+                rule_states[name, identity] = state
+        return ClientRules(rules, subscription_rules, rule_states)
 
-    def _put_in_force(self, use: ClientUsage, given: RulesOfClient) -> None:
+    def _apply_rules(self, use: ClientUsage, client_rules: ClientRules) -> None:
         """Set the rules and states of a client."""
-        use.set_rules(given.rules)
-        use.narrow.clear()  # keep the order of subscribing, which is the order of judging
-        for identity, rules in given.narrow.items():
+        use.set_rules(client_rules.rules)
+        use.ruled_subscriptions.clear()  # keep the order of subscribing, which is the order of judging
+        for identity, rules in client_rules.subscription_rules.items():
             use.set_subscription_rules(use.watched[identity], rules)
-        use.rule_states = given.holds
+        use.rule_states = client_rules.rule_states
         use.refresh_limits()
 
-    def _write_off(self, use: ClientUsage) -> None:
+    def _release_usage(self, use: ClientUsage) -> None:
         """Release everything that a client uses; from now on it does not count."""
         use.pool.remove_client(use)
-        use.pool = self._written_off
-        use.closing = True
+        use.pool = self._closing_pool
+        use.is_closing = True

@@ -14,7 +14,7 @@ from broker_core.config.rule_terms import Shape, Unit
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.evaluate.forecast import ForecastInput, past_rates
 from broker_core.slow_clients.evaluate.judge import exemption_reason
-from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleState, needs_check, quiet_limit
+from broker_core.slow_clients.evaluate.rule_state import NO_STATE, RuleState, needs_check, quiet_limit
 from broker_core.slow_clients.evaluate.samples import (
     SampleHistory,
     SampleSequence,
@@ -34,7 +34,7 @@ from broker_core.slow_clients.evaluate.signals import (
     AckedMark,
     BacklogView,
     ClientView,
-    Holds,
+    RuleStates,
     SubscriptionView,
     age_ms,
 )
@@ -57,7 +57,7 @@ class WatchedSubscription:
     The owner of the subscription calls `SlowClientGuard.judge_subscription` when the backlog passes an alarm.
     """
 
-    __slots__ = ("_trail", "alarm_bytes", "alarm_messages", "rules", "view")
+    __slots__ = ("_values", "alarm_bytes", "alarm_messages", "rules", "view")
 
     def __init__(self, view: SubscriptionView) -> None:
         self.view = view
@@ -67,7 +67,7 @@ class WatchedSubscription:
         """With more backlog messages than this, a rule must be judged immediately."""
         self.alarm_bytes = UNLIMITED
         """With more backlog bytes than this, a rule must be judged immediately."""
-        self._trail: TimeSeries | None = None
+        self._values: TimeSeries | None = None
 
     @property
     def has_rules(self) -> bool:
@@ -86,22 +86,22 @@ class WatchedSubscription:
         The values are stored for forecasts.
         """
         values = [subscription_value(rule, client, self.view, now_ns) for rule in self.rules]
-        self._trail = append_sample(self._trail, now_ns, values)
-        return self._trail is not None and any(map(needs_check, self.rules, values))
+        self._values = append_sample(self._values, now_ns, values)
+        return self._values is not None and any(map(needs_check, self.rules, values))
 
     def forecast_inputs(self, client: ClientView, now_ns: int) -> Iterator[ForecastInput]:
         """Yield the value, state and history of each of the subscription's rules, for forecasts."""
         identity = self.view.id
-        for place, rule in enumerate(self.rules):
+        for index, rule in enumerate(self.rules):
             value = subscription_value(rule, client, self.view, now_ns)
-            hold = client.rule_states.get((rule.name, identity), NO_HOLD)
-            points = series_points(self._trail, place, value, now_ns)
-            yield ForecastInput(rule, value, hold, points, identity, exemption_reason(rule, client.name))
+            state = client.rule_states.get((rule.name, identity), NO_STATE)
+            points = series_points(self._values, index, value, now_ns)
+            yield ForecastInput(rule, value, state, points, identity, exemption_reason(rule, client.name))
 
     def set_rules(self, rules: tuple[Rule, ...]) -> None:
         """Replace the rules about this subscription."""
         self.rules = rules
-        self._trail = None
+        self._values = None
         messages = nbytes = UNLIMITED
         for rule in rules:
             if rule.at_enqueue:
@@ -127,7 +127,7 @@ class ClientUsage:
     backlog: BacklogView
     pool: Pool
     connection_number: int
-    user_holds: Callable[[str], int]
+    get_user_pinned_bytes: Callable[[str], int]
     """Function from a client's name to the bytes of the log that its user's pins retain."""
     memory: int = 0
     disk: int = 0
@@ -135,93 +135,95 @@ class ClientUsage:
     disk_alarm: int = 0
     is_offlined: bool = False
     offlined_at: int = 0
-    closing: bool = False
+    is_closing: bool = False
     rules: tuple[Rule, ...] = ()
-    beyond: bool = False
+    fires_without_backlog: bool = False
     """Whether a rule can fire while nothing is in memory or on disk."""
-    rates: tuple[Rule, ...] = ()
+    rate_rules: tuple[Rule, ...] = ()
     """Rules with the shape RATE_BELOW."""
     limits: ClientLimits = NO_LIMITS
     """Lowest limits of the rules judged at enqueue."""
-    fresh: ClientLimits = NO_LIMITS
+    unacted_limits: ClientLimits = NO_LIMITS
     """Lowest limits of the rules judged at enqueue that have not acted on the present backlog."""
     history: SampleHistory | None = None
     rule_states: dict[tuple[str, str], RuleState] = field(default_factory=dict)
     watched: dict[str, WatchedSubscription] = field(default_factory=dict)
     """Subscriptions by id."""
-    narrow: dict[str, WatchedSubscription] = field(default_factory=dict)
+    ruled_subscriptions: dict[str, WatchedSubscription] = field(default_factory=dict)
     """Subscriptions with rules, by id."""
-    _reads: tuple[tuple[OfClient, Rule], ...] = ()
+    _signal_readers: tuple[tuple[OfClient, Rule], ...] = ()
     """Rules that `limits` does not fully express, each with the function that reads its signal."""
-    _calm: tuple[int, ...] = ()
-    """For each entry of `_reads`, the greatest value that does not require a check."""
-    _places: tuple[int, ...] = ()
-    """Indexes in `_reads` of rules whose signal is not in the client's samples."""
-    _trail: TimeSeries | None = None
-    """Recent values of the rules at `_places`."""
+    _quiet_limits: tuple[int, ...] = ()
+    """For each entry of `_signal_readers`, the greatest value that does not require a check."""
+    _sampled_indexes: tuple[int, ...] = ()
+    """Indexes in `_signal_readers` of rules whose signal is not in the client's samples."""
+    _values: TimeSeries | None = None
+    """Recent values of the rules at `_sampled_indexes`."""
 
     @property
     def subject(self) -> RuleSubject:
         """Subject with which scopes are matched."""
         return RuleSubject(self.transport, self.user, self.name)
 
-    def subject_of(self, view: SubscriptionView) -> RuleSubject:
+    def subject_for(self, view: SubscriptionView) -> RuleSubject:
         """Return the subject of one subscription, with which scopes are matched."""
         return RuleSubject(self.transport, self.user, self.name, view.topic, view.id, view.name)
 
     def rules_for(self, book: RuleBook, view: SubscriptionView) -> tuple[Rule, ...]:
         """Return a book's rules for one of the client's subscriptions."""
-        return book.rules_of_subscription(self.subject_of(view), durable=view.durable, prefetch=view.prefetch)
+        return book.subscription_rules_for(
+            self.subject_for(view), durable=view.durable, prefetch=view.prefetch
+        )
 
     def set_rules(self, rules: tuple[Rule, ...]) -> None:
         """Replace the rules about the client."""
         self.rules = rules
         self.limits = client_limits(rules)
-        self.beyond = can_fire_without_backlog(rules)
-        self.rates = tuple(rule for rule in rules if rule.shape is Shape.RATE_BELOW)
-        asked = [rule for rule in rules if not is_client_limit(rule)]
-        self._places = tuple(
-            place
-            for place, rule in enumerate(asked)
+        self.fires_without_backlog = can_fire_without_backlog(rules)
+        self.rate_rules = tuple(rule for rule in rules if rule.shape is Shape.RATE_BELOW)
+        tick_rules = [rule for rule in rules if not is_client_limit(rule)]
+        self._sampled_indexes = tuple(
+            index
+            for index, rule in enumerate(tick_rules)
             if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
         )
-        self._reads = tuple((OF_CLIENT[rule.signal], rule) for rule in asked)
-        self._calm = tuple(map(quiet_limit, asked))
-        self._trail = None
+        self._signal_readers = tuple((OF_CLIENT[rule.signal], rule) for rule in tick_rules)
+        self._quiet_limits = tuple(map(quiet_limit, tick_rules))
+        self._values = None
 
     def set_subscription_rules(self, watched: WatchedSubscription, rules: tuple[Rule, ...]) -> None:
         """Replace the rules about one of the client's subscriptions."""
         watched.set_rules(rules)
         if rules:
-            self.narrow[watched.view.id] = watched
+            self.ruled_subscriptions[watched.view.id] = watched
         else:
-            self.narrow.pop(watched.view.id, None)
+            self.ruled_subscriptions.pop(watched.view.id, None)
 
     def has_rule_state(self, watched: WatchedSubscription) -> bool:
         """Return whether rules have state for a subscription.
 
         If so, it must be judged even without a passed alarm, because it may be within its limits again.
         """
-        return bool(self.rule_states and self.rule_state_of(watched.view.id, watched.rules))
+        return bool(self.rule_states and self.rule_states_for(watched.view.id, watched.rules))
 
-    def rule_state_of(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:
+    def rule_states_for(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:
         """Return the states of these rules about one subscription, or about the client for ""."""
         return {
-            rule.name: hold
+            rule.name: state
             for rule in rules
-            if (hold := self.rule_states.get((rule.name, identity))) is not None
+            if (state := self.rule_states.get((rule.name, identity))) is not None
         }
 
-    def store_rule_state(self, holds: Holds) -> bool:
+    def store_rule_state(self, rule_states: RuleStates) -> bool:
         """Replace all rule states; return whether the client's limits changed.
 
         The caller must then rank the client again.
         """
-        before, known = self.fresh, self.rule_states.keys()
-        self.rule_states = dict(holds)
-        if holds.keys() != known:
+        before, known = self.unacted_limits, self.rule_states.keys()
+        self.rule_states = dict(rule_states)
+        if rule_states.keys() != known:
             self.refresh_limits()
-        return self.fresh != before
+        return self.unacted_limits != before
 
     def drop_rule_state(self, keys: Iterable[tuple[str, str]]) -> None:
         """Remove the states of rules about a closed subscription.
@@ -232,40 +234,49 @@ class ClientUsage:
             self.rule_states.pop(key, None)
 
     def refresh_limits(self) -> None:
-        """Recompute `fresh`: the limits without those of rules that have acted."""
-        self.fresh = self.limits
+        """Recompute `unacted_limits`: the limits without those of rules that have acted."""
+        self.unacted_limits = self.limits
         if self.rule_states:
-            self.fresh = client_limits(rule for rule in self.rules if (rule.name, "") not in self.rule_states)
+            self.unacted_limits = client_limits(
+                rule for rule in self.rules if (rule.name, "") not in self.rule_states
+            )
 
     def needs_judging(self, now_ns: int) -> bool:
         """Return whether a rule without state needs a check. Stores values that the samples lack."""
-        limits, stirred = self.limits, False
-        if self._reads:
-            values = [read(self, rule, now_ns) for read, rule in self._reads]
-            if self._places:
-                self._trail = append_sample(self._trail, now_ns, [values[place] for place in self._places])
-            stirred = any(map(gt, values, self._calm))
-            if self.rates and not stirred:
-                stirred = any(
-                    needs_check(rule, value) for (_, rule), value in zip(self._reads, values, strict=True)
+        limits, needs_check_now = self.limits, False
+        if self._signal_readers:
+            values = [read(self, rule, now_ns) for read, rule in self._signal_readers]
+            if self._sampled_indexes:
+                self._values = append_sample(
+                    self._values, now_ns, [values[index] for index in self._sampled_indexes]
                 )
-        return stirred or self.disk > limits.disk or (self.memory > limits.memory and not self.is_offlined)
+            needs_check_now = any(map(gt, values, self._quiet_limits))
+            if self.rate_rules and not needs_check_now:
+                needs_check_now = any(
+                    needs_check(rule, value)
+                    for (_, rule), value in zip(self._signal_readers, values, strict=True)
+                )
+        return (
+            needs_check_now
+            or self.disk > limits.disk
+            or (self.memory > limits.memory and not self.is_offlined)
+        )
 
     def forecast_inputs(self, now_ns: int) -> Iterator[ForecastInput]:
         """Yield the value, state and history of each of the client's rules, for forecasts."""
         samples = tuple(self.recent_samples(now_ns))
-        kept = [self._reads[place][1] for place in self._places]
+        sampled_rules = [self._signal_readers[index][1] for index in self._sampled_indexes]
         for rule in self.rules:
             value, column = client_value(rule, self, now_ns), READINGS[rule.signal].column
             if rule.shape is Shape.RATE_BELOW:
-                taken = [(one.at, one.taken_bytes) for one in samples]
-                points = past_rates(rule, taken, self.backlog.window_step_bytes)
+                acked = [(one.at, one.acked_bytes) for one in samples]
+                points = past_rates(rule, acked, self.backlog.window_step_bytes)
             elif column is not None:
                 points = [(one.at, one[column]) for one in samples]
             else:
-                points = series_points(self._trail, kept.index(rule), value, now_ns)
-            hold = self.rule_states.get((rule.name, ""), NO_HOLD)
-            yield ForecastInput(rule, value, hold, points, spared=exemption_reason(rule, self.name))
+                points = series_points(self._values, sampled_rules.index(rule), value, now_ns)
+            state = self.rule_states.get((rule.name, ""), NO_STATE)
+            yield ForecastInput(rule, value, state, points, exemption=exemption_reason(rule, self.name))
 
     # Members of `ClientView`, for the judge.
 
@@ -291,7 +302,7 @@ class ClientUsage:
 
     @property
     def user_pinned_bytes(self) -> int:
-        return self.user_holds(self.name)
+        return self.get_user_pinned_bytes(self.name)
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
         """Return the newest recorded `AckedMark` at or before `until_ns`; None if there is none."""

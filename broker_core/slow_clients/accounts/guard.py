@@ -23,7 +23,7 @@ Decisions in shadow mode are only recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 
 from broker_core.config import PolicyDocument
@@ -34,7 +34,7 @@ from broker_core.slow_clients.accounts.client_registry import ClientRegistry
 from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
 from broker_core.slow_clients.accounts.pools import Pool, RankedClient
 from broker_core.slow_clients.evaluate.decision import Decision, decide_largest
-from broker_core.slow_clients.evaluate.forecast import ForecastInput, first_to_act, forecast_rule
+from broker_core.slow_clients.evaluate.forecast import ForecastInput, find_first_to_act, forecast_rule
 from broker_core.slow_clients.evaluate.judge import (
     RELIEVING,
     ClientUnderRules,
@@ -44,7 +44,7 @@ from broker_core.slow_clients.evaluate.judge import (
     judge,
     victim_order,
 )
-from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleStateMigration, needs_check
+from broker_core.slow_clients.evaluate.rule_state import NO_STATE, RuleStateMigration, needs_check
 from broker_core.slow_clients.evaluate.samples import series_points
 from broker_core.slow_clients.evaluate.signal_table import (
     OF_POOL,
@@ -52,13 +52,22 @@ from broker_core.slow_clients.evaluate.signal_table import (
     can_fire_without_backlog,
     pool_value,
 )
-from broker_core.slow_clients.evaluate.signals import Holds
+from broker_core.slow_clients.evaluate.signals import RuleStates
 from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, UNLIMITED, Rule
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 
 Summon = Callable[[Pool, Signal, int], None]
 """Callback with a pool, the signal of the resource it lacks, and how many of its largest users are examined.
 """
+
+
+def drop_void_decisions(decisions: Iterable[Decision], client: str) -> list[Decision]:
+    """Return decisions without the enforced ones about a client that has disconnected.
+
+    Nothing can be done about these, and they must not fall on the next client of that name. Shadow decisions
+    stay, because they are only recorded.
+    """
+    return [one for one in decisions if one.client != client or one.mode is not EnforcementMode.ENFORCE]
 
 
 class SlowClientGuard(ClientRegistry):
@@ -70,7 +79,7 @@ class SlowClientGuard(ClientRegistry):
         host_memory: int,
         ulimit: int | None,
         default_disk_path: str,
-        user_holds: Callable[[str], int] = lambda name: 0,
+        get_user_pinned_bytes: Callable[[str], int] = lambda name: 0,
         summon: Summon = lambda pool, signal, wanted: None,
     ) -> None:
         """Create a guard for an instance.
@@ -80,15 +89,16 @@ class SlowClientGuard(ClientRegistry):
             host_memory: Memory of the host, bytes.
             ulimit: Memory limit of the process, bytes; None for unlimited.
             default_disk_path: Spool directory where the policy names none.
-            user_holds: Returns the bytes of the log that the pins of a client's user retain, by client name.
+            get_user_pinned_bytes: Returns the bytes of the log that the pins of a client's user retain, by
+                client name.
             summon: Called before a client of a pool is chosen. It must call `resume_ticks` for each suspended
                 client that may be chosen.
         """
-        super().__init__(document, host_memory, ulimit, default_disk_path, user_holds)
+        super().__init__(document, host_memory, ulimit, default_disk_path, get_user_pinned_bytes)
         self._summon = summon
         self.on_exhausted: Callable[[], None] = lambda: None
         """Called when the staged revision has used up its allowance. `withdraw_stage` must follow soon."""
-        self._later: list[Decision] = []
+        self._pending_decisions: list[Decision] = []
         """Additional decisions of calls that return only one. The next tick returns them."""
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
         """Cached result of `_first_choice` by pool and rule: (second, client name).
@@ -140,21 +150,23 @@ class SlowClientGuard(ClientRegistry):
         Call it after an acknowledgement of its client, when its backlog is over an alarm, or while
         `has_rule_state`. The subscription's view must be up to date.
         """
-        if use.closing or use.watched.get(watched.view.id) is not watched:
+        if use.is_closing or use.watched.get(watched.view.id) is not watched:
             return []
-        return self._heed(judge([ClientUnderRules(use, (), (watched,))], (), (), now_ns, self._modes))
+        return self._apply_result(judge([ClientUnderRules(use, (), (watched,))], (), (), now_ns, self._modes))
 
     def record_shadow_discard(self, decision: Decision, messages: int) -> None:
         """Record that enforcing a shadow decision would have discarded `messages` more messages."""
         use, key = self._uses.get(decision.client), (decision.rule, decision.subscription)
-        if use is not None and (hold := use.rule_states.get(key)) is not None:
-            use.rule_states = {**use.rule_states, key: hold._replace(cut=hold.cut + messages)}
+        if use is not None and (state := use.rule_states.get(key)) is not None:
+            use.rule_states = {**use.rule_states, key: state._replace(cut=state.cut + messages)}
 
     def shadow_discarded(self, decision: Decision) -> int:
         """Return how many fewer messages would wait now had the rule been enforced."""
         use = self._uses.get(decision.client)
         return (
-            use.rule_states.get((decision.rule, decision.subscription), NO_HOLD).cut if use is not None else 0
+            use.rule_states.get((decision.rule, decision.subscription), NO_STATE).cut
+            if use is not None
+            else 0
         )
 
     def unregister(self, use: ClientUsage) -> None:
@@ -164,17 +176,13 @@ class SlowClientGuard(ClientRegistry):
         recorded.
         """
         if self._uses.get(use.name) is use:
-            self._later = [
-                one
-                for one in self._later
-                if one.client != use.name or one.mode is not EnforcementMode.ENFORCE
-            ]
+            self._pending_decisions = drop_void_decisions(self._pending_decisions, use.name)
         super().unregister(use)
 
     @property
     def has_pending_decisions(self) -> bool:
         """Whether decisions wait for the next tick."""
-        return bool(self._later)
+        return bool(self._pending_decisions)
 
     # ------------------------------------------------------------------------------------------ judging
 
@@ -183,20 +191,20 @@ class SlowClientGuard(ClientRegistry):
 
         All clients are judged together, so the result equals the preview of the policy that is in force.
         """
-        decisions, self._later = self._later, []
-        stirred = dict.fromkeys(self._ticking.all_clients(now_ns))
+        decisions, self._pending_decisions = self._pending_decisions, []
+        suspects = dict.fromkeys(self._schedule.all_clients(now_ns))
         clients = [
-            ClientUnderRules(use, use.rules, use.narrow.values())
-            if use in stirred
+            ClientUnderRules(use, use.rules, use.ruled_subscriptions.values())
+            if use in suspects
             else ClientUnderRules(use, ())
             for use in self._uses.values()
-            if not use.closing and (use.memory or use.disk or use in stirred)
+            if not use.is_closing and (use.memory or use.disk or use in suspects)
         ]
-        pools = list(self._by_name().values())
-        decisions += self._heed(judge(clients, self.book.pool_rules, pools, now_ns, self._modes))
-        for use in stirred:
+        pools = list(self._pools_by_name().values())
+        decisions += self._apply_result(judge(clients, self.book.pool_rules, pools, now_ns, self._modes))
+        for use in suspects:
             if use.rule_states:
-                self._ticking.recheck(use, now_ns)
+                self._schedule.recheck(use, now_ns)
         for pool in pools:
             pool.prepare_ranking(now_ns)
         return decisions
@@ -206,13 +214,13 @@ class SlowClientGuard(ClientRegistry):
 
         Call it every 25 ms. The work of a tick is divided so that no event-loop iteration takes long.
         """
-        decisions, self._later = self._later, []
-        for use in self._ticking.next_slice(now_ns):
-            if not use.closing:
-                decisions += self._judge_own(use, now_ns)
+        decisions, self._pending_decisions = self._pending_decisions, []
+        for use in self._schedule.next_slice(now_ns):
+            if not use.is_closing:
+                decisions += self._judge_client_rules(use, now_ns)
                 if use.rule_states:
-                    self._ticking.recheck(use, now_ns)
-        for pool in self._by_name().values():
+                    self._schedule.recheck(use, now_ns)
+        for pool in self._pools_by_name().values():
             pool.prepare_ranking(now_ns)
             # Disk first: a client that is disconnected for its disk use also frees memory.
             while decision := self._judge_disk(pool, now_ns) or self._judge_memory(pool, now_ns):
@@ -225,7 +233,7 @@ class SlowClientGuard(ClientRegistry):
     def judge_client(self, use: ClientUsage, now_ns: int) -> list[Decision]:
         """Judge one client now, as in its slice of the tick."""
         use.backlog.update_progress()
-        return self._judge_own(use, now_ns)
+        return self._judge_client_rules(use, now_ns)
 
     def preview(
         self,
@@ -248,41 +256,44 @@ class SlowClientGuard(ClientRegistry):
         """
         book = self.compile_rules(document)
         pools, staged = (
-            self._pools_of(book),
+            self._build_pools(book),
             self.compile_rules(stage.document) if stage is not None else book,
         )
-        clients, succession = [], RuleStateMigration()
+        clients, migration = [], RuleStateMigration()
         for use in self._uses.values():
-            if use.closing or use.name in leaving:
+            if use.is_closing or use.name in leaving:
                 continue
             client = copy(use)
             client.pool = pools.get(use.transport) or pools[INSTANCE]
             client.pool.add_usage(use)
-            given_by = staged if stage is not None and stage.covers(use.name) else book
-            rules, narrow, client.rule_states = self._rules_for(use, given_by, succession)
+            client_book = staged if stage is not None and stage.covers(use.name) else book
+            rules, subscription_rules, client.rule_states = self._rules_for(use, client_book, migration)
             if (
                 use.memory
                 or use.disk
                 or client.rule_states
-                or any(narrow.values())
+                or any(subscription_rules.values())
                 or can_fire_without_backlog(rules)
             ):
                 use.backlog.update_progress()
-                ruled = [RuledSubscriptionView(use.watched[key].view, its) for key, its in narrow.items()]
+                ruled = [
+                    RuledSubscriptionView(use.watched[key].view, its_rules)
+                    for key, its_rules in subscription_rules.items()
+                ]
                 clients.append(ClientUnderRules(client, rules, ruled))
-        seen = {pool.name: pool for pool in pools.values()}
-        decisions = judge(clients, book.pool_rules, list(seen.values()), now_ns).decisions
+        unique_pools = {pool.name: pool for pool in pools.values()}
+        decisions = judge(clients, book.pool_rules, list(unique_pools.values()), now_ns).decisions
         if stage is None:
             return list(decisions)
-        carried_out, held = RolloutBrake(stage).split(decisions)
-        return carried_out + held
+        executed, withheld = RolloutBrake(stage).split(decisions)
+        return executed + withheld
 
     def forecast(self, name: str, now_ns: int) -> ForecastEntry | None:
         """Return the rule that acts on a client first, or is nearest to acting.
 
         Returns None when the client is not registered or uses nothing.
         """
-        return first_to_act(self.forecasts(name, now_ns))
+        return find_first_to_act(self.forecasts(name, now_ns))
 
     def forecasts(self, name: str, now_ns: int) -> list[ForecastEntry]:
         """Return how near each rule is to acting on a client: rules of client, subscriptions and pool.
@@ -290,27 +301,30 @@ class SlowClientGuard(ClientRegistry):
         Returns [] for a client that is not registered.
         """
         use = self._uses.get(name)
-        if use is None or use.closing:
+        if use is None or use.is_closing:
             return []
         use.backlog.update_progress()
         found = [*use.forecast_inputs(now_ns)]
-        for one in use.narrow.values():
+        for one in use.ruled_subscriptions.values():
             found += one.forecast_inputs(use, now_ns)
         pooled = [rule for rule in self.book.pool_rules if rule.scope == use.pool_name]
-        found += [self._seen_of_pool(rule, use, now_ns) for rule in pooled]
+        found += [self._pool_forecast_input(rule, use, now_ns) for rule in pooled]
         return [forecast_rule(seen, now_ns) for seen in found]
 
-    def _seen_of_pool(self, rule: Rule, use: ClientUsage, now_ns: int) -> ForecastInput:
+    def _pool_forecast_input(self, rule: Rule, use: ClientUsage, now_ns: int) -> ForecastInput:
         """Return the forecast input of a pool rule for one client."""
         pool = use.pool
         value, figure = pool_value(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
-        spares = exemption_reason(rule, use.name)
-        if not spares and not OF_POOL[rule.signal].share(use):
-            spares = "it has none of what the pool is short of"
-        elif not spares and (first := self._first_choice(rule, pool, now_ns)) != use.name:
-            spares = f"{first} would be chosen first"
-        hold, points = pool.holds.get(rule.name, NO_HOLD), series_points(pool.looks, figure, value, now_ns)
-        return ForecastInput(rule, value, hold, points, spared=spares)
+        exemption = exemption_reason(rule, use.name)
+        if not exemption and not OF_POOL[rule.signal].share(use):
+            exemption = "it has none of what the pool is short of"
+        elif not exemption and (first := self._first_choice(rule, pool, now_ns)) != use.name:
+            exemption = f"{first} would be chosen first"
+        state, points = (
+            pool.rule_states.get(rule.name, NO_STATE),
+            series_points(pool.samples, figure, value, now_ns),
+        )
+        return ForecastInput(rule, value, state, points, exemption=exemption)
 
     def _first_choice(self, rule: Rule, pool: Pool, now_ns: int) -> str:
         """Return the client that a pool rule would choose now; at most one second out of date."""
@@ -329,13 +343,13 @@ class SlowClientGuard(ClientRegistry):
 
     def _memory_alarm(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         """Judge the client and its pool after `on_queued` passed an alarm."""
-        if use.closing:
+        if use.is_closing:
             return None
         if use.is_offlined:
             use.pool.adjust_leaving_memory(nbytes)
-        elif use.memory > use.fresh.memory:
+        elif use.memory > use.unacted_limits.memory:
             use.backlog.update_progress()
-            if decision := self._first(self._judge_own(use, now_ns)):
+            if decision := self._pick_enforced(self._judge_client_rules(use, now_ns)):
                 return decision
         elif use.memory > use.memory_alarm:
             use.pool.by_memory.add(use)
@@ -343,20 +357,26 @@ class SlowClientGuard(ClientRegistry):
 
     def _disk_alarm(self, use: ClientUsage, now_ns: int) -> Decision | None:
         """Judge the client and its pool after `on_spooled` passed an alarm."""
-        if use.closing:
+        if use.is_closing:
             return None
-        if use.disk > use.fresh.disk:
+        if use.disk > use.unacted_limits.disk:
             use.backlog.update_progress()
-            if decision := self._first(self._judge_own(use, now_ns)):
+            if decision := self._pick_enforced(self._judge_client_rules(use, now_ns)):
                 return decision
         elif use.disk > use.disk_alarm:
             use.pool.by_disk.add(use)
         return self._judge_disk(use.pool, now_ns)
 
-    def _judge_own(self, use: ClientUsage, now_ns: int) -> list[Decision]:
+    def _judge_client_rules(self, use: ClientUsage, now_ns: int) -> list[Decision]:
         """Judge the rules about a client and its subscriptions."""
-        return self._heed(
-            judge([ClientUnderRules(use, use.rules, use.narrow.values())], (), (), now_ns, self._modes)
+        return self._apply_result(
+            judge(
+                [ClientUnderRules(use, use.rules, use.ruled_subscriptions.values())],
+                (),
+                (),
+                now_ns,
+                self._modes,
+            )
         )
 
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
@@ -388,77 +408,79 @@ class SlowClientGuard(ClientRegistry):
             return None
         decision = decide_largest(self._pool_rules[pool.name, signal], 0, ranked, observed, now_ns)
         if decision is not None:
-            self._note(decision)
+            self._apply_effect(decision)
         return decision
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
         """Judge a custom pool rule. Only when it may fire, all clients of the pool are collected."""
-        if rule.name not in pool.holds and not needs_check(rule, pool_value(rule, pool)):
+        if rule.name not in pool.rule_states and not needs_check(rule, pool_value(rule, pool)):
             return []
         self._summon(pool, rule.signal, UNLIMITED)
         clients = [
             ClientUnderRules(a, ()) for a in self._uses.values() if a.pool is pool and (a.memory or a.disk)
         ]
-        return self._heed(judge(clients, [rule], [pool], now_ns))
+        return self._apply_result(judge(clients, [rule], [pool], now_ns))
 
-    def _first(self, decisions: list[Decision]) -> Decision | None:
+    def _pick_enforced(self, decisions: list[Decision]) -> Decision | None:
         """Return the first enforced decision, or None; the next tick returns the others."""
         enforced = next(
             (decision for decision in decisions if decision.mode is EnforcementMode.ENFORCE), None
         )
-        self._later += [decision for decision in decisions if decision is not enforced]
+        self._pending_decisions += [decision for decision in decisions if decision is not enforced]
         return enforced
 
-    def _heed(self, verdict: JudgeResult) -> list[Decision]:
+    def _apply_result(self, result: JudgeResult) -> list[Decision]:
         """Store the rule states of a result and apply its decisions. A rollout's brake is checked first."""
         brake = self.brake
-        decisions = list(verdict.decisions)
+        decisions = list(result.decisions)
         if decisions and brake is not None:
-            decisions = self._hold_back(verdict, brake)
-        for name, holds in verdict.holds.items():
-            self._remember(self._uses[name], holds)
-        pools = self._by_name() if verdict.pool_holds else {}
-        for name, pool_holds in verdict.pool_holds.items():
-            pools[name].holds = pool_holds
+            decisions = self._withhold_decisions(result, brake)
+        for name, states in result.rule_states.items():
+            self._store_states(self._uses[name], states)
+        pools = self._pools_by_name() if result.pool_states else {}
+        for name, pool_holds in result.pool_states.items():
+            pools[name].rule_states = pool_holds
         for decision in decisions:
-            self._note(decision)
+            self._apply_effect(decision)
         return decisions
 
-    def _hold_back(self, verdict: JudgeResult, brake: RolloutBrake) -> list[Decision]:
+    def _withhold_decisions(self, result: JudgeResult, brake: RolloutBrake) -> list[Decision]:
         """Return the decisions that the brake admits, and the first decision that it holds back.
 
         Rules keep no state of a held decision, so that the instance's revision can still act.
         """
-        known, (decisions, held) = brake.exhausted, brake.split(verdict.decisions)
-        for one in held:
+        was_exhausted, (decisions, withheld) = brake.exhausted, brake.split(result.decisions)
+        for one in withheld:
             key, before = (one.rule, one.subscription), self._uses[one.client].rule_states
-            if (holds := verdict.holds.get(one.client)) is not None:
-                holds.pop(key, None)
-                holds.update({key: before[key]} if key in before else {})
-        if held and not known:
+            if (states := result.rule_states.get(one.client)) is not None:
+                states.pop(key, None)
+                states.update({key: before[key]} if key in before else {})
+        if withheld and not was_exhausted:
             self.on_exhausted()
-            decisions.append(held[0])
+            decisions.append(withheld[0])
         return decisions
 
-    def _note(self, decision: Decision) -> None:
+    def _apply_effect(self, decision: Decision) -> None:
         """Apply a decision's effect to the client's use before it is executed."""
         use = self._uses[decision.client]
-        if decision.mode is not EnforcementMode.ENFORCE or use.closing:
+        if decision.mode is not EnforcementMode.ENFORCE or use.is_closing:
             return
         if decision.action in FINAL_ACTIONS:
-            self._write_off(use)
+            self._release_usage(use)
             return
         if decision.action in RELIEVING and decision.signal in OUTBOX:
             # The action clears the signal. When the signal returns, it is judged from the start, immediately.
             key = (decision.rule, decision.subscription)
-            self._remember(use, {other: hold for other, hold in use.rule_states.items() if other != key})
+            self._store_states(
+                use, {other: state for other, state in use.rule_states.items() if other != key}
+            )
         if decision.action is PolicyAction.OFFLINE and not use.is_offlined:
             use.pool.mark_offlining(use)
             use.offlined_at = decision.at
 
-    def _remember(self, use: ClientUsage, holds: Holds) -> None:
+    def _store_states(self, use: ClientUsage, rule_states: RuleStates) -> None:
         """Store rule states, and rank the client again if its limits changed."""
-        if use.store_rule_state(holds) and not use.closing:
+        if use.store_rule_state(rule_states) and not use.is_closing:
             use.pool.by_disk.add(use)
             if not use.is_offlined:
                 use.pool.by_memory.add(use)

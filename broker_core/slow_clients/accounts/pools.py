@@ -31,9 +31,9 @@ from broker_core.slow_clients.evaluate.samples import TimeSeries
 from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals
 from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, ClientLimits, PoolLimits
 
-PARTS: Final = 20
+RANKING_CALLS: Final = 20
 """Number of `rank_some` calls that rank all clients: half a second at the guard's pace of 25 ms."""
-_SPARE: Final = 64
+SPARE_ENTRIES: Final = 64
 """Obsolete entries that are always tolerated."""
 
 
@@ -47,7 +47,7 @@ class RankedClient(ClientView, Protocol):
     disk_alarm: int
     """With more bytes on disk than this, the client is checked again."""
     is_offlined: bool
-    fresh: ClientLimits
+    unacted_limits: ClientLimits
     """Lowest limits of rules that have not acted yet."""
 
 
@@ -58,24 +58,33 @@ _Entry = tuple[int, int, int, RankedClient]
 class UsageRanking:
     """Ranking of the clients of one pool by their use of one resource."""
 
-    __slots__ = ("_alert", "_bounded", "_entries", "_heap", "_older", "_taken", "_unranked", "_used")
+    __slots__ = (
+        "_entries",
+        "_newer",
+        "_older",
+        "_on_bounded",
+        "_popped",
+        "_ranks_immediately",
+        "_unranked",
+        "_used",
+    )
 
     def __init__(
-        self, used: Callable[[RankedClient], int], bounded: Callable[[RankedClient, int], None]
+        self, used: Callable[[RankedClient], int], on_bounded: Callable[[RankedClient, int], None]
     ) -> None:
         """Create an empty ranking.
 
         Args:
             used: Returns a client's current use in bytes.
-            bounded: Receives each new bound of a client. The caller must `add` the client again when its use
-                exceeds the bound.
+            on_bounded: Receives each new bound of a client. The caller must `add` the client again when its
+                use exceeds the bound.
         """
         self._used = used
-        self._bounded = bounded
-        self._heap: list[_Entry] = []
+        self._on_bounded = on_bounded
+        self._newer: list[_Entry] = []
         self._older: list[_Entry] = []
-        """Older heap, whose entries move to `_heap` step by step."""
-        self._taken: list[_Entry] = []
+        """Older heap, whose entries move to `_newer` step by step."""
+        self._popped: list[_Entry] = []
         """Entries that `largest` took out, to see the next ones.
 
         They are put back by the next call. The largest client rarely is: it is about to be acted on.
@@ -83,7 +92,7 @@ class UsageRanking:
         self._entries: dict[RankedClient, _Entry] = {}
         """Valid entry of each ranked client; all other entries in the heaps are obsolete."""
         self._unranked: dict[RankedClient, None] = {}
-        self._alert = False
+        self._ranks_immediately = False
         """Whether a client that grows is ranked immediately."""
 
     def __len__(self) -> int:
@@ -91,14 +100,14 @@ class UsageRanking:
 
     def add(self, use: RankedClient) -> None:
         """Add a client, or rank it again because its use exceeded its bound."""
-        if self._alert:
+        if self._ranks_immediately:
             self._unranked.pop(use, None)
             self._rank(use)
-            self._tidy(2)
+            self._move_older_entries(2)
         else:
             self._entries.pop(use, None)
             self._unranked[use] = None
-            self._bounded(use, UNLIMITED)
+            self._on_bounded(use, UNLIMITED)
 
     def discard(self, use: RankedClient) -> None:
         """Remove a client, if it is there."""
@@ -107,56 +116,56 @@ class UsageRanking:
 
     def rank_some(self) -> None:
         """Rank a part of the unranked clients, because a choice is expected soon."""
-        self._alert = True
-        for use in list(islice(self._unranked, len(self) // PARTS + 1)):
+        self._ranks_immediately = True
+        for use in list(islice(self._unranked, len(self) // RANKING_CALLS + 1)):
             self.add(use)
 
     def stop_ranking(self) -> None:
         """Stop ranking clients that grow, because no choice is expected soon."""
-        self._alert = False
-        self._tidy(len(self._older) // PARTS + 1)
+        self._ranks_immediately = False
+        self._move_older_entries(len(self._older) // RANKING_CALLS + 1)
 
-    def largest(self, wanted: int) -> list[RankedClient]:
-        """Return at most `wanted` (1 or more) clients with a use above 0, largest first."""
-        self._alert = True
-        taken, self._taken = self._taken, []
-        for entry in taken:
+    def largest(self, number: int) -> list[RankedClient]:
+        """Return at most `number` (1 or more) clients with a use above 0, largest first."""
+        self._ranks_immediately = True
+        popped, self._popped = self._popped, []
+        for entry in popped:
             if self._entries.get(entry[3]) is entry:
-                heappush(self._heap, entry)
+                heappush(self._newer, entry)
         if self._unranked:
             self._rank_all()
-        while (heap := self._with_largest()) and len(self._taken) < wanted - 1:
-            self._taken.append(heappop(heap))
-        return [entry[3] for entry in (*self._taken, *heap[:1])]
+        while (heap := self._heap_with_largest()) and len(self._popped) < number - 1:
+            self._popped.append(heappop(heap))
+        return [entry[3] for entry in (*self._popped, *heap[:1])]
 
-    def _with_largest(self) -> list[_Entry]:
+    def _heap_with_largest(self) -> list[_Entry]:
         """Return the heap with the largest client at its top, corrected; [] when no client uses any."""
         entries, read = self._entries, self._used
-        while heap := self._with_top():
+        while heap := self._heap_with_top():
             entry = heap[0]
-            minus, oldest, place, use = entry
+            negated, oldest, number, use = entry
             if entries.get(use) is not entry:
                 heappop(heap)
                 continue
             used, since = read(use), use.backlog.oldest_at
-            if used == -minus and since == oldest:
+            if used == -negated and since == oldest:
                 return heap if used else []
-            entries[use] = entry = (-used, since, place, use)
-            self._bounded(use, used)
+            entries[use] = entry = (-used, since, number, use)
+            self._on_bounded(use, used)
             heapreplace(heap, entry)
         return heap
 
-    def _with_top(self) -> list[_Entry]:
+    def _heap_with_top(self) -> list[_Entry]:
         """Return the heap whose top entry is larger."""
-        heap, older = self._heap, self._older
+        heap, older = self._newer, self._older
         return older if older and (not heap or older[0] < heap[0]) else heap
 
     def _rank(self, use: RankedClient) -> None:
         """Push a new valid entry for a client."""
         used = self._used(use)
         entry = self._entries[use] = (-used, use.backlog.oldest_at, use.connection_number, use)
-        self._bounded(use, used)
-        heappush(self._heap, entry)
+        self._on_bounded(use, used)
+        heappush(self._newer, entry)
 
     def _rank_all(self) -> None:
         """Rank all unranked clients: one by one if they are few, otherwise by rebuilding the heap."""
@@ -164,30 +173,30 @@ class UsageRanking:
             for use in list(self._unranked):
                 self.add(use)
             return
-        read, bounded = self._used, self._bounded
+        read, on_bounded = self._used, self._on_bounded
         ranked = [(-read(one), one.backlog.oldest_at, one.connection_number, one) for one in self._unranked]
         for minus, _, _, use in ranked:
-            bounded(use, -minus)
+            on_bounded(use, -minus)
         self._entries.update(zip(self._unranked, ranked, strict=True))
         self._unranked.clear()
-        self._heap, self._older = list(self._entries.values()), []
-        heapify(self._heap)
+        self._newer, self._older = list(self._entries.values()), []
+        heapify(self._newer)
 
-    def _tidy(self, moves: int) -> None:
+    def _move_older_entries(self, moves: int) -> None:
         """Move at most `moves` entries out of the older heap.
 
         If it is empty and half of the other is obsolete, swap.
         """
         older = self._older
         if not older:
-            if len(self._heap) <= 2 * len(self._entries) + _SPARE:
+            if len(self._newer) <= 2 * len(self._entries) + SPARE_ENTRIES:
                 return
-            self._heap, self._older = older, self._heap
+            self._newer, self._older = older, self._newer
             older = self._older
         for _ in range(min(moves, len(older))):
             entry = older.pop()
             if self._entries.get(entry[3]) is entry:
-                heappush(self._heap, entry)
+                heappush(self._newer, entry)
 
 
 NEARLY_FULL: Final = 8
@@ -207,7 +216,7 @@ class Pool(PoolSignals):
         self.limits = limits
         self.memory_ceiling = limits.memory
         self.disk_ceiling = limits.disk
-        self.looks = TimeSeries(2)
+        self.samples = TimeSeries(2)
         """Samples, one per second: memory that offlining can relieve, and disk."""
         self.by_memory = UsageRanking(attrgetter("memory"), _bound_memory)
         self.by_disk = UsageRanking(attrgetter("disk"), _bound_disk)
@@ -234,7 +243,7 @@ class Pool(PoolSignals):
         if use.is_offlined:
             self.adjust_leaving_memory(use.memory)
 
-    def adjust_resting_usage(self, memory: int, disk: int) -> None:
+    def adjust_suspended_usage(self, memory: int, disk: int) -> None:
         """Add the use of suspended clients to the pool's sums, bytes; may be negative."""
         self.memory_used += memory
         self.disk_used += disk
@@ -251,8 +260,8 @@ class Pool(PoolSignals):
 
         Call it at every slice of the tick.
         """
-        if now_ns - self.looks.last_at >= TICK_MS * 1_000_000:
-            self.looks.add(now_ns, (self.memory_used - self.memory_leaving, self.disk_used))
+        if now_ns - self.samples.last_at >= TICK_MS * 1_000_000:
+            self.samples.add(now_ns, (self.memory_used - self.memory_leaving, self.disk_used))
         for ranking, used, ceiling in (
             (self.by_memory, self.memory_used, self.memory_ceiling),
             (self.by_disk, self.disk_used, self.disk_ceiling),
@@ -286,11 +295,11 @@ def build_pools(limits: Mapping[str, PoolLimits]) -> dict[str, Pool]:
 
 def _bound_memory(use: RankedClient, bound: int) -> None:
     """Set the client's memory alarm to the bound, or to its limit if that is lower."""
-    limit = use.fresh.memory
+    limit = use.unacted_limits.memory
     use.memory_alarm = bound if bound < limit else limit
 
 
 def _bound_disk(use: RankedClient, bound: int) -> None:
     """Set the client's disk alarm to the bound, or to its limit if that is lower."""
-    limit = use.fresh.disk
+    limit = use.unacted_limits.disk
     use.disk_alarm = bound if bound < limit else limit

@@ -132,7 +132,7 @@ def decide(
     used: int,
     runner_up: DecisionCandidate | None,
     now_ns: int,
-    found: DecisionContext,
+    context: DecisionContext,
     cut: int = 0,
 ) -> Decision | None:
     """Return the decision of a due rung, or None when the action would change nothing.
@@ -148,14 +148,14 @@ def decide(
         used: The client's own use of the measured quantity.
         runner_up: The client that would have been chosen next, if any.
         now_ns: Current time.
-        found: Figures of the client that its decisions share.
+        context: Figures of the client that its decisions share.
         cut: Messages that the rule has already discarded in shadow mode (`RuleState.cut`).
     """
-    waiting = found.waiting
+    waiting = context.waiting
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
-    kept, lost = _cost(action, rule, client, waiting, subscription, cut)
+    kept, lost = _estimate_cost(action, rule, client, waiting, subscription, cut)
     if action is PolicyAction.DISCARD_OLDEST and not lost:
         return None
     return Decision(
@@ -179,7 +179,7 @@ def decide(
         kept=kept,
         lost=lost,
         resume_bookmark=waiting.resume_bookmark,
-        samples=found.samples,
+        samples=context.samples,
         subscription="" if subscription is None else subscription.id,
         topic="" if subscription is None else subscription.topic,
         rung=rung,
@@ -232,21 +232,21 @@ def _in_journal(client: ClientView, waiting: BacklogCounts, subscription: Subscr
     return kept and all(one.journaled or not one.backlog_messages for one in client.subscriptions)
 
 
-def _cost(
+def _estimate_cost(
     action: PolicyAction,
     rule: Rule,
     client: ClientView,
-    held: BacklogCounts,
+    counts: BacklogCounts,
     subscription: SubscriptionView | None,
     cut: int,
 ) -> tuple[int, int]:
     """Return the messages kept and the messages lost by an action, as estimated before the action."""
     if subscription is None or action in FINAL_ACTIONS or action is PolicyAction.OFFLINE:
-        waiting = held.outbox_messages + held.spool_messages
-        lost = held.unjournaled_messages if action in _ENDING else 0
+        waiting = counts.outbox_messages + counts.spool_messages
+        lost = counts.unjournaled_messages if action in _ENDING else 0
         return waiting - lost, lost
     if action is PolicyAction.DISCARD_OLDEST:
-        lost = _discarded(rule, client, subscription, cut)
+        lost = _excess_messages(rule, client, subscription, cut)
         return subscription.outbox_messages - cut - lost, lost
     waiting = subscription.backlog_messages
     lost = waiting if action is PolicyAction.CANCEL_SUBSCRIPTION and not subscription.journaled else 0
@@ -271,7 +271,7 @@ def remaining_backlog(
     return messages - cut, nbytes * (messages - cut) // max(1, messages)
 
 
-def _discarded(rule: Rule, client: ClientView, one: SubscriptionView, cut: int) -> int:
+def _excess_messages(rule: Rule, client: ClientView, one: SubscriptionView, cut: int) -> int:
     """Return how many messages must be discarded to be within the limit, of those that wait in memory.
 
     For a limit in bytes the number is estimated from the mean message size. The action itself uses the exact

@@ -13,21 +13,21 @@ from typing import Final, NamedTuple
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape
 from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.evaluate.rule_state import (
-    ASK_AGAIN_MS,
-    NO_HOLD,
+    NO_STATE,
     NOT_APPLICABLE,
-    REPEATED,
+    REPEAT_REQUEST_MS,
+    REPEATED_RUNG_ACTIONS,
     RuleState,
     is_time_driven,
 )
 from broker_core.slow_clients.evaluate.signal_table import READINGS
 from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
-ENOUGH_SAMPLES: Final = 3
+MIN_TREND_SAMPLES: Final = 3
 """Minimum number of samples for a trend."""
-STEADY: Final = 0.9
+MIN_FIT: Final = 0.9
 """Minimum coefficient of determination (r²) of a straight line through the samples."""
-FARTHEST: Final = 60
+MAX_HORIZON_FACTOR: Final = 60
 """Maximum forecast horizon, as a multiple of the time that the samples cover."""
 MAX_PERCENT: Final = 1_000.0
 """Maximum of `percent` for a rate below its limit: for a rate near 0 the ratio has no bound."""
@@ -42,36 +42,36 @@ class ForecastInput(NamedTuple):
 
     rule: Rule
     value: int
-    hold: RuleState = NO_HOLD
+    state: RuleState = NO_STATE
     points: Points = ()
     subscription: str = ""
-    spared: str = ""
+    exemption: str = ""
     """Reason why the rule never acts on this client: it is protected, or another one is chosen first."""
 
 
-def first_to_act(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
+def find_first_to_act(forecasts: Iterable[ForecastEntry]) -> ForecastEntry | None:
     """Return the forecast of the rule that acts first; None when no rule's limit is used at all.
 
     Without any time, the forecast with the highest percentage is returned.
     """
-    used = [one for one in found if one.percent > 0]
+    used = [one for one in forecasts if one.percent > 0]
     timed = [one for one in used if one.fires_in_ms is not None]
     if timed:
         return min(timed, key=lambda one: (one.fires_in_ms or 0, -one.percent))
     return max(used, key=lambda one: one.percent, default=None)
 
 
-def forecast_rule(seen: ForecastInput, now_ns: int) -> ForecastEntry:
+def forecast_rule(inputs: ForecastInput, now_ns: int) -> ForecastEntry:
     """Return the forecast of one rule."""
-    rule, hold = seen.rule, seen.hold
+    rule, state = inputs.rule, inputs.state
     counted = rule.shape is Shape.COUNT_IN_WINDOW
-    value, limit = (len(hold.marks), rule.count) if counted else (max(seen.value, 0), rule.limit)
-    fires, per_second, why = _found(seen, now_ns)
-    if seen.spared and fires is not None:
-        fires, why = None, seen.spared
-    if fires is not None and not hold.done and hold.acted_at:
-        fires = max(fires, rule.cooldown_ms - (now_ns - hold.acted_at) // _MS)
-    rung = rule.ladder[min(hold.done, len(rule.ladder) - 1)]
+    value, limit = (len(state.marks), rule.count) if counted else (max(inputs.value, 0), rule.limit)
+    fires, per_second, reason = _forecast_crossing(inputs, now_ns)
+    if inputs.exemption and fires is not None:
+        fires, reason = None, inputs.exemption
+    if fires is not None and not state.done and state.acted_at:
+        fires = max(fires, rule.cooldown_ms - (now_ns - state.acted_at) // _MS)
+    rung = rule.ladder[min(state.done, len(rule.ladder) - 1)]
     return ForecastEntry(
         rule=rule.name,
         setting=rule.setting,
@@ -80,11 +80,11 @@ def forecast_rule(seen: ForecastInput, now_ns: int) -> ForecastEntry:
         signal=rule.signal.value,
         value=value,
         limit=limit,
-        percent=_percent(rule, value, limit, seen.value),
+        percent=_percent(rule, value, limit, inputs.value),
         per_second=round(per_second, 3),
         fires_in_ms=fires,
-        why_none="" if fires is not None else why,
-        subscription=seen.subscription,
+        why_none="" if fires is not None else reason,
+        subscription=inputs.subscription,
     )
 
 
@@ -96,91 +96,93 @@ class _Crossing(NamedTuple):
     why_none: str = ""
 
 
-def _found(seen: ForecastInput, now_ns: int) -> _Crossing:
+def _forecast_crossing(inputs: ForecastInput, now_ns: int) -> _Crossing:
     """Return when the rule fires next, by its state and the shape of its condition."""
-    rule, hold = seen.rule, seen.hold
-    if seen.value == NOT_APPLICABLE:
+    rule, state = inputs.rule, inputs.state
+    if inputs.value == NOT_APPLICABLE:
         rated = rule.shape is Shape.RATE_BELOW
-        return _none("nothing has waited for long enough" if rated else "nothing of it waits in memory")
-    if hold.done >= len(rule.ladder):
+        return _no_crossing(
+            "nothing has waited for long enough" if rated else "nothing of it waits in memory"
+        )
+    if state.done >= len(rule.ladder):
         if rule.ladder[-1].action is PolicyAction.ASK_TO_CLOSE and rule.mode is EnforcementMode.ENFORCE:
-            return _Crossing(_by_clock(rule, hold.acted_at + ASK_AGAIN_MS * _MS, now_ns))
-        return _none("it has acted, and does again only after the signal was within its limit")
+            return _Crossing(_ms_until(rule, state.acted_at + REPEAT_REQUEST_MS * _MS, now_ns))
+        return _no_crossing("it has acted, and does again only after the signal was within its limit")
     match rule.shape:
         case Shape.RATE_BELOW:
-            return _of_rate(seen, now_ns)
+            return _forecast_rate(inputs, now_ns)
         case Shape.COUNT_IN_WINDOW:
-            return _of_count(seen, now_ns)
-    return _of_level(seen, now_ns)
+            return _forecast_count(inputs, now_ns)
+    return _forecast_level(inputs, now_ns)
 
 
-def _none(why: str, per_second: float = 0.0) -> _Crossing:
+def _no_crossing(why: str, per_second: float = 0.0) -> _Crossing:
     """Return a crossing without a time, for the given reason."""
     return _Crossing(None, per_second, why)
 
 
-def _of_level(seen: ForecastInput, now_ns: int) -> _Crossing:
+def _forecast_level(inputs: ForecastInput, now_ns: int) -> _Crossing:
     """Forecast a rule that fires while the signal is above a limit."""
-    rule, value, hold = seen.rule, seen.value, seen.hold
-    rung = rule.ladder[hold.done]
-    early = rung.at_percent < 100
+    rule, value, state = inputs.rule, inputs.value, inputs.state
+    rung = rule.ladder[state.done]
+    is_early = rung.at_percent < 100
     threshold = rule.limit * rung.at_percent // 100
-    held_ms = 0 if early else rule.hold_ms + rung.after_ms
-    going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
-    if value > threshold or going_on:
-        due = now_ns if early else (hold.over_since or now_ns) + held_ms * _MS
-        if rung.action in REPEATED:
+    hold_ms = 0 if is_early else rule.hold_ms + rung.after_ms
+    is_still_over = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
+    if value > threshold or is_still_over:
+        due = now_ns if is_early else (state.over_since or now_ns) + hold_ms * _MS
+        if rung.action in REPEATED_RUNG_ACTIONS:
             return _Crossing(max(0, due - now_ns) // _MS)
-        return _Crossing(_by_clock(rule, due, now_ns))
+        return _Crossing(_ms_until(rule, due, now_ns))
     if not value:
-        return _none("nothing of it is used")
+        return _no_crossing("nothing of it is used")
     if READINGS[rule.signal].ticking:
-        due = now_ns + (threshold - value + held_ms) * _MS
-        return _Crossing(_by_clock(rule, due, now_ns), 1_000.0)
-    slope, why = slope_of(_since_zero(seen.points))
+        due = now_ns + (threshold - value + hold_ms) * _MS
+        return _Crossing(_ms_until(rule, due, now_ns), 1_000.0)
+    slope, reason = fit_slope(_points_after_zero(inputs.points))
     if slope <= 0:
-        return _none(why or "it isn't rising")
+        return _no_crossing(reason or "it isn't rising")
     seconds = (threshold - value) / slope
-    if is_beyond_horizon(seconds, seen.points):
-        return _none(TOO_FAR, slope)
-    return _Crossing(_by_clock(rule, now_ns + int((seconds * 1_000 + held_ms) * _MS), now_ns), slope)
+    if is_beyond_horizon(seconds, inputs.points):
+        return _no_crossing(TOO_FAR, slope)
+    return _Crossing(_ms_until(rule, now_ns + int((seconds * 1_000 + hold_ms) * _MS), now_ns), slope)
 
 
-def _of_rate(seen: ForecastInput, now_ns: int) -> _Crossing:
+def _forecast_rate(inputs: ForecastInput, now_ns: int) -> _Crossing:
     """Forecast a RATE_BELOW rule: the time until the rate is below the limit, plus its checks."""
-    rule, value, hold = seen.rule, seen.value, seen.hold
-    held_ms = rule.hold_ms + rule.ladder[hold.done].after_ms
-    looks_ms = max(held_ms, rule.count * rule.check_ms)
-    if hold.over_since:
-        looked_at = hold.checked_at + (rule.count - hold.tries) * rule.check_ms * _MS
-        return _Crossing(max(0, hold.over_since + held_ms * _MS - now_ns, looked_at - now_ns) // _MS)
+    rule, value, state = inputs.rule, inputs.value, inputs.state
+    hold_ms = rule.hold_ms + rule.ladder[state.done].after_ms
+    checks_ms = max(hold_ms, rule.count * rule.check_ms)
+    if state.over_since:
+        checked_at = state.checked_at + (rule.count - state.tries) * rule.check_ms * _MS
+        return _Crossing(max(0, state.over_since + hold_ms * _MS - now_ns, checked_at - now_ns) // _MS)
     if value < rule.limit:
-        return _Crossing(looks_ms)
-    slope, why = slope_of(seen.points)
+        return _Crossing(checks_ms)
+    slope, reason = fit_slope(inputs.points)
     if slope >= 0:
-        return _none(why or "the rate isn't falling")
+        return _no_crossing(reason or "the rate isn't falling")
     seconds = (value - rule.limit) / -slope
-    if is_beyond_horizon(seconds, seen.points):
-        return _none(TOO_FAR, slope)
-    return _Crossing(round(seconds * 1_000) + looks_ms, slope)
+    if is_beyond_horizon(seconds, inputs.points):
+        return _no_crossing(TOO_FAR, slope)
+    return _Crossing(round(seconds * 1_000) + checks_ms, slope)
 
 
-def _of_count(seen: ForecastInput, now_ns: int) -> _Crossing:
+def _forecast_count(inputs: ForecastInput, now_ns: int) -> _Crossing:
     """Forecast a COUNT_IN_WINDOW rule at the pace of the crossings counted so far."""
-    rule, marks = seen.rule, seen.hold.marks
+    rule, marks = inputs.rule, inputs.state.marks
     if len(marks) >= rule.count:
         return _Crossing(0)
-    if len(marks) < ENOUGH_SAMPLES or marks[0] == marks[-1]:
+    if len(marks) < MIN_TREND_SAMPLES or marks[0] == marks[-1]:
         too_few = f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace"
-        return _none(too_few if marks else "it was never counted")
-    apart = (marks[-1] - marks[0]) / (len(marks) - 1)
-    if rule.window_ms and apart * (rule.count - 1) > rule.window_ms * _MS:
-        return _none("at its pace there are never so many within the window", 1e9 / apart)
-    left = marks[-1] + apart * (rule.count - len(marks)) - now_ns
-    return _Crossing(max(0, round(left)) // _MS, 1e9 / apart)
+        return _no_crossing(too_few if marks else "it was never counted")
+    interval = (marks[-1] - marks[0]) / (len(marks) - 1)
+    if rule.window_ms and interval * (rule.count - 1) > rule.window_ms * _MS:
+        return _no_crossing("at its pace there are never so many within the window", 1e9 / interval)
+    remaining_ns = marks[-1] + interval * (rule.count - len(marks)) - now_ns
+    return _Crossing(max(0, round(remaining_ns)) // _MS, 1e9 / interval)
 
 
-def _by_clock(rule: Rule, due_ns: int, now_ns: int) -> int:
+def _ms_until(rule: Rule, due_ns: int, now_ns: int) -> int:
     """Return the milliseconds until `due_ns`.
 
     For a time-driven rule, the milliseconds until its first check at or after `due_ns`.
@@ -202,14 +204,14 @@ def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
 
 def is_beyond_horizon(seconds: float, points: Points) -> bool:
     """Return whether a time in seconds from now is too far ahead for a forecast from these points."""
-    return seconds > FARTHEST * (points[-1][0] - points[0][0]) / 1e9
+    return seconds > MAX_HORIZON_FACTOR * (points[-1][0] - points[0][0]) / 1e9
 
 
 TOO_FAR: Final = "it is farther away than can be told from the looks at it"
 TOO_FEW: Final = "there are too few looks at it"
 
 
-def _since_zero(points: Points) -> Points:
+def _points_after_zero(points: Points) -> Points:
     """Return the points after the signal was last 0."""
     for place in range(len(points) - 1, -1, -1):
         if points[place][1] == 0:
@@ -217,14 +219,14 @@ def _since_zero(points: Points) -> Points:
     return points
 
 
-def slope_of(points: Points) -> tuple[float, str]:
+def fit_slope(points: Points) -> tuple[float, str]:
     """Return the slope per second by least squares, and "" or the reason why it is 0.
 
     The slope is 0 when there are too few points, when no point differs, or when a line does not explain the
     movement.
     """
     count = len(points)
-    if count < ENOUGH_SAMPLES:
+    if count < MIN_TREND_SAMPLES:
         return 0.0, TOO_FEW
     base = points[0][0]
     xs, ys = [(at - base) / 1e9 for at, _ in points], [float(value) for _, value in points]
@@ -233,24 +235,24 @@ def slope_of(points: Points) -> tuple[float, str]:
     if not spread or not moved:
         return 0.0, "it doesn't move"
     together = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
-    if together * together / (spread * moved) < STEADY:
+    if together * together / (spread * moved) < MIN_FIT:
         return 0.0, "it doesn't move along a line"
     return together / spread, ""
 
 
-def past_rates(rule: Rule, taken: Points, lump_bytes: int) -> list[tuple[int, int]]:
+def past_rates(rule: Rule, acked: Points, step_bytes: int) -> list[tuple[int, int]]:
     """Return the rates that a RATE_BELOW rule would have measured at past samples: (time, bytes per second).
 
     Args:
         rule: The rule.
-        taken: (time, bytes acknowledged by the peer since logon) of each sample, oldest first.
-        lump_bytes: Step in which the peer's window moves; 0 if it moves smoothly.
+        acked: (time, bytes acknowledged by the peer since logon) of each sample, oldest first.
+        step_bytes: Step in which the peer's window moves; 0 if it moves smoothly.
     """
-    back = max(rule.look_back_ms(lump_bytes), TICK_MS // 2) * _MS
-    found, first = [], 0
-    for at, bytes_by in taken:
-        while first + 1 < len(taken) and taken[first + 1][0] <= at - back:
+    period_ns = max(rule.rate_period_ms(step_bytes), TICK_MS // 2) * _MS
+    rates, first = [], 0
+    for at, bytes_by in acked:
+        while first + 1 < len(acked) and acked[first + 1][0] <= at - period_ns:
             first += 1
-        if taken[first][0] <= at - back:
-            found.append((at, (bytes_by - taken[first][1]) * 1_000_000_000 // (at - taken[first][0])))
-    return found
+        if acked[first][0] <= at - period_ns:
+            rates.append((at, (bytes_by - acked[first][1]) * 1_000_000_000 // (at - acked[first][0])))
+    return rates

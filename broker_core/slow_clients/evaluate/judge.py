@@ -36,7 +36,7 @@ from broker_core.slow_clients.evaluate.decision import (
     remaining_backlog,
 )
 from broker_core.slow_clients.evaluate.rule_state import (
-    NO_HOLD,
+    NO_STATE,
     NOT_APPLICABLE,
     RuleState,
     check_rule,
@@ -62,8 +62,8 @@ class JudgeResult(NamedTuple):
     """Decisions in the order of execution, and complete rule states of the clients and pools that changed."""
 
     decisions: list[Decision]
-    holds: dict[str, dict[tuple[str, str], RuleState]]
-    pool_holds: dict[str, dict[str, RuleState]]
+    rule_states: dict[str, dict[tuple[str, str], RuleState]]
+    pool_states: dict[str, dict[str, RuleState]]
 
 
 NOTHING: Final = JudgeResult([], {}, {})
@@ -91,7 +91,7 @@ class ClientUnderRules(NamedTuple):
 
     client: ClientView
     rules: tuple[Rule, ...]
-    narrow: Collection[RuledSubscription] = ()
+    ruled_subscriptions: Collection[RuledSubscription] = ()
     """Subscriptions that have rules."""
 
 
@@ -117,10 +117,10 @@ def judge(
         now_ns: Current time.
         modes: Modes to judge, in this order.
     """
-    outcome = NOTHING
+    result = NOTHING
     for mode in modes:
-        outcome = _JudgePass(mode, clients, pools, now_ns, outcome).run(pool_rules)
-    return outcome
+        result = _JudgePass(mode, clients, pools, now_ns, result).run(pool_rules)
+    return result
 
 
 def victim_order(used: int, client: ClientView) -> tuple[int, int, int, str]:
@@ -142,9 +142,9 @@ def exemption_reason(rule: Rule, client: str) -> str:
 class _PendingEffects:
     """Expected effects of the decisions made so far in one pass."""
 
-    gone: set[str] = field(default_factory=set)
+    ended_clients: set[str] = field(default_factory=set)
     """Names of clients that will be disconnected."""
-    moved: set[str] = field(default_factory=set)
+    relieved_clients: set[str] = field(default_factory=set)
     """Names of clients whose memory will be relieved."""
     memory: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Bytes of memory that will be freed, by pool."""
@@ -162,7 +162,7 @@ class _JudgePass:
     Result and effects are created only when there is something to record.
     """
 
-    __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools", "_seen")
+    __slots__ = ("_clients", "_context", "_effects", "_mode", "_now", "_pools", "_result")
 
     def __init__(
         self,
@@ -170,23 +170,23 @@ class _JudgePass:
         clients: Sequence[ClientUnderRules],
         pools: Sequence[PoolSignals],
         now_ns: int,
-        outcome: JudgeResult,
+        result: JudgeResult,
     ) -> None:
         self._mode = mode
         self._clients = clients
         self._pools = pools
         self._now = now_ns
-        self._outcome = outcome
+        self._result = result
         self._effects = _NONE
-        self._seen: tuple[ClientView, DecisionContext] | None = None
+        self._context: tuple[ClientView, DecisionContext] | None = None
 
     def run(self, pool_rules: Sequence[Rule]) -> JudgeResult:
         mode = self._mode
-        for client, rules, narrow in self._clients:
+        for client, rules, ruled_subscriptions in self._clients:
             for rule in rules:
                 if rule.mode is mode:
                     self._judge(rule, client, None)
-            for one in narrow:
+            for one in ruled_subscriptions:
                 for rule in one.rules:
                     if rule.mode is mode:
                         self._judge(rule, client, one.view)
@@ -195,136 +195,136 @@ class _JudgePass:
                 for pool in self._pools:
                     if pool.name == rule.scope:
                         self._judge_pool(rule, pool)
-        return self._outcome
+        return self._result
 
     def _judge(self, rule: Rule, client: ClientView, subscription: SubscriptionView | None) -> None:
         """Judge one rule about a client, or about one of its subscriptions."""
-        if client.name in self._effects.gone or exemption_reason(rule, client.name):
+        if client.name in self._effects.ended_clients or exemption_reason(rule, client.name):
             return
         if subscription is None:
             value = client_value(rule, client, self._now)
         else:
             value = subscription_value(rule, client, subscription, self._now)
-        if client.name in self._effects.moved and rule.signal in OUTBOX:
+        if client.name in self._effects.relieved_clients and rule.signal in OUTBOX:
             value = NOT_APPLICABLE
         key = (rule.name, subscription.id if subscription is not None else "")
-        hold = client.rule_states.get(key)
-        if hold is None and not needs_check(rule, value):
+        state = client.rule_states.get(key)
+        if state is None and not needs_check(rule, value):
             return
-        before, cut = hold or NO_HOLD, 0
-        if before.cut and value != NOT_APPLICABLE:
+        previous, cut = state or NO_STATE, 0
+        if previous.cut and value != NOT_APPLICABLE:
             # A shadow rule that discards: had it been enforced, the client would have read newer messages
             # instead, until none was left. So the cut never exceeds the messages that wait.
-            waits = subscription.outbox_messages if subscription is not None else client.backlog.messages
-            cut = min(before.cut, waits)
+            waiting = subscription.outbox_messages if subscription is not None else client.backlog.messages
+            cut = min(previous.cut, waiting)
             if rule.signal in WAITING_SIGNALS:
                 value = remaining_backlog(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
-        after, rung, observed = check_rule(rule, value, before, self._now, client.backlog.acked_bytes)
+        current, rung, observed = check_rule(rule, value, previous, self._now, client.backlog.acked_bytes)
         if rung is not None:
-            found = self._look_at(client)
+            context = self._get_context(client)
             decision = decide(
-                rule, rung, client, subscription, observed, observed, None, self._now, found, cut
+                rule, rung, client, subscription, observed, observed, None, self._now, context, cut
             )
             if decision is not None:
-                self._take(decision, client)
+                self._record_decision(decision, client)
                 if decision.action is PolicyAction.DISCARD_OLDEST and self._mode is EnforcementMode.SHADOW:
                     cut += decision.lost
             elif rule.ladder[rung].action is PolicyAction.DISCARD_OLDEST:
                 # Nothing to discard yet: the rung stays due.
-                after = after._replace(done=before.done, acted_at=before.acted_at)
-        after = after._replace(cut=cut) if after.cut != cut else after
-        if after != before:
-            self._remember(client, key, after)
+                current = current._replace(done=previous.done, acted_at=previous.acted_at)
+        current = current._replace(cut=cut) if current.cut != cut else current
+        if current != previous:
+            self._record_state(client, key, current)
 
-    def _look_at(self, client: ClientView) -> DecisionContext:
+    def _get_context(self, client: ClientView) -> DecisionContext:
         """Return the figures of a client that its decisions share.
 
         All decisions are made before any is executed, so the figures are the same for all.
         """
-        if self._seen is None or self._seen[0] is not client:
-            self._seen = (client, DecisionContext.of(client, self._now))
-        return self._seen[1]
+        if self._context is None or self._context[0] is not client:
+            self._context = (client, DecisionContext.of(client, self._now))
+        return self._context[1]
 
-    def _take(self, decision: Decision, client: ClientView) -> None:
+    def _record_decision(self, decision: Decision, client: ClientView) -> None:
         """Record a decision and its expected effects."""
-        self._written.decisions.append(decision)
+        self._writable_result.decisions.append(decision)
         if self._effects is _NONE:
             self._effects = _PendingEffects()
         name, pool, effects = client.name, client.pool_name, self._effects
         final = decision.action in FINAL_ACTIONS
         moves = final or (decision.action in RELIEVING and not decision.subscription)
-        if moves and name not in effects.moved:
-            effects.moved.add(name)
+        if moves and name not in effects.relieved_clients:
+            effects.relieved_clients.add(name)
             if not client.is_offlined:
                 effects.memory[pool] += client.memory
         if final:
-            effects.gone.add(name)
+            effects.ended_clients.add(name)
             effects.disk[pool] += client.disk
 
     @property
-    def _written(self) -> JudgeResult:
+    def _writable_result(self) -> JudgeResult:
         """The result, created at the first write."""
-        if self._outcome is NOTHING:
-            self._outcome = JudgeResult([], {}, {})
-        return self._outcome
+        if self._result is NOTHING:
+            self._result = JudgeResult([], {}, {})
+        return self._result
 
-    def _remember(self, client: ClientView, key: tuple[str, str], hold: RuleState) -> None:
+    def _record_state(self, client: ClientView, key: tuple[str, str], state: RuleState) -> None:
         """Record the new state of a rule in the result."""
-        holds = self._written.holds.get(client.name)
-        if holds is None:
-            holds = self._written.holds[client.name] = dict(client.rule_states)
-        if hold == NO_HOLD:
-            holds.pop(key, None)
+        states = self._writable_result.rule_states.get(client.name)
+        if states is None:
+            states = self._writable_result.rule_states[client.name] = dict(client.rule_states)
+        if state == NO_STATE:
+            states.pop(key, None)
         else:
-            holds[key] = hold
+            states[key] = state
 
     # ------------------------------------------------------------------------------------------ pools
 
     def _judge_pool(self, rule: Rule, pool: PoolSignals) -> None:
         """Judge one rule about a pool."""
-        value = self._pressure(rule, pool)
-        hold = pool.holds.get(rule.name)
-        if hold is None and not needs_check(rule, value):
+        value = self._pool_use(rule, pool)
+        state = pool.rule_states.get(rule.name)
+        if state is None and not needs_check(rule, value):
             return
         if rule.at_enqueue:  # no state: its actions relieve the pool
-            self._choose(rule, 0, pool)
+            self._decide_largest(rule, 0, pool)
             return
-        looked = check_rule(rule, value, hold or NO_HOLD, self._now)
-        if looked.hold != (hold or NO_HOLD):
-            holds = self._written.pool_holds.setdefault(pool.name, dict(pool.holds))
-            holds[rule.name] = looked.hold
-        if looked.rung is not None:
-            self._choose(rule, looked.rung, pool)
+        check = check_rule(rule, value, state or NO_STATE, self._now)
+        if check.state != (state or NO_STATE):
+            states = self._writable_result.pool_states.setdefault(pool.name, dict(pool.rule_states))
+            states[rule.name] = check.state
+        if check.rung is not None:
+            self._decide_largest(rule, check.rung, pool)
 
-    def _choose(self, rule: Rule, rung: int, pool: PoolSignals) -> None:
+    def _decide_largest(self, rule: Rule, rung: int, pool: PoolSignals) -> None:
         """Choose the largest user, then the next, until the pool is within its limit.
 
         An action that frees nothing is applied to one client only.
         """
-        ranked = self._ranked(rule, pool)
-        for place, (_, client) in enumerate(ranked):
-            observed = self._pressure(rule, pool)
-            if place and observed <= rule.limit:
+        ranked = self._rank_users(rule, pool)
+        for index, (_, client) in enumerate(ranked):
+            observed = self._pool_use(rule, pool)
+            if index and observed <= rule.limit:
                 break
-            decision = decide_largest(rule, rung, ranked[place : place + 2], observed, self._now)
+            decision = decide_largest(rule, rung, ranked[index : index + 2], observed, self._now)
             if decision is not None:
-                self._take(decision, client)
+                self._record_decision(decision, client)
                 if decision.action not in _FREEING:
                     break
 
-    def _ranked(self, rule: Rule, pool: PoolSignals) -> list[tuple[int, ClientView]]:
+    def _rank_users(self, rule: Rule, pool: PoolSignals) -> list[tuple[int, ClientView]]:
         """Return the pool's users with their use: largest first, of equals the one with the older backlog."""
         users, share = [], OF_POOL[rule.signal].share
         for client, *_ in self._clients:
-            moved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.moved
-            if client.pool_name != pool.name or moved or client.name in self._effects.gone:
+            is_relieved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.relieved_clients
+            if client.pool_name != pool.name or is_relieved or client.name in self._effects.ended_clients:
                 continue
             if (used := share(client)) > 0 and not exemption_reason(rule, client.name):
                 users.append((used, client))
         users.sort(key=lambda user: victim_order(*user))
         return users
 
-    def _pressure(self, rule: Rule, pool: PoolSignals) -> int:
+    def _pool_use(self, rule: Rule, pool: PoolSignals) -> int:
         """Return the pool's use after the effects of the decisions so far."""
         relieved = self._effects.disk if rule.signal is Signal.POOL_DISK else self._effects.memory
         return pool_value(rule, pool) - relieved.get(pool.name, 0)

@@ -16,9 +16,9 @@ from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, Rule
 _MS: Final = 1_000_000
 NOT_APPLICABLE: Final = -1
 """Replaces the value of a signal that does not apply to the client now."""
-REPEATED: Final = frozenset({PolicyAction.DISCARD_OLDEST})
+REPEATED_RUNG_ACTIONS: Final = frozenset({PolicyAction.DISCARD_OLDEST})
 """Actions that are due each time the limit is exceeded, not only once."""
-ASK_AGAIN_MS: Final = 10_000
+REPEAT_REQUEST_MS: Final = 10_000
 """Time that a client has to comply with a request to close before the request is repeated."""
 
 
@@ -31,7 +31,7 @@ class RuleState(NamedTuple):
     """Number of rungs that have acted since the signal was last within the limit."""
     acted_at: int = 0
     checked_at: int = 0
-    seen: int = 0
+    last_value: int = 0
     """RATE_BELOW: bytes acknowledged at the last check. COUNT_IN_WINDOW: number of crossings counted so far.
     """
     tries: int = 0
@@ -42,13 +42,13 @@ class RuleState(NamedTuple):
     """DISCARD_OLDEST and CONFLATE in shadow mode: messages that enforcement would have removed so far."""
 
 
-NO_HOLD: Final = RuleState()
+NO_STATE: Final = RuleState()
 
 
 class RuleCheck(NamedTuple):
     """Result of a check: the new state, the rung that is due (None: none), and the observed figure."""
 
-    hold: RuleState
+    state: RuleState
     rung: int | None
     observed: int
 
@@ -79,47 +79,47 @@ def quiet_limit(rule: Rule) -> int:
     if rule.shape is Shape.RATE_BELOW:
         return UNLIMITED
     # Time-driven checks start with the first value above 0.
-    return 0 if is_time_driven(rule) else rule.wakes_at
+    return 0 if is_time_driven(rule) else rule.lowest_rung_value
 
 
-def check_rule(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int = 0) -> RuleCheck:
+def check_rule(rule: Rule, value: int, state: RuleState, now_ns: int, acked_bytes: int = 0) -> RuleCheck:
     """Check one value against a rule.
 
     Args:
         rule: The rule.
         value: Value of its signal, or NOT_APPLICABLE.
-        hold: State from the last check, or NO_HOLD.
+        state: State from the last check, or NO_STATE.
         now_ns: Current time.
-        taken_bytes: Bytes acknowledged by the peer since logon; only RATE_BELOW uses it.
+        acked_bytes: Bytes acknowledged by the peer since logon; only RATE_BELOW uses it.
     """
     if value == NOT_APPLICABLE:
-        return RuleCheck(_after(rule, hold, now_ns), None, value)
+        return RuleCheck(_cleared_state(rule, state, now_ns), None, value)
     if is_time_driven(rule):
         if value == 0:
-            return RuleCheck(_after(rule, hold, now_ns), None, value)
+            return RuleCheck(_cleared_state(rule, state, now_ns), None, value)
         grid = now_ns - now_ns % (rule.check_ms * _MS)
-        if hold.checked_at == grid or not hold.checked_at:
-            return RuleCheck(hold._replace(checked_at=grid), None, value)
-        hold = hold._replace(checked_at=grid)
+        if state.checked_at == grid or not state.checked_at:
+            return RuleCheck(state._replace(checked_at=grid), None, value)
+        state = state._replace(checked_at=grid)
     match rule.shape:
         case Shape.RATE_BELOW:
-            return _rate(rule, value, hold, now_ns, taken_bytes)
+            return _check_rate(rule, value, state, now_ns, acked_bytes)
         case Shape.COUNT_IN_WINDOW:
-            return _count(rule, value, hold, now_ns)
-    return _above(rule, value, hold, now_ns)
+            return _check_count(rule, value, state, now_ns)
+    return _check_level(rule, value, state, now_ns)
 
 
-def next_check_at(rule: Rule, hold: RuleState) -> int:
+def next_check_at(rule: Rule, state: RuleState) -> int:
     """Return when the next rung, or the next check of a rate, is due if no value changes, ns.
 
     Returns 0 when the regular tick is soon enough.
     """
-    if not hold.over_since or hold.done >= len(rule.ladder) or is_time_driven(rule):
+    if not state.over_since or state.done >= len(rule.ladder) or is_time_driven(rule):
         return 0
     if rule.shape is Shape.RATE_BELOW:
-        return hold.checked_at + rule.check_ms * _MS
-    rung = rule.ladder[hold.done]
-    return hold.over_since + (rule.hold_ms + rung.after_ms) * _MS if rung.at_percent >= 100 else 0
+        return state.checked_at + rule.check_ms * _MS
+    rung = rule.ladder[state.done]
+    return state.over_since + (rule.hold_ms + rung.after_ms) * _MS if rung.at_percent >= 100 else 0
 
 
 class RuleStateMigration:
@@ -134,27 +134,27 @@ class RuleStateMigration:
     """
 
     def __init__(self) -> None:
-        self._heirs: dict[tuple[int, int], _CarriedOverRules] = {}
+        self._comparisons: dict[tuple[int, int], _CarriedOverRules] = {}
 
     def migrated_state(
-        self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, RuleState]
+        self, before: Sequence[Rule], after: Sequence[Rule], states: Mapping[str, RuleState]
     ) -> dict[str, RuleState]:
         """Return the states under the new rules, by rule name.
 
-        `before` and `after` are the rules about one client or subscription; `held` are its states under
+        `before` and `after` are the rules about one client or subscription; `states` are its states under
         `before`.
         """
         key = (id(before), id(after))
-        heirs = self._heirs.get(key)
-        if heirs is None:
-            heirs = self._heirs[key] = _heirs(before, after)
-        kept = dict.fromkeys(heirs.anew, RuleState(checked_at=_DUE))
-        kept |= {name: held[name] for name in heirs.same if name in held}
-        for name in heirs.asked:
-            if (hold := held.get(name)) is not None:
-                checked_at = _DUE if name in kept else hold.checked_at
-                kept[name] = hold._replace(done=0, acted_at=0, checked_at=checked_at, cut=0)
-        return kept
+        comparison = self._comparisons.get(key)
+        if comparison is None:
+            comparison = self._comparisons[key] = _compare_rules(before, after)
+        migrated = dict.fromkeys(comparison.restarted, RuleState(checked_at=_DUE))
+        migrated |= {name: states[name] for name in comparison.same if name in states}
+        for name in comparison.same_condition:
+            if (state := states.get(name)) is not None:
+                checked_at = _DUE if name in migrated else state.checked_at
+                migrated[name] = state._replace(done=0, acted_at=0, checked_at=checked_at, cut=0)
+        return migrated
 
 
 class _CarriedOverRules(NamedTuple):
@@ -162,38 +162,38 @@ class _CarriedOverRules(NamedTuple):
 
     Attributes:
         same: Unchanged rules.
-        asked: Rules with an unchanged condition.
-        anew: Time-driven rules that are new or changed, due at the next check.
+        same_condition: Rules with an unchanged condition.
+        restarted: Time-driven rules that are new or changed, due at the next check.
     """
 
     same: list[str]
-    asked: list[str]
-    anew: list[str]
+    same_condition: list[str]
+    restarted: list[str]
     compared: tuple[Sequence[Rule], Sequence[Rule]]
     """The two sets. References keep them alive, so that no other set gets the ids that are the cache key."""
 
 
-def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _CarriedOverRules:
+def _compare_rules(before: Sequence[Rule], after: Sequence[Rule]) -> _CarriedOverRules:
     """Compare two rule sets."""
     known = {rule.name: rule for rule in before}
-    made = _CarriedOverRules([], [], [], (before, after))
+    comparison = _CarriedOverRules([], [], [], (before, after))
     for rule in after:
         old = known.get(rule.name)
         if old is not None and replace(old, revision=rule.revision) == rule:
-            made.same.append(rule.name)
+            comparison.same.append(rule.name)
             continue
-        if old is not None and _asks(old) == _asks(rule):
-            made.asked.append(rule.name)
+        if old is not None and _condition_fields(old) == _condition_fields(rule):
+            comparison.same_condition.append(rule.name)
         if is_time_driven(rule):
-            made.anew.append(rule.name)
-    return made
+            comparison.restarted.append(rule.name)
+    return comparison
 
 
 _DUE: Final = 1
 """Time of the last check that makes a time-driven rule due: long ago."""
 
 
-def _asks(rule: Rule) -> tuple[object, ...]:
+def _condition_fields(rule: Rule) -> tuple[object, ...]:
     """Return the fields that form the rule's condition."""
     return (
         rule.signal,
@@ -208,102 +208,113 @@ def _asks(rule: Rule) -> tuple[object, ...]:
     )
 
 
-def _above(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
+def _check_level(rule: Rule, value: int, state: RuleState, now_ns: int) -> RuleCheck:
     """Check a rule that fires while the value is above a limit."""
-    going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
-    if value > rule.limit or going_on:
-        hold = hold if hold.over_since else hold._replace(over_since=now_ns)
-    elif value > rule.wakes_at:
+    is_still_over = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
+    if value > rule.limit or is_still_over:
+        state = state if state.over_since else state._replace(over_since=now_ns)
+    elif value > rule.lowest_rung_value:
         early = sum(value * 100 > rule.limit * rung.at_percent for rung in rule.ladder)
-        hold = hold._replace(over_since=0, done=min(hold.done, early))
+        state = state._replace(over_since=0, done=min(state.done, early))
     else:
-        return RuleCheck(_after(rule, hold, now_ns), None, value)
-    return _due(rule, value, hold, now_ns)
+        return RuleCheck(_cleared_state(rule, state, now_ns), None, value)
+    return _check_ladder(rule, value, state, now_ns)
 
 
-def _due(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
+def _check_ladder(rule: Rule, value: int, state: RuleState, now_ns: int) -> RuleCheck:
     """Return the widest rung that is due and has not acted. Narrower rungs that are also due are skipped."""
-    if not hold.done and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
-        return RuleCheck(hold, None, value)
+    if not state.done and state.acted_at and now_ns - state.acted_at < rule.cooldown_ms * _MS:
+        return RuleCheck(state, None, value)
     due = None
-    for place in range(hold.done, len(rule.ladder)):
-        rung = rule.ladder[place]
+    for index in range(state.done, len(rule.ladder)):
+        rung = rule.ladder[index]
         if rung.at_percent < 100:
             ready = value * 100 > rule.limit * rung.at_percent
         else:
-            held = now_ns - hold.over_since if hold.over_since else -1
-            ready = held >= (rule.hold_ms + rung.after_ms) * _MS
+            passed_ns = now_ns - state.over_since if state.over_since else -1
+            ready = passed_ns >= (rule.hold_ms + rung.after_ms) * _MS
         if not ready:
             break
-        due = place
-    if due is None and _asks_again(rule, hold, now_ns):
-        due = hold.done - 1
+        due = index
+    if due is None and _is_request_due(rule, state, now_ns):
+        due = state.done - 1
     if due is None:
-        return RuleCheck(hold, None, value)
-    done = due if rule.ladder[due].action in REPEATED else due + 1
-    return RuleCheck(hold._replace(done=done, acted_at=now_ns), due, value)
+        return RuleCheck(state, None, value)
+    done = due if rule.ladder[due].action in REPEATED_RUNG_ACTIONS else due + 1
+    return RuleCheck(state._replace(done=done, acted_at=now_ns), due, value)
 
 
-def _asks_again(rule: Rule, hold: RuleState, now_ns: int) -> bool:
+def _is_request_due(rule: Rule, state: RuleState, now_ns: int) -> bool:
     """Return whether an ignored request to close is due again.
 
     The request is repeated until the client complies; the broker never forces it (seed 003).
     """
-    asked = hold.done > 0 and rule.ladder[hold.done - 1].action is PolicyAction.ASK_TO_CLOSE
-    return asked and rule.mode is EnforcementMode.ENFORCE and now_ns - hold.acted_at >= ASK_AGAIN_MS * _MS
+    is_requested = state.done > 0 and rule.ladder[state.done - 1].action is PolicyAction.ASK_TO_CLOSE
+    return (
+        is_requested
+        and rule.mode is EnforcementMode.ENFORCE
+        and now_ns - state.acted_at >= REPEAT_REQUEST_MS * _MS
+    )
 
 
-def _rate(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int) -> RuleCheck:
+def _check_rate(rule: Rule, value: int, state: RuleState, now_ns: int, acked_bytes: int) -> RuleCheck:
     """Check a RATE_BELOW rule. `value` is the rate over the rule's window.
 
     Once the client is suspected, each check measures the bytes acknowledged since the last check.
     """
-    if not hold.over_since:
+    if not state.over_since:
         if value >= rule.limit:
-            return RuleCheck(_after(rule, hold, now_ns), None, value)
-        return RuleCheck(RuleState(now_ns, 0, hold.acted_at, now_ns, taken_bytes), None, value)
-    if hold.done == len(rule.ladder):  # every rung has acted: only a recovery changes the state
-        return RuleCheck(hold if value < rule.limit else _after(rule, hold, now_ns), None, value)
-    passed = now_ns - hold.checked_at
+            return RuleCheck(_cleared_state(rule, state, now_ns), None, value)
+        return RuleCheck(RuleState(now_ns, 0, state.acted_at, now_ns, acked_bytes), None, value)
+    if state.done == len(rule.ladder):  # every rung has acted: only a recovery changes the state
+        return RuleCheck(state if value < rule.limit else _cleared_state(rule, state, now_ns), None, value)
+    passed = now_ns - state.checked_at
     if passed < rule.check_ms * _MS:
-        return RuleCheck(hold, None, value)
-    rate = (taken_bytes - hold.seen) * 1_000_000_000 // passed
+        return RuleCheck(state, None, value)
+    rate = (acked_bytes - state.last_value) * 1_000_000_000 // passed
     if rate >= rule.limit:
-        return RuleCheck(_after(rule, hold, now_ns), None, rate)
-    hold = hold._replace(checked_at=now_ns, seen=taken_bytes, tries=hold.tries + 1)
-    return _due(rule, rate, hold, now_ns) if hold.tries >= rule.count else RuleCheck(hold, None, rate)
+        return RuleCheck(_cleared_state(rule, state, now_ns), None, rate)
+    state = state._replace(checked_at=now_ns, last_value=acked_bytes, tries=state.tries + 1)
+    return (
+        _check_ladder(rule, rate, state, now_ns)
+        if state.tries >= rule.count
+        else RuleCheck(state, None, rate)
+    )
 
 
-def _count(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
+def _check_count(rule: Rule, value: int, state: RuleState, now_ns: int) -> RuleCheck:
     """Check a COUNT_IN_WINDOW rule: count how often the limit was exceeded.
 
     For WINDOW_FULL `value` is the subscription's own counter, which also counts between two checks.
     """
     if rule.counted:
-        new, hold = value - hold.seen, hold._replace(seen=value)
+        new, state = value - state.last_value, state._replace(last_value=value)
     else:
-        over = value > rule.limit
-        new, hold = int(over and not hold.over_since), hold._replace(over_since=now_ns if over else 0)
-    marks = hold.marks + (now_ns,) * min(new, rule.count)
+        is_over = value > rule.limit
+        new, state = (
+            int(is_over and not state.over_since),
+            state._replace(over_since=now_ns if is_over else 0),
+        )
+    marks = state.marks + (now_ns,) * min(new, rule.count)
     if rule.window_ms:
         marks = tuple(at for at in marks if now_ns - at <= rule.window_ms * _MS)
-    hold = hold._replace(marks=marks[-rule.count :])
-    if len(hold.marks) < rule.count:
-        return RuleCheck(hold._replace(done=0), None, len(marks))
-    if hold.done == len(rule.ladder) and not new:  # every rung has acted: wait for the next crossing
-        return RuleCheck(hold, None, len(marks))
-    looked = _due(rule, rule.limit + 1, hold._replace(over_since=hold.marks[-1]), now_ns)
-    kept = looked.hold._replace(over_since=hold.over_since)
-    return RuleCheck(kept, looked.rung, max(value, len(marks)) if rule.counted else len(marks))
+    state = state._replace(marks=marks[-rule.count :])
+    if len(state.marks) < rule.count:
+        return RuleCheck(state._replace(done=0), None, len(marks))
+    if state.done == len(rule.ladder) and not new:  # every rung has acted: wait for the next crossing
+        return RuleCheck(state, None, len(marks))
+    check = _check_ladder(rule, rule.limit + 1, state._replace(over_since=state.marks[-1]), now_ns)
+    checked = check.state._replace(over_since=state.over_since)
+    return RuleCheck(checked, check.rung, max(value, len(marks)) if rule.counted else len(marks))
 
 
-def _after(rule: Rule, hold: RuleState, now_ns: int) -> RuleState:
+def _cleared_state(rule: Rule, state: RuleState, now_ns: int) -> RuleState:
     """Return the state after the signal is within the limit again.
 
     Only the time of the last action is kept, for the cooldown. COUNT_IN_WINDOW also keeps its marks.
     """
-    if rule.cooldown_ms and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
-        return RuleState(acted_at=hold.acted_at)
-    if rule.shape is Shape.COUNT_IN_WINDOW and hold.marks:
-        return hold._replace(over_since=0)
-    return NO_HOLD
+    if rule.cooldown_ms and state.acted_at and now_ns - state.acted_at < rule.cooldown_ms * _MS:
+        return RuleState(acted_at=state.acted_at)
+    if rule.shape is Shape.COUNT_IN_WINDOW and state.marks:
+        return state._replace(over_since=0)
+    return NO_STATE

@@ -24,11 +24,11 @@ class TimeSeries:
     Rows are 8-byte integers in one array, because there may be thousands of series.
     """
 
-    __slots__ = ("_rows", "most", "width")
+    __slots__ = ("_rows", "max_rows", "width")
 
-    def __init__(self, figures: int, most: int = SERIES_SAMPLES) -> None:
+    def __init__(self, figures: int, max_rows: int = SERIES_SAMPLES) -> None:
         self.width = figures + 1
-        self.most = most
+        self.max_rows = max_rows
         self._rows = array("q")
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class TimeSeries:
         """Append one row; remove the oldest when there is one row too many."""
         rows = self._rows
         rows.extend((at, *figures))
-        if len(rows) > self.most * self.width:
+        if len(rows) > self.max_rows * self.width:
             del rows[: self.width]
 
     @property
@@ -50,16 +50,16 @@ class TimeSeries:
         """Return the oldest row; empty when there is none."""
         return self._rows[: self.width]
 
-    def newest(self, looks: int) -> array[int]:
-        """Return a copy of at most `looks` rows, oldest first, as one flat array."""
-        return self._rows[-looks * self.width :]
+    def newest(self, number: int) -> array[int]:
+        """Return a copy of at most `number` rows, oldest first, as one flat array."""
+        return self._rows[-number * self.width :]
 
     def value_at(self, until_ns: int) -> array[int]:
         """Return the newest row that is not newer than `until_ns`; empty when all are newer."""
         rows, width = self._rows, self.width
-        for place in range(len(rows) - width, -1, -width):
-            if rows[place] <= until_ns:
-                return rows[place : place + width]
+        for start in range(len(rows) - width, -1, -width):
+            if rows[start] <= until_ns:
+                return rows[start : start + width]
         return array("q")
 
     def points(self, figure: int) -> list[tuple[int, int]]:
@@ -68,23 +68,26 @@ class TimeSeries:
         return list(zip(rows[::width], rows[figure + 1 :: width], strict=True))
 
 
-def append_sample(trail: TimeSeries | None, at: int, figures: Sequence[int]) -> TimeSeries | None:
-    """Append a row to a series and return it; create the series when `trail` is None.
+def append_sample(series: TimeSeries | None, at: int, figures: Sequence[int]) -> TimeSeries | None:
+    """Append a row to a series and return it; create the series when `series` is None.
 
     Returns None, and so drops the series, when no figure is above 0.
     """
     if max(figures, default=0) <= 0:
         return None
-    if trail is None:
-        trail = TimeSeries(len(figures))
-    trail.add(at, figures)
-    return trail
+    if series is None:
+        series = TimeSeries(len(figures))
+    series.add(at, figures)
+    return series
 
 
-def series_points(trail: TimeSeries | None, figure: int, value: int, now_ns: int) -> list[tuple[int, int]]:
-    """Return (time, value) of one figure in all earlier rows, then its current value; `trail` may be None."""
-    looks = trail.points(figure) if trail is not None else []
-    return [*(point for point in looks if point[0] < now_ns), (now_ns, value)]
+def series_points(series: TimeSeries | None, figure: int, value: int, now_ns: int) -> list[tuple[int, int]]:
+    """Return (time, value) of one figure in all earlier rows, then its current value.
+
+    `series` may be None.
+    """
+    points = series.points(figure) if series is not None else []
+    return [*(point for point in points if point[0] < now_ns), (now_ns, value)]
 
 
 _FIGURES = len(ClientSample._fields)
@@ -135,7 +138,7 @@ class SampleHistory:
         self.behind_since = 0
         """Time since which the oldest message was at least 1 s old at each sample, ns; 0 if it is not."""
 
-    def add(self, at: int, memory: int, disk: int, age: int, taken: int, look_back_ms: int) -> None:
+    def add(self, at: int, memory: int, disk: int, age: int, acked: int, rate_period_ms: int) -> None:
         """Record one sample.
 
         Args:
@@ -143,18 +146,18 @@ class SampleHistory:
             memory: Bytes in the outbox.
             disk: Bytes in the spool file.
             age: Age of the oldest waiting message, ms.
-            taken: Bytes acknowledged by the peer since logon.
-            look_back_ms: Longest look-back of the client's rate rules. When 60 samples do not reach as far,
+            acked: Bytes acknowledged by the peer since logon.
+            rate_period_ms: Longest period of the client's rate rules. When 60 samples do not reach as far,
                 marks are recorded too.
         """
-        self.samples.add(at, (memory, disk, age, taken))
+        self.samples.add(at, (memory, disk, age, acked))
         self.idle = 0 if memory or disk else self.idle + 1
         self.behind_since = (self.behind_since or at) if age >= BEHIND_MS else 0
         if (
-            look_back_ms > (SAMPLES - 2) * TICK_MS
-            and at - self.marks.last_at >= look_back_ms // MARKS * 1_000_000
+            rate_period_ms > (SAMPLES - 2) * TICK_MS
+            and at - self.marks.last_at >= rate_period_ms // MARKS * 1_000_000
         ):
-            self.marks.add(at, (taken,))
+            self.marks.add(at, (acked,))
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
         """Return the newest recorded `AckedMark` at or before `until_ns`; None if there is none."""
@@ -162,7 +165,7 @@ class SampleHistory:
         return AckedMark(found[0], found[-1]) if found else None
 
 
-APART_NS: Final = 5_000_000_000
+MIN_INTERVAL_NS: Final = 5_000_000_000
 """Minimum time between two stored rows of a `RateMeter`, ns."""
 RATE_SAMPLES: Final = 13
 """Rows of a `RateMeter`: one minute at 5 s each."""
@@ -171,50 +174,48 @@ RATE_SAMPLES: Final = 13
 class ClientRates(NamedTuple):
     """Read and arrival rates of one client in bytes per second; 0 while unknown."""
 
-    taken: int = 0
-    """Bytes read per second over the last minute, or over the shorter time recorded (`over_ms`)."""
-    arriving: int = 0
+    read_rate: int = 0
+    """Bytes read per second over the last minute, or over the shorter time recorded (`span_ms`)."""
+    arrival_rate: int = 0
     """Bytes arriving per second over the last 5 to 10 seconds."""
-    usually_taken: int = 0
+    usual_read_rate: int = 0
     """Bytes read per second over the last minute, without the last seconds."""
-    usually_arriving: int = 0
+    usual_arrival_rate: int = 0
     """Bytes arriving per second over the last minute, without the last seconds."""
-    over_ms: int = 0
-    """Time span of `taken`, ms."""
+    span_ms: int = 0
+    """Time span of `read_rate`, ms."""
 
 
 class RateMeter:
     """Read and arrival totals of one client, recorded at least 5 s apart, in 0.3 KiB."""
 
-    __slots__ = ("_looks",)
+    __slots__ = ("_totals",)
 
     def __init__(self) -> None:
-        self._looks = TimeSeries(2, RATE_SAMPLES)
+        self._totals = TimeSeries(2, RATE_SAMPLES)
 
-    def update(self, now_ns: int, taken: int, arrived: int) -> ClientRates:
+    def update(self, now_ns: int, acked: int, arrived: int) -> ClientRates:
         """Record both totals and return the rates as of now. May be called at any frequency.
 
         Args:
-            now_ns: Current time.
-            taken: Bytes acknowledged by the peer since logon.
+            now_ns: Current monotonic time: the wall clock may be set back.
+            acked: Bytes acknowledged by the peer since logon.
             arrived: Bytes that arrived for the client since logon.
         """
-        looks, found = self._looks, ClientRates()
-        if looks:
-            if now_ns <= looks.last_at:
-                return found
-            first, now = looks.first(), (now_ns, taken, arrived)
-            recent = looks.value_at(now_ns - APART_NS) or first
-            found = ClientRates(
+        totals, rates = self._totals, ClientRates()
+        if totals:
+            first, now = totals.first(), (now_ns, acked, arrived)
+            recent = totals.value_at(now_ns - MIN_INTERVAL_NS) or first
+            rates = ClientRates(
                 _rate(first, now, 1),
                 _rate(recent, now, 2),
                 _rate(first, recent, 1),
                 _rate(first, recent, 2),
                 (now_ns - first[0]) // 1_000_000,
             )
-        if not looks or now_ns - looks.last_at >= APART_NS:
-            looks.add(now_ns, (taken, arrived))
-        return found
+        if not totals or now_ns - totals.last_at >= MIN_INTERVAL_NS:
+            totals.add(now_ns, (acked, arrived))
+        return rates
 
 
 def _rate(since: Sequence[int], until: Sequence[int], figure: int) -> int:

@@ -45,7 +45,7 @@ class SignalReader:
         column: Index of the signal in `ClientSample`; None if samples do not contain it.
         ticking: Whether the value grows with time until an event resets it.
         outbox: Whether it measures messages in memory. Actions that move these elsewhere clear the signal.
-        beyond: Whether it can be above 0 for a client with nothing in memory or on disk.
+        fires_without_backlog: Whether it can be above 0 for a client with nothing in memory or on disk.
     """
 
     subject: str
@@ -56,12 +56,12 @@ class SignalReader:
     column: int | None
     ticking: bool
     outbox: bool
-    beyond: bool
+    fires_without_backlog: bool
 
 
-def _earlier(one_ns: int, other_ns: int) -> int:
+def _earlier_time(first_ns: int, second_ns: int) -> int:
     """Return the earlier of two times, where 0 means none."""
-    return min(one_ns, other_ns) or one_ns or other_ns
+    return min(first_ns, second_ns) or first_ns or second_ns
 
 
 def _live(client: ClientView, value: int) -> int:
@@ -70,9 +70,9 @@ def _live(client: ClientView, value: int) -> int:
 
 
 def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
-    """Return the highest rate at which the client may have read over the rule's look-back, bytes per second.
+    """Return the highest rate, bytes/s, at which the client may have read over the rule's rate period.
 
-    NOT_APPLICABLE unless messages have waited during the whole look-back. The age of the oldest message shows
+    NOT_APPLICABLE unless messages have waited during the whole period. The age of the oldest message shows
     that: had the client read everything in between, the oldest would be younger. A client that gets messages
     as they arrive is therefore never slow, however few arrive.
 
@@ -80,17 +80,17 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     the client may have read up to one step more than it acknowledged; the result includes that step.
     """
     backlog = client.backlog
-    age, look_back = age_ms(backlog.oldest_at, now_ns), rule.look_back_ms(backlog.window_step_bytes)
+    age, period_ms = age_ms(backlog.oldest_at, now_ns), rule.rate_period_ms(backlog.window_step_bytes)
     if backlog.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
         return NOT_APPLICABLE
     behind = age_ms(client.behind_since, now_ns) if age >= BEHIND_MS else 0
-    if max(age, behind) < look_back or any(one.rate_limited or one.paused for one in client.subscriptions):
+    if max(age, behind) < period_ms or any(one.rate_limited or one.paused for one in client.subscriptions):
         return NOT_APPLICABLE
-    before = client.acked_at(now_ns - look_back * _MS)
-    if before is None or before.at == now_ns:
+    mark = client.acked_at(now_ns - period_ms * _MS)
+    if mark is None or mark.at == now_ns:
         return NOT_APPLICABLE
-    taken = backlog.acked_bytes - before.taken_bytes + backlog.window_step_bytes
-    return taken * 1_000_000_000 // (now_ns - before.at)
+    read_bytes = backlog.acked_bytes - mark.acked_bytes + backlog.window_step_bytes
+    return read_bytes * 1_000_000_000 // (now_ns - mark.at)
 
 
 def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: int) -> int:
@@ -109,7 +109,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=False,
+            fires_without_backlog=False,
         ),
         Signal.POOL_DISK: SignalReader(
             "the spools of pool {pool} take",
@@ -117,7 +117,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=False,
+            fires_without_backlog=False,
         ),
         Signal.OUTBOUND_BYTES: SignalReader(
             "its outbox holds",
@@ -126,7 +126,7 @@ READINGS: Final = check_complete(
             column=1,
             ticking=False,
             outbox=True,
-            beyond=False,
+            fires_without_backlog=False,
         ),
         Signal.OUTBOUND_MESSAGES: SignalReader(
             "for it wait",
@@ -135,7 +135,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=True,
-            beyond=False,
+            fires_without_backlog=False,
         ),
         Signal.SPOOL_BYTES: SignalReader(
             "its spool takes",
@@ -143,7 +143,7 @@ READINGS: Final = check_complete(
             column=2,
             ticking=False,
             outbox=False,
-            beyond=False,
+            fires_without_backlog=False,
         ),
         Signal.SPOOL_AGE: SignalReader(
             "it has been offline for",
@@ -151,7 +151,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=True,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.CONFLATION_BYTES: SignalReader(
             "conflation holds for it",
@@ -160,7 +160,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=False,
+            fires_without_backlog=False,
         ),
         Signal.BACKLOG_BYTES: SignalReader(
             "it is owed",
@@ -169,7 +169,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.BACKLOG_MESSAGES: SignalReader(
             "it is owed",
@@ -178,19 +178,21 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.OLDEST_AGE: SignalReader(
             "its oldest message has been waiting for",
-            lambda client, _, now: age_ms(_earlier(client.backlog.oldest_at, client.backlog.unacked_at), now),
+            lambda client, _, now: age_ms(
+                _earlier_time(client.backlog.oldest_at, client.backlog.unacked_at), now
+            ),
             lambda one, _, __, now: age_ms(one.oldest_at, now),
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.DRAIN_RATE: SignalReader(
-            "it takes", _drain_rate, column=None, ticking=False, outbox=False, beyond=False
+            "it takes", _drain_rate, column=None, ticking=False, outbox=False, fires_without_backlog=False
         ),
         Signal.WRITE_BLOCKED: SignalReader(
             "its connection has taken nothing for",
@@ -199,7 +201,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=True,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.WINDOW_FULL: SignalReader(
             "its prefetch window has been full for",
@@ -208,7 +210,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=True,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.UNACKED_MESSAGES: SignalReader(
             "it hasn't acknowledged",
@@ -217,7 +219,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.UNACKED_AGE: SignalReader(
             "its oldest unacknowledged message was sent before",
@@ -226,7 +228,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.ACK_SILENCE: SignalReader(
             "it hasn't acknowledged anything for",
@@ -235,7 +237,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=True,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.PINNED_BYTES: SignalReader(
             "of the log it holds",
@@ -244,7 +246,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
         Signal.USER_PINNED_BYTES: SignalReader(
             "of the log its user holds",
@@ -252,7 +254,7 @@ READINGS: Final = check_complete(
             column=None,
             ticking=False,
             outbox=False,
-            beyond=True,
+            fires_without_backlog=True,
         ),
     }
 )
@@ -292,7 +294,7 @@ check_readers(
 
 def can_fire_without_backlog(rules: Iterable[Rule]) -> bool:
     """Return whether any of the rules can fire for a client with nothing in memory or on disk."""
-    return any(READINGS[rule.signal].beyond for rule in rules)
+    return any(READINGS[rule.signal].fires_without_backlog for rule in rules)
 
 
 def client_value(rule: Rule, client: ClientView, now_ns: int) -> int:

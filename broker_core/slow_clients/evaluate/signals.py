@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from broker_core.slow_clients.evaluate.rule_state import RuleState
 
-Holds = Mapping[tuple[str, str], RuleState]
+RuleStates = Mapping[tuple[str, str], RuleState]
 """State of all rules about one client, by rule name and subscription id ("" for the client itself)."""
 
 
@@ -29,7 +29,7 @@ class ClientSample(NamedTuple):
     spool_bytes: int
     age_ms: int
     """Age of the oldest waiting message."""
-    taken_bytes: int = 0
+    acked_bytes: int = 0
     """Bytes that the peer has acknowledged since logon."""
 
 
@@ -37,7 +37,7 @@ class AckedMark(NamedTuple):
     """Total bytes that the peer had acknowledged at a given time."""
 
     at: int
-    taken_bytes: int
+    acked_bytes: int
 
 
 class BacklogCounts(NamedTuple):
@@ -215,7 +215,7 @@ class ClientView(Protocol):
     @property
     def subscriptions(self) -> Collection[SubscriptionView]: ...
     @property
-    def rule_states(self) -> Holds: ...
+    def rule_states(self) -> RuleStates: ...
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
         """Return the newest recorded `AckedMark` at or before `until_ns`; None if there is none."""
@@ -233,7 +233,7 @@ class PoolSignals:
     memory_leaving: int = 0
     """Part of `memory_used` that belongs to offlined clients: on its way to disk, or being drained."""
     disk_used: int = 0
-    holds: Mapping[str, RuleState] = field(default_factory=dict)
+    rule_states: Mapping[str, RuleState] = field(default_factory=dict)
     """State of the pool's rules, by rule name."""
 
 

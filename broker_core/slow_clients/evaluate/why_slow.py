@@ -129,53 +129,53 @@ class SlowEvidence:
         )
 
 
-def find_slow_cause(seen: SlowEvidence) -> VerdictEntry:
+def find_slow_cause(evidence: SlowEvidence) -> VerdictEntry:
     """Return the verdict with the figures that it is based on, by name (names include units)."""
-    for applies, cause, sentence, figures in _table(seen):
+    for applies, cause, sentence, figures in _table(evidence):
         if applies:
-            evidence = {name: int(getattr(seen, name)) for name in figures}
-            return VerdictEntry(cause=cause.value, sentence=sentence, evidence=evidence)
+            found = {name: int(getattr(evidence, name)) for name in figures}
+            return VerdictEntry(cause=cause.value, sentence=sentence, evidence=found)
     raise AssertionError("the table's last row always applies")
 
 
-def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, ...]], ...]:
+def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, ...]], ...]:
     """Return rows in order of priority; the first row that applies is the verdict.
 
     Each row has: whether it applies, the cause, a sentence, the names of the figures of the evidence.
     """
-    stopped, unacked, silence_ms = seen.is_stopped, seen.unacked_messages, seen.ack_silence_ms
-    taken = f"{seen.taken_rate:,} bytes/s"
-    blocked = f"its connection has taken nothing for {seen.write_blocked_ms} ms"
+    stopped, unacked, silence_ms = evidence.is_stopped, evidence.unacked_messages, evidence.ack_silence_ms
+    taken = f"{evidence.taken_rate:,} bytes/s"
+    blocked = f"its connection has taken nothing for {evidence.write_blocked_ms} ms"
     return (
         (
-            not seen.unread_messages and not unacked,
+            not evidence.unread_messages and not unacked,
             SlowCause.KEEPS_UP,
             "Nothing waits for it.",
             ("unread_messages",),
         ),
         # Causes outside the client.
         (
-            seen.paused,
+            evidence.paused,
             SlowCause.PAUSED,
             "It is paused: what waits for it is held back here, and it isn't behind by itself.",
             ("unread_messages",),
         ),
         (
-            seen.rate_limited and not stopped,
+            evidence.rate_limited and not stopped,
             SlowCause.THROTTLED,
             "It gets messages at the rate it asked for, which is lower than the rate at which they come.",
             ("unread_messages", "taken_rate", "arrival_rate"),
         ),
         (
-            seen.loop_late_ms >= BUSY_LOOP_MS and not stopped,
+            evidence.loop_late_ms >= BUSY_LOOP_MS and not stopped,
             SlowCause.BROKER_BUSY,
-            f"The broker is busy: its loop runs {seen.loop_late_ms} ms late, for all clients.",
+            f"The broker is busy: its loop runs {evidence.loop_late_ms} ms late, for all clients.",
             ("loop_late_ms", "unread_messages"),
         ),
         (
-            seen.disk_ms >= BUSY_DISK_MS and (seen.offlined or seen.replaying) and not stopped,
+            evidence.disk_ms >= BUSY_DISK_MS and (evidence.offlined or evidence.replaying) and not stopped,
             SlowCause.DISK_BUSY,
-            f"The disk is busy: what it waits for is read from there, and that takes {seen.disk_ms} ms.",
+            f"The disk is busy: what it waits for is read from there, and that takes {evidence.disk_ms} ms.",
             ("disk_ms", "unread_messages"),
         ),
         # Causes of the client or its network, the strongest evidence first.
@@ -186,22 +186,22 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
             ("write_blocked_ms", "unread_messages", "taken_rate", "sure_rate", "lump_bytes"),
         ),
         (
-            seen.network_limited,
+            evidence.network_limited,
             SlowCause.SLOW_NETWORK,
             f"The network to it is slow: {taken} get through, with room in its own buffer.",
             ("taken_rate", "arrival_rate", "network_limited", "unread_messages"),
         ),
         (
-            seen.no_credit_ms >= SLOW_ACK_MS,
+            evidence.no_credit_ms >= SLOW_ACK_MS,
             SlowCause.APPLICATION_SLOW,
             (
                 "Its connection reads, but its application has taken nothing of a subscription for "
-                f"{seen.no_credit_ms} ms."
+                f"{evidence.no_credit_ms} ms."
             ),
             ("no_credit_ms", "unread_messages", "taken_rate"),
         ),
         (
-            unacked > 0 and silence_ms >= HANGS_MS and not seen.window_full_ms,
+            unacked > 0 and silence_ms >= HANGS_MS and not evidence.window_full_ms,
             SlowCause.APPLICATION_HANGS,
             (
                 f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and "
@@ -210,7 +210,7 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
             ("unacked_messages", "ack_silence_ms", "window_full_ms"),
         ),
         (
-            seen.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS),
+            evidence.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS),
             SlowCause.SLOW_ACKS,
             f"It reads, but acknowledges slowly: {unacked} messages are unacknowledged."
             if silence_ms < HANGS_MS
@@ -221,29 +221,30 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
             ("unacked_messages", "ack_silence_ms", "window_full_ms"),
         ),
         (
-            seen.replaying,
+            evidence.replaying,
             SlowCause.REPLAYING,
             "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
             ("unread_messages", "taken_rate"),
         ),
         (
-            seen.unread_messages > 0 and seen.is_burst,
+            evidence.unread_messages > 0 and evidence.is_burst,
             SlowCause.BURST,
-            f"Its publishers send more than usual: {seen.arrival_rate:,} bytes/s come for it, "
-            f"{seen.usual_arrival_rate:,} bytes/s usually do, and it takes {taken}, as before.",
+            f"Its publishers send more than usual: {evidence.arrival_rate:,} bytes/s come for it, "
+            f"{evidence.usual_arrival_rate:,} bytes/s usually do, and it takes {taken}, as before.",
             ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "unread_messages"),
         ),
         (
-            seen.unread_messages > 0 and (seen.offlined or seen.taken_rate < seen.arrival_rate),
+            evidence.unread_messages > 0
+            and (evidence.offlined or evidence.taken_rate < evidence.arrival_rate),
             SlowCause.READING_SLOWLY,
             (
-                f"A slow network, or slow reading: it takes {taken}, and {seen.arrival_rate:,} bytes/s "
+                f"A slow network, or slow reading: it takes {taken}, and {evidence.arrival_rate:,} bytes/s "
                 "come for it."
             )
-            if seen.taken_rate or seen.write_blocked_ms < BLOCKED_MS
+            if evidence.taken_rate or evidence.write_blocked_ms < BLOCKED_MS
             else (
-                f"A slow network, slow reading, or none: {blocked}, and {seen.arrival_rate:,} bytes/s come "
-                "for it."
+                f"A slow network, slow reading, or none: {blocked}, and {evidence.arrival_rate:,} bytes/s "
+                "come for it."
             ),
             ("taken_rate", "arrival_rate", "unread_messages", "write_blocked_ms"),
         ),
@@ -251,7 +252,7 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
             True,
             SlowCause.KEEPS_UP,
             f"Nothing says that it is slow; {blocked}, too short a time to tell."
-            if seen.write_blocked_ms
+            if evidence.write_blocked_ms
             else "It takes messages as fast as they come.",
             ("taken_rate", "arrival_rate", "unread_messages"),
         ),

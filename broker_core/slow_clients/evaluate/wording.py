@@ -21,7 +21,7 @@ from broker_core.documents.system_records import DecisionEntry
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signal_table import OF_POOL, READINGS
 
-_DONE: Final = {
+_PARTICIPLES: Final = {
     PolicyAction.NOTIFY: "reported",
     PolicyAction.WARN: "warned",
     PolicyAction.CONFLATE: "conflated",
@@ -36,7 +36,7 @@ _DONE: Final = {
     PolicyAction.DELETE_DURABLE: "disconnected and its durable subscription deleted",
 }
 """Past participle of each action."""
-_CODES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "}
+_REASON_PREFIXES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "}
 """Reason codes that clients of other systems know, as prefixes of a sentence (seed 004)."""
 
 
@@ -45,20 +45,21 @@ def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
 
     With `ahead`, word it as a decision that a policy would make immediately.
     """
-    error = _CODES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
-    return f"{error}{_who(decision)} {_did(decision, ahead=ahead)}: {_why(decision)}. {_cost(decision)}"
+    error = _REASON_PREFIXES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
+    action = f"{error}{_subject_phrase(decision)} {_action_phrase(decision, ahead=ahead)}"
+    return f"{action}: {_reason_phrase(decision)}. {_cost_sentence(decision)}"
 
 
-def _who(decision: Decision) -> str:
+def _subject_phrase(decision: Decision) -> str:
     """Return the subscription or client that is acted on."""
     if decision.subscription and decision.action not in FINAL_ACTIONS:
         return f"Subscription {decision.subscription} of client {decision.client}"
     return f"Client {decision.client}"
 
 
-def _did(decision: Decision, *, ahead: bool) -> str:
+def _action_phrase(decision: Decision, *, ahead: bool) -> str:
     """Return the past, conditional or future form of the action."""
-    done = _DONE[decision.action]
+    done = _PARTICIPLES[decision.action]
     if decision.held_at is not None:
         most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
         not_done = f"{'will not be' if ahead else 'was not'} {done}"
@@ -74,7 +75,7 @@ def _did(decision: Decision, *, ahead: bool) -> str:
     return f"would have been {done}" if decision.mode is EnforcementMode.SHADOW else f"was {done}"
 
 
-def _why(decision: Decision) -> str:
+def _reason_phrase(decision: Decision) -> str:
     """Return the reason: the signal's value and the limit; for pools also the client that would be next."""
     if decision.problem:
         return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
@@ -82,9 +83,8 @@ def _why(decision: Decision) -> str:
     observed, limit = format_quantity(decision.observed, unit), format_quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)
     if decision.shape is Shape.COUNT_IN_WINDOW:
-        return (
-            f"its {_NOUN[decision.signal]} passed the limit {observed}, reaching {decision.setting} ({limit})"
-        )
+        noun = _SIGNAL_NOUNS[decision.signal]
+        return f"its {noun} passed the limit {observed}, reaching {decision.setting} ({limit})"
     way = "under" if decision.shape is Shape.RATE_BELOW else "over"
     over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
     if decision.hold_ms:
@@ -100,13 +100,13 @@ def _why(decision: Decision) -> str:
     return f"{over}, and {used}{after}"
 
 
-_NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {
+_SIGNAL_NOUNS: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {
     Signal.WINDOW_FULL: "prefetch window"
 }
 """Noun for each signal."""
 
 
-def _cost(decision: Decision) -> str:
+def _cost_sentence(decision: Decision) -> str:
     """Return the sentence about messages kept and lost."""
     kept, lost = decision.kept, decision.lost
     match decision.action:
@@ -128,10 +128,10 @@ def _cost(decision: Decision) -> str:
             )
         case PolicyAction.NOTIFY | PolicyAction.WARN | PolicyAction.PAUSE | PolicyAction.ASK_TO_CLOSE:
             return f"Nothing is lost; {format_messages(kept)} waiting." if kept else "Nothing is lost."
-    return _cost_of_ending(decision)
+    return _ending_sentence(decision)
 
 
-def _cost_of_ending(decision: Decision) -> str:
+def _ending_sentence(decision: Decision) -> str:
     """Return the sentence about messages kept and lost when a client or subscription ends."""
     if not decision.kept and not decision.lost:
         return "Nothing was waiting for it."
@@ -175,7 +175,7 @@ def _bytes(value: int) -> str:
     return f"{value / 1_024:,.1f} KiB"
 
 
-_AS_IT_IS = tuple(Decision.__dataclass_fields__.keys() - {"at", "samples"})
+_COPIED_FIELDS = tuple(Decision.__dataclass_fields__.keys() - {"at", "samples"})
 """Fields that have the same name and meaning in `DecisionEntry`."""
 
 
@@ -194,7 +194,7 @@ def decision_entry(decision: Decision, identity: str = "", *, ahead: bool = Fals
         at=decision.at // 1_000_000,
         sentence=decision_sentence(decision, ahead=ahead),
         samples=[[sample.at // 1_000_000, *sample[1:]] for sample in decision.samples],
-        **{name: getattr(decision, name) for name in _AS_IT_IS},
+        **{name: getattr(decision, name) for name in _COPIED_FIELDS},
     )
 
 

@@ -19,7 +19,7 @@ from broker_core.slow_clients.rules.rule import PoolLimits
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import EffectiveValue, RuleSubject
 
-_UNITS_OF_OWN: Final = {
+CUSTOM_RULE_UNITS: Final = {
     "percent": "%",
     "hold_ms": "ms",
     "window_ms": "ms",
@@ -32,7 +32,7 @@ _UNITS_OF_OWN: Final = {
 
 
 def describe_settings(
-    found: Mapping[str, EffectiveValue], pool: PoolLimits, subscription: str = ""
+    settings: Mapping[str, EffectiveValue], pool: PoolLimits, subscription: str = ""
 ) -> list[EffectiveSetting]:
     """Return settings with their units and origins.
 
@@ -47,34 +47,34 @@ def describe_settings(
         EffectiveSetting(
             setting=name,
             value=_plain(worked_out.get(name) if value is None else value),
-            unit=_unit(name, found),
+            unit=_unit(name, settings),
             origin=origin,
             subscription=subscription,
         )
-        for name, (value, origin) in found.items()
+        for name, (value, origin) in settings.items()
     ]
 
 
-def _unit(name: str, found: Mapping[str, EffectiveValue]) -> str:
+def _unit(name: str, settings: Mapping[str, EffectiveValue]) -> str:
     """Return the unit of a setting; "" without one."""
     group, _, field = name.rpartition(".")
     if group in PRESETS:
         return str(PRESETS[group][field].unit)
     if field in ("limit", "clear"):
-        signal = found[f"{group}.signal"].value
+        signal = settings[f"{group}.signal"].value
         return (SIGNALS[signal].unit if signal is not None else Unit.TIMES).value
-    return _UNITS_OF_OWN.get(field, "")
+    return CUSTOM_RULE_UNITS.get(field, "")
 
 
 def _plain(value: Any) -> Setting:
     """Return a setting's value as JSON types."""
     if isinstance(value, (tuple, list)):
         return [asdict(one) if isinstance(one, Rung) else str(one) for one in value]
-    found: Setting = value
-    return found
+    settings: Setting = value
+    return settings
 
 
-_NOT_SET: Final = SettingValue(value=None, origin="not set")
+NOT_SET: Final = SettingValue(value=None, origin="not set")
 
 
 def compare_policies(
@@ -107,8 +107,8 @@ def compare_policies(
 
 def _settings(book: RuleBook, subject: RuleSubject) -> dict[str, SettingValue]:
     """Return the settings in force for a subject, by name."""
-    found = describe_settings(book.effective(subject), book.pool_of(subject))
-    return {one.setting: SettingValue(value=one.value, origin=one.origin) for one in found}
+    settings = describe_settings(book.effective(subject), book.pool_for(subject))
+    return {one.setting: SettingValue(value=one.value, origin=one.origin) for one in settings}
 
 
 def _changes(old: dict[str, SettingValue], new: dict[str, SettingValue]) -> list[SettingChange]:
@@ -116,5 +116,5 @@ def _changes(old: dict[str, SettingValue], new: dict[str, SettingValue]) -> list
     return [
         SettingChange(setting=setting, before=before, after=after)
         for setting in new | old
-        if (before := old.get(setting, _NOT_SET)).value != (after := new.get(setting, _NOT_SET)).value
+        if (before := old.get(setting, NOT_SET)).value != (after := new.get(setting, NOT_SET)).value
     ]

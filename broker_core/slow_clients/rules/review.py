@@ -55,7 +55,17 @@ def review_policy(document: PolicyDocument, host_memory: int | None = None) -> l
 
     With the host's memory (bytes), limits that depend on it are checked too.
     """
-    looks = (_scopes, _pools, _clients, _rules, _clashing, _masked, _xap, _activemq, _qpid)
+    looks = (
+        _scopes,
+        _pools,
+        _clients,
+        _rules,
+        _find_contradictions,
+        _find_masked_rules,
+        _check_xap,
+        _check_activemq,
+        _check_qpid,
+    )
     found = [finding for look in looks for finding in look(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
 
@@ -199,48 +209,59 @@ _BYTES = (
 """Signals measured in bytes of one client or pool."""
 
 
-def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+def _find_contradictions(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find entries of one rule that contradict each other for clients that both apply to.
 
     Only entries whose scopes overlap without one containing the other are compared.
     """
     named = presets.custom_rules(document)
-    for one, other in combinations(document.rules, 2):
+    for first, second in combinations(document.rules, 2):
         if (
-            one.name != other.name
-            or is_scope_within(one.scope, other.scope)
-            or is_scope_within(other.scope, one.scope)
+            first.name != second.name
+            or is_scope_within(first.scope, second.scope)
+            or is_scope_within(second.scope, first.scope)
         ):
             continue
-        if (both := intersect_scopes(one.scope, other.scope)) is None:
+        if (intersection := intersect_scopes(first.scope, second.scope)) is None:
             continue
-        whole = merge_rule_layers((rule for rule in document.rules if rule.name == one.name), both)
-        narrow = named[one.name].measured is SignalSubject.SUBSCRIPTION
-        for problem in rule_contradictions(whole, narrow) if whole is not None else ():
+        merged = merge_rule_layers((rule for rule in document.rules if rule.name == first.name), intersection)
+        per_subscription = named[first.name].measured is SignalSubject.SUBSCRIPTION
+        for problem in rule_contradictions(merged, per_subscription) if merged is not None else ():
             yield _warn(
-                f"rule {one.name} ({one.scope}; {other.scope})",
+                f"rule {first.name} ({first.scope}; {second.scope})",
                 f"For whom both entries are about, {problem}: there the rule doesn't act.",
                 "Say it in an entry for both.",
             )
 
 
-def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+def _find_masked_rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find shadow rules that never see their limit passed, because an enforced rule acts first."""
     pool = presets.resolve_pools(document, 1 << 40, None, "/spool")[INSTANCE]
     named = presets.custom_rules(document)
-    whole = []
+    compiled = []
     for rule in document.rules:
-        own = named[rule.name]
-        settings = own.layers.values(example_subject(rule.scope))
-        made = own.compile(settings, pool, 1)
-        whole.append((rule, settings, float("inf") if made is None else made.limit + made.hold_ms))
-    for rule, settings, limit in whole:
+        custom = named[rule.name]
+        settings = custom.layers.values(example_subject(rule.scope))
+        rule_compiled = custom.compile(settings, pool, 1)
+        compiled.append(
+            (
+                rule,
+                settings,
+                float("inf") if rule_compiled is None else rule_compiled.limit + rule_compiled.hold_ms,
+            )
+        )
+    for rule, settings, limit in compiled:
         if settings["mode"] is not EnforcementMode.SHADOW:
             continue
-        for other, over, its in whole:
-            enforced = over["mode"] is EnforcementMode.ENFORCE and over["signal"] is settings["signal"]
-            acts = any(rung.action in FINAL_ACTIONS | {PolicyAction.OFFLINE} for rung in over["ladder"])
-            if enforced and acts and is_scope_within(other.scope, rule.scope) and its <= limit:
+        for other, other_settings, other_limit in compiled:
+            enforced = (
+                other_settings["mode"] is EnforcementMode.ENFORCE
+                and other_settings["signal"] is settings["signal"]
+            )
+            acts = any(
+                rung.action in FINAL_ACTIONS | {PolicyAction.OFFLINE} for rung in other_settings["ladder"]
+            )
+            if enforced and acts and is_scope_within(other.scope, rule.scope) and other_limit <= limit:
                 yield _warn(
                     f"rule {rule.name} ({rule.scope})",
                     f"Rule {other.name} is enforced and acts on the same clients first: in shadow this "
@@ -250,7 +271,7 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
                 )
 
 
-def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+def _check_xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find XAP settings whose checks do not fit into the latency."""
     entries = preset_layers(document, "xap")
     for name in {"", *(entry.transport for entry in document.xap)}:
@@ -260,12 +281,13 @@ def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
             yield _warn(
                 f"xap {name}".strip(),
                 f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
-                f"every {presets.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
+                f"every {presets.MIN_CHECK_INTERVAL_MS} ms at most, and the worst case is "
+                f"{rules[0].worst_case_ms()} ms.",
                 "Lower retries or raise latency.",
             )
 
 
-def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+def _check_activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find ActiveMQ entries that never act or that set two limits."""
     entries = preset_layers(document, "activemq")
     for entry in document.activemq:
@@ -280,7 +302,7 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
                 "aborted.",
                 "Set one of them, or switch the strategy off.",
             )
-        if found["abort_slow_ack_consumer_strategy"] and presets.looks_until_abort(found) is None:
+        if found["abort_slow_ack_consumer_strategy"] and presets.checks_until_abort(found) is None:
             yield _refuse(
                 where,
                 "abortSlowAckConsumerStrategy is on, with maxTimeSinceLastAck off, or maxSlowCount and "
@@ -294,7 +316,7 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
             )
 
 
-def _qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+def _check_qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     """Find Qpid entries that never act, or that delete durable subscriptions."""
     for topic in document.qpid:
         where = f"qpid {topic.topic}"

@@ -32,7 +32,7 @@ TICK_MS: Final = 1_000
 SAMPLES: Final = 60
 """Maximum samples stored of each client."""
 MARKS: Final = 16
-"""Number of marks that cover a rate's look-back where the samples do not reach as far."""
+"""Number of marks that cover a rate's period where the samples do not reach as far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Rule:
     """Patterns of names of clients that the rule never acts on."""
     at_tick: bool = False
     """Whether the rule is judged only at the tick, even where it could be judged at enqueue."""
-    wakes_at: int = field(init=False, compare=False, default=0)
+    lowest_rung_value: int = field(init=False, compare=False, default=0)
     """No rung can fire at a value that is not greater than this. Derived."""
     at_enqueue: bool = field(init=False, compare=False, default=False)
     """Whether the rule is judged immediately when messages are queued or spooled. Derived."""
@@ -91,7 +91,7 @@ class Rule:
         counted = self.shape is Shape.COUNT_IN_WINDOW and self.signal is Signal.WINDOW_FULL
         lowest = min(rung.at_percent for rung in self.ladder)
         object.__setattr__(self, "counted", counted)
-        object.__setattr__(self, "wakes_at", 0 if counted else self.limit * lowest // 100)
+        object.__setattr__(self, "lowest_rung_value", 0 if counted else self.limit * lowest // 100)
         object.__setattr__(self, "at_enqueue", self._is_at_enqueue())
 
     @property
@@ -109,41 +109,45 @@ class Rule:
         """How the client to act on is selected."""
         return TargetSelection.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else TargetSelection.SELF
 
-    def look_back_ms(self, lump_bytes: int) -> int:
+    def rate_period_ms(self, step_bytes: int) -> int:
         """Return the period over which a RATE_BELOW rule measures the rate, ms.
 
-        A peer's window may move in steps of `lump_bytes`. The period is then longer than one step of a peer
+        A peer's window may move in steps of `step_bytes`. The period is then longer than one step of a peer
         at the limit, because no rate can be measured over less than a step.
         """
-        if not lump_bytes:
+        if not step_bytes:
             return self.window_ms
-        return max(self.window_ms, lump_bytes * 1_000 // max(1, self.limit) + 1)
+        return max(self.window_ms, step_bytes * 1_000 // max(1, self.limit) + 1)
 
-    def worst_case_ms(self, rung: int = 0, lump_bytes: int = 0) -> int:
+    def worst_case_ms(self, rung: int = 0, step_bytes: int = 0) -> int:
         """Return the longest time from crossing the limit to the action of rung `rung`, ms.
 
         0 means the same event-loop iteration. The time includes hold and check interval. For a rate it also
         includes the measured period and the checks at which the rate must still be low. The period is longer
-        for a peer whose window moves in steps of `lump_bytes`.
+        for a peer whose window moves in steps of `step_bytes`.
         """
-        step = self.ladder[rung]
+        rung_settings = self.ladder[rung]
         if self.at_enqueue and rung == 0:
             return 0
         if self.shape is Shape.RATE_BELOW:
-            looks_back = self.look_back_ms(lump_bytes)
-            whole = -(-looks_back // TICK_MS) * TICK_MS
-            seen = whole + TICK_MS
-            if looks_back > self.window_ms:
+            period_ms = self.rate_period_ms(step_bytes)
+            full_ticks_ms = -(-period_ms // TICK_MS) * TICK_MS
+            delay_ms = full_ticks_ms + TICK_MS
+            if period_ms > self.window_ms:
                 # Two ticks until the backlog has been seen to wait for a second. A slow peer may acknowledge
                 # a step of its window in the middle of the period; then another whole period has to pass.
-                seen += 2 * TICK_MS + whole
-            if looks_back > (SAMPLES - 2) * TICK_MS:
-                seen += looks_back // MARKS + TICK_MS
-            return seen + max(self.hold_ms + step.after_ms, self.count * self.check_ms) + self.check_ms
-        held = self.hold_ms if step.at_percent >= 100 else 0
+                delay_ms += 2 * TICK_MS + full_ticks_ms
+            if period_ms > (SAMPLES - 2) * TICK_MS:
+                delay_ms += period_ms // MARKS + TICK_MS
+            return (
+                delay_ms
+                + max(self.hold_ms + rung_settings.after_ms, self.count * self.check_ms)
+                + self.check_ms
+            )
+        hold_ms = self.hold_ms if rung_settings.at_percent >= 100 else 0
         # Checks rarer than the tick are due at multiples of `check_ms` and made at the next tick.
-        looks = self.check_ms + TICK_MS if self.check_ms > TICK_MS else TICK_MS
-        return held + step.after_ms + looks
+        check_delay_ms = self.check_ms + TICK_MS if self.check_ms > TICK_MS else TICK_MS
+        return hold_ms + rung_settings.after_ms + check_delay_ms
 
     def _is_at_enqueue(self) -> bool:
         """Return whether the rule can and shall be judged at enqueue.

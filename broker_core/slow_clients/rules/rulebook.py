@@ -36,18 +36,18 @@ class RuleBook:
         )
         self._quotas = preset_layers(document, "quotas")
         own = presets.custom_rules(document).values()
-        self._wide = [one for one in own if one.measured is SignalSubject.CLIENT]
-        self._narrow = [one for one in own if one.measured is SignalSubject.SUBSCRIPTION]
-        self._pooled = [one for one in own if one.measured is SignalSubject.POOL]
+        self._client_custom_rules = [one for one in own if one.measured is SignalSubject.CLIENT]
+        self._subscription_custom_rules = [one for one in own if one.measured is SignalSubject.SUBSCRIPTION]
+        self._pool_custom_rules = [one for one in own if one.measured is SignalSubject.POOL]
         self.pool_rules = _without_off(self._pool_rules())
         """Rules that choose the largest user of a pool; `scope` is the pool's name."""
-        self._answers: dict[tuple[object, ...], tuple[Rule, ...]] = {}
+        self._compiled: dict[tuple[object, ...], tuple[Rule, ...]] = {}
         """Compiled rules by the layers that apply. Subjects with the same settings share their rules."""
-        self._known: dict[tuple[object, ...], tuple[Rule, ...]] = {}
+        self._compiled_by_properties: dict[tuple[object, ...], tuple[Rule, ...]] = {}
         """Compiled rules by all properties of a subscription that a scope of this policy refers to."""
-        groups = (self._activemq, self._qpid, *(one.layers for one in self._narrow))
-        self._of_subscriptions = LayeredSettings(layer for group in groups for layer in group)
-        scoped = [layer.scope for layer in self._of_subscriptions]
+        groups = (self._activemq, self._qpid, *(one.layers for one in self._subscription_custom_rules))
+        self._subscription_layers = LayeredSettings(layer for group in groups for layer in group)
+        scoped = [layer.scope for layer in self._subscription_layers]
         self._by_user, self._by_client, self._by_subscription = (
             any(getattr(scope, field) for scope in scoped) for field in ("user", "client", "subscription")
         )
@@ -61,21 +61,21 @@ class RuleBook:
             modes += [entry.mode or EnforcementMode.ENFORCE for entry in entries]
         return EnforcementMode.SHADOW in modes
 
-    def rules_of_client(self, subject: RuleSubject) -> tuple[Rule, ...]:
+    def client_rules_for(self, subject: RuleSubject) -> tuple[Rule, ...]:
         """Return the rules about a client itself, in the order of judging."""
-        groups = (self._xap, self._quotas, *(one.layers for one in self._wide))
+        groups = (self._xap, self._quotas, *(one.layers for one in self._client_custom_rules))
         key = ("client", subject.transport, *_matching(groups, subject))
-        if key not in self._answers:
-            self._answers[key] = _without_off(self._client_rules(subject))
-        return self._answers[key]
+        if key not in self._compiled:
+            self._compiled[key] = _without_off(self._client_rules(subject))
+        return self._compiled[key]
 
-    def rules_of_subscription(
+    def subscription_rules_for(
         self, subject: RuleSubject, *, durable: bool = False, prefetch: int = 0
     ) -> tuple[Rule, ...]:
         """Return the rules about one subscription. `prefetch` is its ack window in messages; 0 for none."""
-        if not self._of_subscriptions:
+        if not self._subscription_layers:
             return ()
-        asked = (
+        properties = (
             subject.transport,
             subject.topic,
             durable,
@@ -84,22 +84,22 @@ class RuleBook:
             subject.client if self._by_client else "",
             subject[4:] if self._by_subscription else (),
         )
-        known = self._known.get(asked)
+        known = self._compiled_by_properties.get(properties)
         if known is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            key = (subject.transport, durable, prefetch, *_matching((self._of_subscriptions,), subject))
-            if key not in self._answers:
-                self._answers[key] = _without_off(self._subscription_rules(subject, durable, prefetch))
-            known = self._known[asked] = self._answers[key]
+            if len(self._compiled_by_properties) >= MAX_KNOWN:
+                self._compiled_by_properties.clear()
+            key = (subject.transport, durable, prefetch, *_matching((self._subscription_layers,), subject))
+            if key not in self._compiled:
+                self._compiled[key] = _without_off(self._subscription_rules(subject, durable, prefetch))
+            known = self._compiled_by_properties[properties] = self._compiled[key]
         return known
 
-    def prefetch_of(self, subject: RuleSubject) -> int | None:
+    def prefetch_for(self, subject: RuleSubject) -> int | None:
         """Return the prefetch that policy sets for a subscription; None to use the one requested."""
         prefetch: int | None = self._activemq.values(subject)["prefetch"]
         return prefetch
 
-    def pool_of(self, subject: RuleSubject) -> PoolLimits:
+    def pool_for(self, subject: RuleSubject) -> PoolLimits:
         """Return the pool limits of the subject's transport, or of the instance."""
         return self.pools.get(subject.transport) or self.pools[INSTANCE]
 
@@ -109,14 +109,22 @@ class RuleBook:
         Each has its value and origin, by preset or rule and field.
         """
         settings = presets.amps_settings(self._document, subject.transport)
-        found = {f"amps.{key}": value for key, value in settings.items()}
+        settings_in_force = {f"amps.{key}": value for key, value in settings.items()}
         groups = [("xap", self._xap), ("quotas", self._quotas)]
         if subject.topic:
             groups += [("activemq", self._activemq), ("qpid", self._qpid)]
-        for name, group in (*groups, *((one.name, one.layers) for one in (*self._wide, *self._narrow))):
+        for name, group in (
+            *groups,
+            *(
+                (one.name, one.layers)
+                for one in (*self._client_custom_rules, *self._subscription_custom_rules)
+            ),
+        ):
             if group is self._quotas or group.layers_for(subject):
-                found |= {f"{name}.{key}": value for key, value in group.effective(subject).items()}
-        return found
+                settings_in_force |= {
+                    f"{name}.{key}": value for key, value in group.effective(subject).items()
+                }
+        return settings_in_force
 
     # ------------------------------------------------------------------------------------------ compiling
 
@@ -126,14 +134,16 @@ class RuleBook:
         yield from presets.client_rules(self._document, own, self.pools[own])
         yield from presets.xap_rules(self._xap.values(subject), self.revision)
         yield from presets.quota_rules(self._quotas.values(subject), self.revision)
-        yield from self._own_rules(self._wide, subject, self.pools[own])
+        yield from self._compile_custom_rules(self._client_custom_rules, subject, self.pools[own])
 
     def _subscription_rules(self, subject: RuleSubject, durable: bool, prefetch: int) -> Iterator[Rule]:
         """Yield the rules about a subscription: ActiveMQ, Qpid, custom rules."""
         settings = self._activemq.values(subject)
         yield from presets.activemq_rules(settings, self.revision, durable=durable, prefetch=prefetch)
         yield from presets.qpid_rules(self._qpid.values(subject), self.revision, durable=durable)
-        yield from self._own_rules(self._narrow, subject, self.pool_of(subject))
+        yield from self._compile_custom_rules(
+            self._subscription_custom_rules, subject, self.pool_for(subject)
+        )
 
     def _pool_rules(self) -> Iterator[Rule]:
         """Yield the AMPS rules of all pools, then the custom rules of each pool.
@@ -144,11 +154,11 @@ class RuleBook:
         for limits in pools:
             yield from presets.pool_rules(limits, self.revision)
         for limits in pools:
-            yield from self._own_rules(
-                self._pooled, RuleSubject(presets.transport_of_pool(limits.name)), limits
+            yield from self._compile_custom_rules(
+                self._pool_custom_rules, RuleSubject(presets.transport_for_pool(limits.name)), limits
             )
 
-    def _own_rules(
+    def _compile_custom_rules(
         self, rules: Iterable[presets.CustomRule], subject: RuleSubject, pool: PoolLimits
     ) -> Iterator[Rule]:
         """Yield the custom rules that are complete for a subject."""

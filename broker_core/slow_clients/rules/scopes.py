@@ -107,31 +107,33 @@ class LayeredSettings:
         self, layers: Iterable[SettingsLayer], defaults: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         self._defaults = defaults
-        self._all = sort_by_specificity(layers)
+        self._layers = sort_by_specificity(layers)
         self._anywhere: list[int] = []
         """Positions of layers that the index cannot find: without a topic, or with a regular expression."""
         self._index = PatternIndex[int]()
-        for place, layer in enumerate(self._all):
+        for position, layer in enumerate(self._layers):
             *before, last = layer.scope.topic.split(".")
             if last == "#":  # Qpid: also matches no further level
-                self._index.add([*before, ">"], place)
-                self._index.add(before, place)
+                self._index.add([*before, ">"], position)
+                self._index.add(before, position)
             elif layer.scope.topic and not layer.scope.topic.startswith("~"):
-                self._index.add([*before, last], place)
+                self._index.add([*before, last], position)
             else:
-                self._anywhere.append(place)
+                self._anywhere.append(position)
 
     def __bool__(self) -> bool:
-        return bool(self._all)
+        return bool(self._layers)
 
     def __iter__(self) -> Iterator[SettingsLayer]:
-        return iter(self._all)
+        return iter(self._layers)
 
     def layers_for(self, subject: RuleSubject) -> list[SettingsLayer]:
         """Return the layers that apply to a client or subscription, least specific first."""
-        places = [*self._anywhere, *(self._index.candidates(subject.topic) if subject.topic else ())]
+        positions = [*self._anywhere, *(self._index.candidates(subject.topic) if subject.topic else ())]
         return [
-            self._all[place] for place in sorted(places) if scope_matches(self._all[place].scope, subject)
+            self._layers[position]
+            for position in sorted(positions)
+            if scope_matches(self._layers[position].scope, subject)
         ]
 
     def effective(self, subject: RuleSubject) -> dict[str, EffectiveValue]:
@@ -140,6 +142,6 @@ class LayeredSettings:
 
     def values(self, subject: RuleSubject) -> Mapping[str, Any]:
         """Return the settings in force for a client or subscription."""
-        if not self._all:
+        if not self._layers:
             return self._defaults
         return {field: one.value for field, one in self.effective(subject).items()}

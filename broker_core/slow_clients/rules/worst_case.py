@@ -12,7 +12,7 @@ from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.rule import PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import RuleSubject, example_subject
 
-_ANY_POOL = PoolLimits("", 1 << 40, 1 << 40, "")
+EXAMPLE_POOL = PoolLimits("", 1 << 40, 1 << 40, "")
 """Any limits: how soon a rule acts does not depend on them."""
 
 
@@ -35,25 +35,26 @@ def worst_case_actions(document: PolicyDocument) -> dict[str, list[list[WorstCas
     found: dict[str, list[list[WorstCaseAction]]] = {"rules": []}
     for entry in document.rules:
         own = named[entry.name]
-        rule = own.compile(own.layers.values(example_subject(entry.scope)), _ANY_POOL, 1)
-        found["rules"].append(_acts([rule] if rule is not None else ()))
-    over = preset_layers(document, "xap")
+        rule = own.compile(own.layers.values(example_subject(entry.scope)), EXAMPLE_POOL, 1)
+        found["rules"].append(_slowest_actions([rule] if rule is not None else ()))
+    layers = preset_layers(document, "xap")
     found["xap"] = [
-        _acts(presets.xap_rules(over.values(RuleSubject(one.transport)), 1)) for one in document.xap
+        _slowest_actions(presets.xap_rules(layers.values(RuleSubject(one.transport)), 1))
+        for one in document.xap
     ]
-    over, found["activemq"] = preset_layers(document, "activemq"), []
+    layers, found["activemq"] = preset_layers(document, "activemq"), []
     for policy in document.activemq:
-        settings = over.values(RuleSubject(policy.transport, topic=policy.topic))
+        settings = layers.values(RuleSubject(policy.transport, topic=policy.topic))
         rules = presets.activemq_rules(settings, 1, durable=False, prefetch=settings["prefetch"] or 1)
-        found["activemq"].append(_acts(rules))
-    over, found["qpid"] = preset_layers(document, "qpid"), []
+        found["activemq"].append(_slowest_actions(rules))
+    layers, found["qpid"] = preset_layers(document, "qpid"), []
     for topic in document.qpid:
-        settings = over.values(RuleSubject(topic.transport, topic=topic.topic))
-        found["qpid"].append(_acts(presets.qpid_rules(settings, 1, durable=False)))
+        settings = layers.values(RuleSubject(topic.transport, topic=topic.topic))
+        found["qpid"].append(_slowest_actions(presets.qpid_rules(settings, 1, durable=False)))
     return found
 
 
-def _acts(rules: Iterable[Rule]) -> list[WorstCaseAction]:
+def _slowest_actions(rules: Iterable[Rule]) -> list[WorstCaseAction]:
     """Return the slowest case of each action: several limits of an entry may lead to the same action."""
     found: dict[PolicyAction, int] = {}
     for rule in rules:

@@ -25,7 +25,7 @@ from broker_core.delivery.sink import ConnectionSink
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.frames import FrameLimits, StompFrameReader, StompVersion
 from broker_core.protocols.stomp.message_frames import MessageFrames
-from broker_core.protocols.stomp.replies import Last, error_frame, receipt_frames
+from broker_core.protocols.stomp.replies import FinalReply, error_frame, receipt_frames
 
 if TYPE_CHECKING:
     from broker_core.connections.connection import Connection
@@ -171,7 +171,7 @@ class ErrorCloser:
         self.telling = ""
         """Id of the decision in the last frame."""
 
-    def send_last_frame(self, reply: Last, receipt: str = "") -> None:
+    def send_last_frame(self, reply: FinalReply, receipt: str = "") -> None:
         """Send an ERROR as the last frame. Only the first call has an effect."""
         if not self._said:
             self._said = True

@@ -112,8 +112,8 @@ class StompSession:
     __slots__ = (
         "_beats",
         "_broken",
+        "_closer",
         "_engine",
-        "_farewell",
         "_leaving",
         "_lost",
         "_named",
@@ -132,8 +132,8 @@ class StompSession:
         self._talk = StompReplyWriter(out)
         self._subscribed = StompSubscriptions(engine, self._talk, tails, _begins_subscription)
         self._sending = StompPublisher(self._talk, self._subscribed)
-        self._farewell = ErrorCloser(self._talk)
-        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
+        self._closer = ErrorCloser(self._talk)
+        self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave its own name."""
@@ -150,7 +150,7 @@ class StompSession:
     @property
     def last_decision_id(self) -> str:
         """Id of the last decision that was sent to the client before its connection closes."""
-        return self._farewell.telling
+        return self._closer.telling
 
     def begin(self) -> None:
         """Create the engine's connection."""
@@ -326,7 +326,7 @@ class StompSession:
         given = headers.get("client-id", "")
         secret = headers.get("passcode", "")
         self._named = bool(given)
-        connection.passing = not given
+        connection.has_generated_name = not given
         connection.execute_command(
             commands.Logon(
                 name=to_durable_name(given)
@@ -348,7 +348,7 @@ class StompSession:
     def _connected(self) -> None:
         """Send CONNECTED, and set the agreed heart-beats."""
         connection, talk = self.connection, self._talk
-        connection.comes_back_as = resume_key(connection, self._named)
+        connection.resume_key = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
         talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
@@ -377,7 +377,7 @@ class StompSession:
             case replies.Ack(of="subscribe", ended=True):
                 self._subscribed.on_ended(reply.id or "")
             case replies.Ack(of="flush"):
-                self._farewell.close_after_disconnect(reply.id or "")
+                self._closer.close_after_disconnect(reply.id or "")
             case replies.Ack(of="unsubscribe", id=str(id)):
                 self._subscribed.on_unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
@@ -385,22 +385,22 @@ class StompSession:
             case replies.GapNotice():
                 self._subscribed.note_gap(reply)
             case replies.SubscriptionCancelled():
-                self._farewell.on_subscription_cancelled(reply)
+                self._closer.on_subscription_cancelled(reply)
             case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_part(reply)
             case replies.DecisionNotice(code="no_longer_journaled"):
                 # An ERROR ends the connection, because STOMP has no other frame for it. Otherwise the client
                 # would wait forever.
-                self._farewell.send_last_frame(reply)
+                self._closer.send_last_frame(reply)
                 self.connection.close(reply.code, reply.message)
             case replies.DecisionNotice():
-                self._farewell.on_decision_notice(reply)
+                self._closer.on_decision_notice(reply)
             case replies.ErrorReply(of="subscribe"):
-                self._subscribed.on_refused(reply.id or "", partial(self._farewell.send_error, reply))
+                self._subscribed.on_refused(reply.id or "", partial(self._closer.send_error, reply))
             case replies.ErrorReply():
-                self._farewell.send_error(reply, self._talk.receipt)
+                self._closer.send_error(reply, self._talk.receipt)
             case replies.ClosingNotice():
-                self._farewell.send_last_frame(reply)
+                self._closer.send_last_frame(reply)
 
 
 def _begins_subscription(item: Item) -> bool:

@@ -91,7 +91,7 @@ def resume_from_position(
         return command, None
     frontier, now = engine.frontier.durable, engine.clock.monotonic_ms()
     place = engine.services.places.claim(
-        connection.comes_back_as, command.id, command.topic, command.filter, now
+        connection.resume_key, command.id, command.topic, command.filter, now
     )
     if place is None or place.position > frontier:
         return command, None
@@ -99,7 +99,7 @@ def resume_from_position(
         return command, ResumeResult(missed_from=place.position)
     after = place.position - 1
     bookmark = str(Bookmark(engine.instance, after)) if after else EPOCH_TEXT
-    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=place.had_upto)
+    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=place.last_received)
 
 
 def _resume(engine: Engine, connection: Connection) -> ResumeFrom:
@@ -236,7 +236,7 @@ class StompSubscriptions:
         following = self._engine.dispatch.following
         if headers.get("x-stream-offset") == "last" and following is not None and not following.is_current:
             raise make_behind_error(self._engine.instance)
-        emptied = self._engine.kept.emptied
+        emptied = self._engine.position_store.emptied
         asked = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
         if asked.command.durable is not None and asked.owner == "user":
             connection.durable_owners[asked.command.durable] = self._user_owner

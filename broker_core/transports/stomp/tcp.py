@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config import TransportSettings
-from broker_core.connections.admission import GUEST_READ_BYTES
+from broker_core.connections.admission import PENDING_READ_BYTES
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
@@ -28,7 +28,7 @@ _read_into: Final = memoryview(bytearray(READ_BYTES))
 
 So an idle connection needs no buffer of its own.
 """
-_guests_read_into: Final = _read_into[:GUEST_READ_BYTES]
+_pending_read_into: Final = _read_into[:PENDING_READ_BYTES]
 
 
 class StompProtocol(TcpConnection):
@@ -48,12 +48,12 @@ class StompProtocol(TcpConnection):
         self._connection = self._session.connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _guests_read_into if self._by_turns else _read_into
+        return _pending_read_into if self._has_fair_reads else _read_into
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._closing:
             self._session.on_bytes(_read_into[:nbytes])
-        self._to_the_door()
+        self._await_fair_read()
 
     def eof_received(self) -> bool:
         # A client that closes after it has read the reason of its closing has received the notice.
@@ -133,7 +133,7 @@ class StompProtocol(TcpConnection):
         """
         assert self._transport is not None
         self._closing, self.is_writable = True, False
-        self._heard_by_turns()
+        self._start_fair_reads()
         if not self._transport.is_closing() and self._transport.can_write_eof():
             with contextlib.suppress(OSError):  # the peer has closed first
                 self._transport.write_eof()

@@ -21,7 +21,7 @@ from broker_core.config.presets import MAX_ENTRIES, read_activemq
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.delivery.window import DEFAULT_PREFETCH
 from broker_core.errors import ClientError
-from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
+from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, checks_until_abort
 from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.amps_values import parse_bytes
 from console.services.policy_import.result import (
@@ -86,8 +86,8 @@ _TWICE: Final = (
 )
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
-    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no consumer is "
-    "aborted for it."
+    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no "
+    "consumer is aborted for it."
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
@@ -523,7 +523,7 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
 def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
     """Return whether a strategy with these settings can ever abort a consumer."""
     if strategy == ABORT_ACK:
-        return looks_until_abort(settings) is not None
+        return checks_until_abort(settings) is not None
     return bool(settings["max_slow_count"] > 0 or settings["max_slow_duration"] > 0)
 
 

@@ -78,16 +78,16 @@ async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(
 async def test_large_messages_that_wait_are_counted_and_no_more_are_read(
     protocol: BackpressureProtocol,
 ) -> None:
-    counted = protocol.unfinished._anteroom
+    counted = protocol.unfinished._pending_connections
     for number in range(1, 5):
         assert protocol.reading
         protocol.onMessage(b"x" * (INCOMING_BYTES // 4), True)
         protocol._count()
-        assert counted.held == number * INCOMING_BYTES // 4
+        assert counted.buffered == number * INCOMING_BYTES // 4
     assert not protocol.reading, "of small ones many more may wait"
     await protocol.application_queue.get()
     protocol.on_message_consumed()
-    assert counted.held == 3 * INCOMING_BYTES // 4 and protocol.resuming
+    assert counted.buffered == 3 * INCOMING_BYTES // 4 and protocol.resuming
 
 
 async def test_a_message_that_cannot_be_read_is_free_when_it_was_refused() -> None:

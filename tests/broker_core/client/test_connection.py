@@ -106,24 +106,26 @@ async def test_a_broker_that_falls_silent_is_left(broker: FakeBroker) -> None:
 async def test_each_loss_is_reported_with_its_reason_and_the_delays_grow(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    losses: list[ConnectionLoss] = []
+    find_losses: list[ConnectionLoss] = []
     policy = ReconnectPolicy(first_delay=0.01, longest_delay=0.08, jitter=0)
     async with AsyncClient(
-        broker.address, "me", reconnect=policy, heartbeat_ms=100, on_disconnect=losses.append
+        broker.address, "me", reconnect=policy, heartbeat_ms=100, on_disconnect=find_losses.append
     ) as client:
         assert client.last_loss is None
         for number in range(1, 5):
             await broker.until(lambda: len(broker.peers) == number)  # noqa: B023
             broker.silent = True
-            while len(losses) < number:
+            while len(find_losses) < number:
                 await asyncio.sleep(0.01)
             broker.silent = False
-        assert client.last_loss is losses[-1]
-    assert len(losses) == 4, "an ordered close is no loss"
-    assert {loss.error.code for loss in losses} == {"broker_silent"}
-    assert [loss.failures for loss in losses] == [1, 2, 3, 4]
-    assert [loss.retry_in_s for loss in losses] == [0.01, 0.02, 0.04, 0.08]
-    assert all(loss.error.sentence and loss.error.fix and loss.address == broker.address for loss in losses)
+        assert client.last_loss is find_losses[-1]
+    assert len(find_losses) == 4, "an ordered close is no loss"
+    assert {loss.error.code for loss in find_losses} == {"broker_silent"}
+    assert [loss.failures for loss in find_losses] == [1, 2, 3, 4]
+    assert [loss.retry_in_s for loss in find_losses] == [0.01, 0.02, 0.04, 0.08]
+    assert all(
+        loss.error.sentence and loss.error.fix and loss.address == broker.address for loss in find_losses
+    )
     told = [record.getMessage() for record in caplog.records if record.name == "sluice.client"]
     assert len([one for one in told if "broker_silent" in one]) >= 3
 

@@ -48,9 +48,9 @@ async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
         raw = await RawClient.connect(broker, "p")
         await raw.publish("a", [b"x" * 4_000_000], first=1)
         assert (await raw.read_until("persisted"))["sequence"] == 1
-        assert broker.engine.anteroom.held == 0 < broker.engine.anteroom.input
+        assert broker.engine.pending_connections.held == 0 < broker.engine.pending_connections.input
         raw.close()
-        await until(lambda: broker.engine.anteroom.input == 0)
+        await until(lambda: broker.engine.pending_connections.input == 0)
 
 
 async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_on(
@@ -69,13 +69,13 @@ async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_
         done = [task for task in refused if task.done() and task.exception() is None]
         assert {task.result()["code"] for task in done} <= {"input_full"}
         await until(lambda: len(broker.engine.roster.connections) <= 6)
-        assert broker.engine.anteroom.held <= 200_000
+        assert broker.engine.pending_connections.held <= 200_000
         await good.publish_many("a", [b"1"])
         await good.flush()
         for raw in held:
             raw.close()
         await asyncio.gather(*refused, return_exceptions=True)
-        await until(lambda: broker.engine.anteroom.held == 0)
+        await until(lambda: broker.engine.pending_connections.held == 0)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "stomp"])
@@ -96,17 +96,21 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
     small = {"tcp": encode_frame_header(COMMAND, 0, 0), "stomp": b"ABORT\nx:" + b"y" * ITEM_BYTES + b"\n\n\0"}
     tiny = small[kind]
     async with running_broker(tmp_path, made) as broker:
-        hall, few, many = broker.engine.anteroom, await RawClient.open(broker), await RawClient.open(broker)
+        hall, few, many = (
+            broker.engine.pending_connections,
+            await RawClient.open(broker),
+            await RawClient.open(broker),
+        )
         few.write(logon + 200 * tiny)
-        await until(lambda: 200 * ITEM_BYTES <= hall.held < 90_000)
-        before = hall.held
+        await until(lambda: 200 * ITEM_BYTES <= hall.buffered < 90_000)
+        before = hall.buffered
         many.write(logon + 200 * tiny)
         try:
             assert await many.reads_before_end(b"input_full")
-            assert hall.held == before, "of who was turned away nothing stays, whether or not it reads"
+            assert hall.buffered == before, "of who was turned away nothing stays, whether or not it reads"
         finally:
             may_end.set()
-        await until(lambda: hall.held == 0)
+        await until(lambda: hall.buffered == 0)
         few.close()
         many.close()
 
@@ -114,7 +118,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
 async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_comes_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "MAX_GUESTS", 3)
+    monkeypatch.setattr(admission, "MAX_PENDING", 3)
     async with running_broker(tmp_path) as broker:
         silent = [await RawClient.open(broker) for _ in range(5)]
         for told in silent[:2]:
@@ -122,15 +126,17 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
         async with AsyncClient(address_of(broker), "good") as good:
             await good.publish_many("a", [b"1"])
             await good.flush()
-            assert broker.engine.anteroom.guests == 2, "it made one more leave, and is no guest any more"
+            assert broker.engine.pending_connections.guests == 2, (
+                "it made one more leave, and is no guest any more"
+            )
         for raw in silent:
             raw.close()
-        await until(lambda: not broker.engine.anteroom.guests)
+        await until(lambda: not broker.engine.pending_connections.guests)
 
 
 def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_GUESTS", 2)
-    monkeypatch.setattr(admission, "MAX_LEAVING", 1)
+    monkeypatch.setattr(admission, "MAX_PENDING", 2)
+    monkeypatch.setattr(admission, "MAX_CLOSING", 1)
     hall, ended = PendingConnections(), []
 
     class FakePendingConnection:
@@ -157,7 +163,7 @@ def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: 
     hall.mark_authenticated(lone)
     hall.remove_closing(first)
     hall.remove_closing(second)
-    assert hall.guests == 1
+    assert hall.pending == 1
 
 
 @pytest.mark.parametrize("sent", [b"", HALF_A_FRAME, b"\xff" * 100])
@@ -208,13 +214,13 @@ async def test_an_address_has_its_share_of_the_connections(
 
 def test_an_address_has_its_share_of_the_logons() -> None:
     room = PendingConnections()
-    for _ in range(admission.LOGONS_AT_ONCE):
+    for _ in range(admission.LOGON_BURST):
         room.check_logon_rate("10.0.0.1:5", 0)
     with pytest.raises(ClientError) as caught:
         room.check_logon_rate("10.0.0.1:6", 0)
     assert (caught.value.code, caught.value.details["retry_after_ms"]) == ("too_many_logons", 1_000)
     room.check_logon_rate("10.0.0.2:5", 0)
-    for _ in range(admission.LOGONS_A_SECOND):
+    for _ in range(admission.LOGONS_PER_SECOND):
         room.check_logon_rate("10.0.0.1:5", 1_000)
     with pytest.raises(ClientError):
         room.check_logon_rate("10.0.0.1:5", 1_000)
@@ -285,7 +291,7 @@ async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publi
     """
     monkeypatch.setattr(admission, "UNFINISHED_BYTES", 8_000_000)
     async with running_broker(tmp_path) as broker:
-        hall, roster = broker.engine.anteroom, broker.engine.roster
+        hall, roster = broker.engine.pending_connections, broker.engine.roster
         stalled = [await RawClient.connect(broker, f"stalled-{number}") for number in range(20)]
         healthy = await RawClient.connect(broker, "healthy")
         for number, raw in enumerate(stalled):

@@ -247,7 +247,7 @@ async def test_the_broker_speaks_as_often_as_it_was_asked_to(broker: Broker, raw
     other.send_command({"c": "logon", "name": "other", "heartbeat_ms": 1_500})
     await other.read_until("processed")
     connection = broker.engine.roster.clients["other"]
-    connection.spoke_at = broker.engine.clock.monotonic_ms() - 600
+    connection.last_sent_at = broker.engine.clock.monotonic_ms() - 600
     broker.engine.tick()
     assert (await other.read_until("heartbeat")) == {"c": "heartbeat"}
 

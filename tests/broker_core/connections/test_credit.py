@@ -37,7 +37,7 @@ async def test_nothing_is_sent_beyond_the_credit_but_for_the_delivery_that_passe
             "two pass the credit, and the others wait"
         )
         backlog = broker.engine.roster.clients["reader"].backlog
-        assert backlog.messages == 3 and backlog.lanes[1].spent_since
+        assert backlog.messages == 3 and backlog.queues[1].spent_since
         raw.send_command({"c": "credit", "id": "s", "upto": 45_000})
         assert await raw.deliveries(1) == numbered_bodies(3)[2:]
         raw.send_command({"c": "credit", "id": "s", "upto": 1})  # less than before takes nothing back
@@ -90,7 +90,7 @@ async def test_what_a_slow_handler_leaves_is_read_from_the_log_later_and_takes_n
         listed = await ask(broker, "clients")
         (entry,) = [one for one in listed if one["name"] == "both"]
         assert entry["lag_messages"] > 0
-        await until(lambda: backlog.blocked_since_of(1) and not backlog.silent_since)
+        await until(lambda: backlog.get_blocked_since(1) and not backlog.silent_since)
         got = 0
         async for _ in slow:
             got += 1

@@ -13,10 +13,10 @@ import pytest
 
 from broker_core.connections.admission import InputBufferUsage, PendingConnections
 from broker_core.connections.inbox import ITEM_BYTES, Inbox, InputHold, Item
-from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS, WorkScheduler
 from tests.support.manual_clock import ManualClock
 
-SLOW = TURN_NS / 1e9 / 4
+SLOW = ITERATION_BUDGET_NS / 1e9 / 4
 """A command of which four are a turn's budget, in seconds."""
 
 
@@ -31,9 +31,13 @@ class InboxHarness:
         self.taken: list[Item] = []
         self.reading = True
         sink: Any = self
-        self.anteroom = PendingConnections()
+        self.pending_connections = PendingConnections()
         self.inbox = Inbox(
-            sink, self.take, self.clock, turns or WorkScheduler(self.clock), InputBufferUsage(self.anteroom)
+            sink,
+            self.take,
+            self.clock,
+            turns or WorkScheduler(self.clock),
+            InputBufferUsage(self.pending_connections),
         )
         self.told: list[str] = []
 
@@ -123,16 +127,16 @@ async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Inbox
     many = ["x" * 10] * 100
     peer.inbox.put(["logon", *many])
     whole = len("logon") + ITEM_BYTES + 100 * (10 + ITEM_BYTES)
-    assert peer.anteroom.held == whole, (
+    assert peer.pending_connections.buffered == whole, (
         "tiny commands take more than their bytes, and a read stays until all of it is taken"
     )
     peer.inbox.resume(InputHold.LOGON)
     while not peer.reading:
         await run_loop_iteration()
-    assert peer.anteroom.held == 0
+    assert peer.pending_connections.buffered == 0
     peer.inbox.put(["logon", *many])
     peer.inbox.end(lambda: peer.told.append("ended"))
-    assert peer.anteroom.held == 0 and peer.told == ["ended"]
+    assert peer.pending_connections.buffered == 0 and peer.told == ["ended"]
 
 
 async def test_a_client_is_read_from_when_no_reason_is_left_not_to(peer: InboxHarness) -> None:

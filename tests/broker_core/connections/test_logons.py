@@ -123,7 +123,7 @@ async def test_the_loop_goes_on_while_passwords_are_checked(
         may_end.set()
         for started in await asyncio.gather(*waiting):
             await started.close()
-        assert len(threads) <= logons.CHECKERS and threading.get_ident() not in threads
+        assert len(threads) <= logons.MAX_CHECKERS and threading.get_ident() not in threads
 
 
 async def test_too_many_concurrent_password_checks_are_refused_with_a_retry_time(
@@ -146,24 +146,24 @@ async def test_a_client_in_a_password_check_is_not_evicted_and_a_known_password_
         return may_end.wait(30) and password == "right"
 
     monkeypatch.setattr(logons, "verify_password", slow)
-    monkeypatch.setattr(admission, "MAX_GUESTS", 3)
+    monkeypatch.setattr(admission, "MAX_PENDING", 3)
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        address, doorway = address_of(broker), broker.engine.anteroom
+        address, doorway = address_of(broker), broker.engine.pending_connections
         known = {"user": "maria", "password": "right"}
         waiting = [AsyncClient(address, f"c{n}", reconnect=ONCE, **known) for n in range(2)]
         starting = [asyncio.create_task(client.start()) for client in waiting]
         wrong = asyncio.create_task(refusal_code(address, "w", user="maria", password="wrong"))
         await until(
             lambda: (
-                len(checked) == logons.CHECKERS
+                len(checked) == logons.MAX_CHECKERS
                 and len(broker.engine.roster.connections) == 3
-                and not doorway.guests
+                and not doorway.pending
             )
         )
         silent = [await RawClient.open(broker) for _ in range(6)]
         for raw in silent[:3]:
             assert (await raw.read_until("closing"))["code"] == "too_many_connections"
-        assert doorway.guests == 3
+        assert doorway.pending == 3
         may_end.set()
         await asyncio.gather(*starting)
         assert await wrong == "bad_logon"
@@ -174,7 +174,7 @@ async def test_a_client_in_a_password_check_is_not_evicted_and_a_known_password_
             raw.close()
         for client in waiting:
             await client.close()
-        await until(lambda: doorway.guests == 0)
+        await until(lambda: doorway.pending == 0)
 
 
 def test_a_changed_password_is_checked_again() -> None:
@@ -268,7 +268,7 @@ async def test_a_name_stays_its_users_with_its_numbers_and_durables_when_that_is
         without = replace(policy(user("vera"), restricted=False), revision=2)
         await broker.apply(replace(made, access=without.access, revision=2))
         async with AsyncClient(address_of(broker), "feed", token="vera", reconnect=ONCE):
-            assert broker.engine.owners.names_of("feed") == "vera", "there is no maria any more"
+            assert broker.engine.owners.owner_of("feed") == "vera", "there is no maria any more"
 
 
 async def test_forbidden_publishes_are_refused_and_others_are_stored(tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ def test_golden_bytes(path: Path) -> None:
 
 def test_it_is_there_after_a_restart_and_unchanged_until_somebody_comes(path: Path) -> None:
     made = stored_owners(path)
-    assert not made.changed
+    assert not made.is_changed
     made.claim("feed", "maria")
-    assert not made.changed
+    assert not made.is_changed
     again = ClientNameOwners(path)
-    assert (again.names_of("feed"), again.names_of("other"), again.changed) == ("maria", None, False)
+    assert (again.owner_of("feed"), again.owner_of("other"), again.is_changed) == ("maria", None, False)
     again.claim("feed", "vera")
-    assert again.changed
+    assert again.is_changed
 
 
 @pytest.mark.parametrize("offset", range(0, 32, 3))
@@ -63,4 +63,4 @@ def test_the_names_that_logged_on_last_are_kept(path: Path, monkeypatch: pytest.
     made = ClientNameOwners(path)
     for name in ("a", "b", "a", "c"):
         made.claim(name, "maria")
-    assert [made.names_of(name) for name in ("a", "b", "c")] == ["maria", None, "maria"]
+    assert [made.owner_of(name) for name in ("a", "b", "c")] == ["maria", None, "maria"]

@@ -98,7 +98,7 @@ class FakeConnection:
     name: str
     user: str = ""
     logged_on_at: int = 0
-    passing: bool = False
+    has_generated_name: bool = False
     closed: list[str] = field(default_factory=list)
 
     @property
@@ -118,7 +118,7 @@ class NoticeMember:
         self.clients: dict[str, FakeConnection] = {}
         self.owners = ClientNameOwners(directory / f"{run}.owners")
         roster = SimpleNamespace(clients=self.clients, on_logged_on=None)
-        logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.names_of)
+        logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.owner_of)
         self.notices = NameNotices(
             cast(ConnectionTable, roster), cast(LogonAuthenticator, logons), ManualClock(now_ns).now_ns, run
         )
@@ -175,7 +175,7 @@ def test_a_name_that_another_member_knows_as_a_users_is_not_anybodys(tmp_path: P
         somebody = b.log_on("orders", other)
         exchange(a, b)
         assert (owner.closed, somebody.closed) == ([], ["name_taken"])
-        assert (a.owners.names_of("orders"), b.owners.names_of("orders")) == ("maria", "maria")
+        assert (a.owners.owner_of("orders"), b.owners.owner_of("orders")) == ("maria", "maria")
     del a.clients["orders"]
     away = b.log_on("orders", "maria")
     exchange(a, b)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from broker_core.connections.admission import HEARD_A_TURN, PreLogonReadQueue
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.connections.admission import READS_PER_ITERATION, PreLogonReadQueue
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from tests.support.manual_clock import ManualClock
 
 Loops = Callable[[], asyncio.AbstractEventLoop]
@@ -21,7 +21,7 @@ LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_even
 @pytest.fixture
 def crowd() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
     """Forty peers, each with its own end and the broker's."""
-    made = [socket.socketpair() for _ in range(5 * HEARD_A_TURN)]
+    made = [socket.socketpair() for _ in range(5 * READS_PER_ITERATION)]
     yield made
     for pair in made:
         for one in pair:
@@ -50,7 +50,7 @@ def test_of_those_who_speak_at_once_a_few_are_heard_in_a_turn_and_each_once(
             peer.send(b"x")
             door.add_reader(own.fileno(), lambda number=number: heard.append(number))
         parts = await reads_per_iteration(heard, len(crowd))
-        assert max(parts) <= HEARD_A_TURN and sorted(heard) == list(range(len(crowd)))
+        assert max(parts) <= READS_PER_ITERATION and sorted(heard) == list(range(len(crowd)))
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
@@ -66,7 +66,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 
         def costly() -> None:
             heard.append(0)
-            clock.advance(TURN_NS / 1e9)
+            clock.advance(ITERATION_BUDGET_NS / 1e9)
 
         for peer, own in crowd[:6]:
             peer.send(b"x")

@@ -173,7 +173,7 @@ async def test_refused_records_are_reported_by_sequence_and_not_counted(tmp_path
         assert (await client.read_until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing
         assert found.topics == {"t": 72} and broker.engine.dispatch.messages_in == 72
-        assert found._paced is None, "72 of the 100 that are there at once"
+        assert found._resume_timer is None, "72 of the 100 that are there at once"
         client.close()
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from broker_core.connections.resume import MOST, RESUME_POINT_VALID_MS, ResumePoints, SuspendedSubscription
+from broker_core.connections.resume import (
+    MAX_POINTS,
+    RESUME_POINT_VALID_MS,
+    ResumePoints,
+    SuspendedSubscription,
+)
 
 
 def interrupted_subscription(position: int, had_upto: int = 0, id: str = "s") -> SuspendedSubscription:
@@ -36,9 +41,9 @@ def test_a_place_is_forgotten_after_its_time_and_the_oldest_beyond_the_most() ->
     places.save("a", [interrupted_subscription(7)], RESUME_POINT_VALID_MS + 1)
     places.save(
         "a",
-        [interrupted_subscription(number, id=str(number)) for number in range(MOST)],
+        [interrupted_subscription(number, id=str(number)) for number in range(MAX_POINTS)],
         RESUME_POINT_VALID_MS + 2,
     )
-    assert len(places) == MOST and places.claim("a", "s", "t", None, RESUME_POINT_VALID_MS + 2) is None
+    assert len(places) == MAX_POINTS and places.claim("a", "s", "t", None, RESUME_POINT_VALID_MS + 2) is None
     places.save("b", [interrupted_subscription(1)], 3 * RESUME_POINT_VALID_MS)
     assert len(places) == 1

@@ -28,8 +28,8 @@ async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         subscription = await reader.subscribe("t", lease_ms=4_000)
         target = broker.engine.roster.clients["reader"].subscriptions[subscription.id]
-        before = broker.engine.leases._held[target][1]
-        await until(lambda: broker.engine.leases._held[target][1] > before + 1_000)
+        before = broker.engine.leases._leases[target][1]
+        await until(lambda: broker.engine.leases._leases[target][1] > before + 1_000)
 
 
 async def test_the_snapshot_is_the_last_record_of_each_key_and_the_log_goes_on_behind_it(

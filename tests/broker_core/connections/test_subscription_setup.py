@@ -26,12 +26,12 @@ async def test_no_more_than_the_window_is_sent_before_an_acknowledgement(tmp_pat
         assert await raw.deliveries(3) == numbered_bodies(1, 3)
         backlog = broker.engine.roster.clients["reader"].backlog
         await until(lambda: backlog.messages == 7)
-        assert backlog.lanes[1].window.unacked_messages == 3 and backlog.lanes[1].full_since
+        assert backlog.queues[1].window.unacked_messages == 3 and backlog.queues[1].full_since
         raw.send_command({"c": "ack", "id": "s", "upto": 2})
         assert await raw.deliveries(2) == numbered_bodies(4, 2)
         raw.send_command({"c": "ack", "id": "s", "bookmark": "test-1|4|"})
         assert await raw.deliveries(2) == numbered_bodies(6, 2)
-        assert backlog.lanes[1].window.unacked_messages == 3
+        assert backlog.queues[1].window.unacked_messages == 3
         raw.close()
 
 
@@ -104,7 +104,7 @@ async def test_an_application_acknowledges_messages_in_any_order(tmp_path: Path)
             subscription.ack(three[2])
             subscription.ack(three[0])
             await until(lambda: subscription.received_messages == 5)
-            assert broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked_messages == 3
+            assert broker.engine.roster.clients["reader"].backlog.queues[1].window.unacked_messages == 3
 
 
 async def test_acknowledging_without_acks_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from broker_core.control.subscription_stats import SubscriptionStatsReader
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import VerdictEntry
 from tests.support.brokers import address_of, ask, running_broker, until
+from tests.support.manual_clock import ManualClock
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
 
@@ -31,7 +32,7 @@ async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_p
         await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
-        lane = broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = broker.engine.roster.clients["slow"].backlog.queues[1]
         await until(lambda: lane.full_since and broker.engine.clock.now_ns() - lane.full_since > 5_000_000)
         entry = await ask(broker, "client", name="slow")
         assert entry["why_slow"]["cause"] == "slow_acks"
@@ -97,21 +98,76 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
             ).read_client(slow)
         )
 
-        def why(at: int, crowded: bool = True) -> VerdictEntry | None:
-            return explaining.diagnose(slow, figures, at, crowded).why_slow
+        clock = explaining._clock = ManualClock(now)
 
-        first = why(now)
-        later = now + 4_999_000_000
-        assert first is not None and why(later) is first
-        assert why(now + 5_000_000_000) is not first
-        second = why(later, crowded=False)
-        assert second is not first, "asked for one client, it is made anew"
+        def why(crowded: bool = True) -> VerdictEntry | None:
+            return explaining.diagnose(slow, figures, clock.now_ns(), crowded).why_slow
+
+        first = why()
+        clock.advance(4.999)
+        assert first is not None and why() is first
+        clock.advance(0.001)
+        second = why()
+        assert second is not first
+        third = why(crowded=False)
+        assert third is not second, "asked for one client, it is made anew"
         slow.backlog.state = ClientState.OFFLINED
-        assert why(later) is not second
+        assert why() is not third
         slow.backlog.state = ClientState.LIVE
-        explaining.forget({})
-        assert why(later) is not second
+        explaining.drop_disconnected({})
+        assert why() is not third
         raw.close()
+
+
+async def test_rates_and_verdicts_survive_a_wall_clock_that_is_set_back(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        raw = await RawClient.connect(broker, "slow")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
+        await writer.publish_many("t", [b"x"] * 5)
+        await writer.flush()
+        slow, explaining = broker.engine.roster.clients["slow"], ClientDiagnostics(broker.engine)
+        clock = explaining._clock = ManualClock(broker.engine.clock.now_ns())
+        (figures,) = dict(
+            SubscriptionStatsReader(
+                broker.engine.journal, broker.engine.frontier, broker.engine.subscriptions.registry
+            ).read_client(slow)
+        ).values()
+
+        def rates(lag_bytes: int) -> tuple[int, int]:
+            """Rates over the next ten seconds, in which so many bytes arrive and none is read."""
+            read = {"s": figures._replace(lag_bytes=lag_bytes)}
+            evidence = explaining._evidence(slow, read, clock.now_ns())
+            clock.advance(10)
+            return evidence.taken_rate, evidence.arrival_rate
+
+        assert [rates(0), rates(10_000)] == [(0, 0), (0, 1_000)]
+        clock.set_back(3_600)
+        assert [rates(20_000), rates(30_000)] == [(0, 1_000), (0, 1_000)]
+        before = explaining.diagnose(slow, {"s": figures}, clock.now_ns(), crowded=True).why_slow
+        clock.set_back(3_600)
+        clock.advance(6)
+        after = explaining.diagnose(slow, {"s": figures}, clock.now_ns(), crowded=True).why_slow
+        assert after is not before, "a verdict is renewed after five seconds, whatever the wall clock says"
+        raw.close()
+
+
+async def test_rates_of_a_client_start_again_with_its_next_connection(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        explaining = ClientDiagnostics(broker.engine)
+        raw = await RawClient.connect(broker, "slow")
+        first = broker.engine.roster.clients["slow"]
+        meter = explaining._meter_for(first)
+        assert explaining._meter_for(first) is meter
+        again = await RawClient.connect(broker, "slow")
+        second = broker.engine.roster.clients["slow"]
+        assert second is not first and explaining._meter_for(second) is not meter
+        explaining.drop_disconnected(broker.engine.roster.clients)
+        assert list(explaining._meters) == ["slow"]
+        explaining.drop_disconnected({})
+        assert not explaining._meters
+        raw.close()
+        again.close()
 
 
 async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: Path) -> None:
@@ -127,7 +183,7 @@ async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: P
         await until(
             lambda: (
                 broker.engine.roster.clients["slow"].account.lost_volume.messages
-                and broker.engine.decisions.made
+                and broker.engine.decisions.total
             )
         )
         entry = await ask(broker, "client", name="slow")

@@ -17,7 +17,7 @@ async def test_what_is_paused_waits_and_comes_in_order_after_resuming(tmp_path: 
         assert await ask(there.broker, "pause", name="slow") == {"name": "slow", "subscriptions": ["s"]}
         await there.publish(1, 20)
         backlog = there.broker.engine.roster.clients["slow"].backlog
-        await until(lambda: backlog.lanes[1].messages == 20)
+        await until(lambda: backlog.queues[1].messages == 20)
         entry = await ask(there.broker, "client", name="slow")
         assert entry["subscriptions"][0]["paused"] and entry["why_slow"]["cause"] == "paused"
         assert backlog.account.delivered.messages == 0 and there.balanced()
@@ -31,7 +31,7 @@ async def test_a_pause_by_policy_without_an_end_is_ended_by_an_operator(tmp_path
         await there.publish(1, 20)
         await there.slow.read_until("notice")
         there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         await asyncio.sleep(0.2)
         assert lane.paused and lane.messages == 18
         await ask(there.broker, "resume", name="slow")

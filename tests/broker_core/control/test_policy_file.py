@@ -131,7 +131,7 @@ async def test_a_stage_whose_allowance_cannot_be_stored_is_refused_until_there_i
         with pytest.raises(OperatorError) as refused:
             await broker.apply(policy, stage)
         assert refused.value.code == "policy_not_stored"
-        assert broker.engine.guard.stage is None and broker.statistics.refused is not None
+        assert broker.engine.guard.stage is None and broker.statistics.refused_revision is not None
         while broker.engine.guard.stage is None:
             with suppress(OperatorError):
                 await broker.apply(policy, stage)

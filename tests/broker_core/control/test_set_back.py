@@ -24,7 +24,7 @@ async def test_an_older_revision_is_never_put_in_force_by_an_order_alone(tmp_pat
     async with running_broker(tmp_path, policy) as broker:
         with pytest.raises(AssertionError, match="policy_set_back"):
             await ask(broker, "apply", **order(replace(policy, revision=39)))
-        assert broker.engine.policy == policy and broker.statistics.status().refused is None
+        assert broker.engine.policy == policy and broker.statistics.collect_status().refused is None
         await ask(broker, "apply", **order(replace(policy, revision=41)))
         assert broker.revision == 41
 

@@ -13,8 +13,14 @@ import pytest
 from bench.clients import crowd, page
 from broker_core.broker import Broker
 from broker_core.control import status
-from broker_core.control.status import MADE_ANEW_EVERY, MAX_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.control.status import (
+    IDLE_REBUILD_PASSES,
+    MAX_CLIENTS_PER_SLICE,
+    MAX_PAUSE_S,
+    MAX_SUBSCRIPTIONS_PER_SLICE,
+    PAUSE_FACTOR,
+)
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause_subscription
@@ -42,7 +48,7 @@ async def test_an_idle_client_keeps_its_entry_until_its_next_refresh(tmp_path: P
         stop_ticks(broker)
         crowd(broker, 1, 0)
         await broker.statistics.sample_second()
-        made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
+        made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * IDLE_REBUILD_PASSES)]
     assert len({id(one) for one in made}) <= 3
     assert all(one == made[0] for one in made)
 
@@ -66,7 +72,7 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
             change()
             await asyncio.sleep(0.1)
             second = by_name((await broker.statistics.sample_second()).clients)
-            for name, fresh in by_name(broker.statistics.clients()).items():
+            for name, fresh in by_name(broker.statistics.list_clients()).items():
                 for key in set(fresh.__struct_fields__) - AGES:
                     assert getattr(second[name], key) == getattr(fresh, key), key
         assert second["client-00000"].lag_messages == 1
@@ -76,18 +82,20 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
 async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         stop_ticks(broker)
-        crowd(broker, 3 * SLICE, 0)
+        crowd(broker, 3 * MAX_CLIENTS_PER_SLICE, 0)
         making = asyncio.create_task(broker.statistics.sample_second())
         await asyncio.sleep(0)
-        gone = [f"client-{number:05d}" for number in (0, SLICE + 1, 3 * SLICE - 1)]
+        gone = [
+            f"client-{number:05d}" for number in (0, MAX_CLIENTS_PER_SLICE + 1, 3 * MAX_CLIENTS_PER_SLICE - 1)
+        ]
         for name in gone:
             broker.engine.roster.clients[name].close("operator_disconnect", "gone")
         await until(lambda: not set(gone) & set(broker.engine.roster.clients))
         made = by_name((await making).clients)
-        assert len(made) == 3 * SLICE - len(gone)
+        assert len(made) == 3 * MAX_CLIENTS_PER_SLICE - len(gone)
         assert not set(gone) & set(made)
         await broker.statistics.sample_second()
-        assert not set(gone) & (set(broker.statistics._kept) | set(broker.statistics._looks))
+        assert not set(gone) & (set(broker.statistics._entries) | set(broker.statistics._sample_keys))
 
 
 async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
@@ -101,7 +109,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
 
     async with running_broker(tmp_path) as broker:
         stop_ticks(broker)
-        crowd(broker, 5 * SLICE, 0)
+        crowd(broker, 5 * MAX_CLIENTS_PER_SLICE, 0)
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
         before = turns
@@ -111,7 +119,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
 
 
 async def test_each_pass_checks_some_of_a_clients_many_subscriptions(tmp_path: Path) -> None:
-    number = 5 * SUBSCRIPTIONS_A_TURN
+    number = 5 * MAX_SUBSCRIPTIONS_PER_SLICE
     async with running_broker(tmp_path) as broker:
         stop_ticks(broker)
         crowd(broker, 1, 0)
@@ -171,11 +179,11 @@ async def test_after_a_slice_the_loop_is_free_for_longer_and_all_pauses_are_boun
     monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
     slices = status._TimeSlices()
     assert not slices.is_over_budget
-    spent += TURN_NS / 1e9
+    spent += ITERATION_BUDGET_NS / 1e9
     assert slices.is_over_budget
     await slices.yield_to_loop()
-    assert slept == [RESTS * TURN_NS / 1e9] and not slices.is_over_budget
+    assert slept == [PAUSE_FACTOR * ITERATION_BUDGET_NS / 1e9] and not slices.is_over_budget
     for _ in range(1_000):
         spent += 0.01
         await slices.yield_to_loop()
-    assert sum(slept) == pytest.approx(MAX_REST_S) and slept[-1] == 0
+    assert sum(slept) == pytest.approx(MAX_PAUSE_S) and slept[-1] == 0

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker_core.control import tls_listener
-from broker_core.control.tls_listener import SAID_INTERVAL_S, RefusedPeerLog
+from broker_core.control.tls_listener import LOG_INTERVAL_S, RefusedPeerLog
 
 
 def test_each_reason_is_logged_immediately_and_repeats_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_each_reason_is_logged_immediately_and_repeats_are_counted(monkeypatch: 
         refusals.add("10.0.0.1:1", "it gave no token")
         refusals.add("10.0.0.1:2", "it gave no token")
         refusals.add("10.0.0.2:1", "its token was taken back")
-        now[0] = SAID_INTERVAL_S
+        now[0] = LOG_INTERVAL_S
         refusals.add("10.0.0.1:3", "it gave no token")
     assert [(one["peer"], one["why"], one["more"]) for one in said] == [
         ("10.0.0.1:1", "it gave no token", 0),

@@ -15,11 +15,11 @@ from broker_core.delivery.account import (
     DeliveryAccount,
     DiscardCause,
     MessageVolume,
-    account_parts,
-    slice_after,
+    list_account_volumes,
     sum_accounts,
     sum_volumes,
     total_delivered,
+    volume_after,
 )
 
 COUNT = 5
@@ -27,6 +27,8 @@ COUNT = 5
 OTHER_BYTES = 7
 MEMORY, LOG, FLIGHT, ACKED = "memory", "log", "flight", "acked"
 Record = tuple[bool, int]
+NO_LOSSES = ("conflated_as_asked", "kept_in_log", "unsubscribed", "refused", "returned")
+"""Causes that the subscriber asked for, or after which the log or another consumer has the message."""
 
 
 def journaled(first: int, count: int = COUNT) -> Batch:
@@ -60,20 +62,26 @@ class AccountModel:
     def check(self) -> None:
         account, everything = self.account, self.amount(lambda _: True)
         assert account.matched == everything and account.is_empty == (everything == NOTHING)
-        assert account.in_log == self.of(LOG) and account.matched_upto == self.newest
+        assert account.in_log == self.of(LOG) and account.last_matched == self.newest
         assert account.waiting == self.of(MEMORY, LOG) and account.in_flight == self.of(FLIGHT)
-        assert account.owed == self.of(MEMORY, LOG, FLIGHT) and account.acknowledged == self.of(ACKED)
+        assert account.outstanding == self.of(MEMORY, LOG, FLIGHT) and account.acknowledged == self.of(ACKED)
         assert account.delivered == self.amount(lambda one: one in self.handed) == total_delivered([account])
         gone = {cause: self.of(cause) for cause in DiscardCause if self.of(cause) != NOTHING}
-        assert account.gone == gone
+        assert account.discarded == gone
         assert account.lost_volume == sum_volumes(
-            what for cause, what in gone.items() if cause not in ("conflated_as_asked", "returned")
+            what for cause, what in gone.items() if cause not in NO_LOSSES
         )
+        assert account.discarded_volume == sum_volumes(gone.values())
         named = {"acknowledged": self.of(ACKED), "in_flight": self.of(FLIGHT), "waiting": account.waiting}
-        assert dict(account_parts(account)) == named | {cause.value: what for cause, what in gone.items()}
-        assert sum_volumes(what for _, what in account_parts(account)) == account.matched
+        assert dict(list_account_volumes(account)) == named | {
+            cause.value: what for cause, what in gone.items()
+        }
+        assert sum_volumes(what for _, what in list_account_volumes(account)) == account.matched
         for kept in (True, False):
-            side, mine = account.side(kept), {one: now for one, now in self.records.items() if one[0] is kept}
+            side, mine = (
+                account.get_totals(kept),
+                {one: now for one, now in self.records.items() if one[0] is kept},
+            )
             assert side.matched == len(mine)
             assert side.waiting.messages == sum(now in (MEMORY, LOG) for now in mine.values())
             assert side.in_flight.messages == sum(now == FLIGHT for now in mine.values())
@@ -131,9 +139,9 @@ class AccountModel:
             if way == 3:
                 self.account.acknowledge(*what, kept)
             elif way == 4:
-                self.account.lose_in_flight(cause, what, kept)
+                self.account.discard_in_flight(cause, what, kept)
             else:
-                self.account.lose_waiting(cause, what, kept)
+                self.account.discard_waiting(cause, what, kept)
             self.records |= dict.fromkeys(some, then)
 
     def reread(self, some: list[Record]) -> None:
@@ -178,18 +186,19 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
         "in_flight",
         "acknowledged",
         "delivered",
-        "owed",
+        "outstanding",
         "lost_volume",
+        "discarded_volume",
         "in_log",
     ):
         assert getattr(both, what) == sum_volumes(getattr(account, what) for account in accounts), what
     assert total_delivered(accounts) == both.delivered
-    assert both.gone == {
-        cause: sum_volumes(account.gone.get(cause, NOTHING) for account in accounts)
-        for cause in {*accounts[0].gone, *accounts[1].gone}
+    assert both.discarded == {
+        cause: sum_volumes(account.discarded.get(cause, NOTHING) for account in accounts)
+        for cause in {*accounts[0].discarded, *accounts[1].discarded}
     }
     for kept in (True, False):
-        sides = [account.side(kept) for account in accounts]
+        sides = [account.get_totals(kept) for account in accounts]
         expected = AccountTotals(
             *[
                 sum(getattr(side, name) for side in sides)
@@ -202,10 +211,10 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
                     "acknowledged_bytes",
                 )
             ],
-            sum_volumes(side.lost_waiting for side in sides),
-            sum_volumes(side.lost_in_flight for side in sides),
+            sum_volumes(side.discarded_waiting for side in sides),
+            sum_volumes(side.discarded_in_flight for side in sides),
         )
-        assert both.side(kept) == expected
+        assert both.get_totals(kept) == expected
 
 
 def test_what_is_shared_with_others_counts_each_time_it_comes_and_leaves_no_mark() -> None:
@@ -213,16 +222,16 @@ def test_what_is_shared_with_others_counts_each_time_it_comes_and_leaves_no_mark
     for first in (6, 1, 6):
         account.match_shared(journaled(first))
     assert account.matched == MessageVolume(15, 40 + 15 + 40) == account.waiting
-    assert account.matched_upto == 0 and account.in_log == NOTHING
+    assert account.last_matched == 0 and account.in_log == NOTHING
 
 
 def test_only_what_is_newer_than_a_sequence_is_fresh() -> None:
     batch = journaled(6)
     for upto in range(4, 12):
         newer = [number for number in range(6, 11) if number > upto]
-        assert slice_after(batch, upto) == MessageVolume(len(newer), sum(newer))
+        assert volume_after(batch, upto) == MessageVolume(len(newer), sum(newer))
     explicit = batch.select(np.array([0, 4]))  # 6 and 10
-    assert slice_after(explicit, 7) == MessageVolume(1, 10)
+    assert volume_after(explicit, 7) == MessageVolume(1, 10)
 
 
 def test_amounts_are_added_and_taken_away_by_each_part() -> None:
@@ -233,6 +242,6 @@ def test_amounts_are_added_and_taken_away_by_each_part() -> None:
 
 def test_nothing_lost_enters_no_cause() -> None:
     account = DeliveryAccount()
-    account.lose_waiting(DiscardCause.DISCARDED, NOTHING, True)
-    account.lose_in_flight(DiscardCause.DISCARDED, NOTHING, False)
-    assert account.gone == {}
+    account.discard_waiting(DiscardCause.DISCARDED, NOTHING, True)
+    account.discard_in_flight(DiscardCause.DISCARDED, NOTHING, False)
+    assert account.discarded == {}

@@ -23,7 +23,7 @@ from broker_core.delivery.account import (
     DeliveryAccount,
     DiscardCause,
     MessageVolume,
-    account_parts,
+    list_account_volumes,
     sum_volumes,
 )
 from broker_core.delivery.backlog import Backlog
@@ -147,7 +147,7 @@ class BacklogModel:
         sink: Any = self.socket
         self.backlog = Backlog(self, sink, facilities)
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
-        self.backlog.lanes[WINDOWED] = SubscriptionQueue(WINDOWED, AckWindow(AckMode.CLIENT, 4))
+        self.backlog.queues[WINDOWED] = SubscriptionQueue(WINDOWED, AckWindow(AckMode.CLIENT, 4))
         for subscriber in self.subscribers.values():
             self.backlog.add_subscription(subscriber)
 
@@ -220,7 +220,7 @@ class BacklogModel:
             self.backlog.go_offline(Spool(self._directory / f"{self._spools}.spool"))
 
     def acknowledge(self, number: int) -> None:
-        lane = self.backlog.lanes.get(WINDOWED)
+        lane = self.backlog.queues.get(WINDOWED)
         if lane is not None and lane.window is not None and lane.window.unacked_messages:
             got = len(self.socket.got[WINDOWED])
             upto = min(got, number + got - lane.window.unacked_messages)
@@ -236,13 +236,13 @@ class BacklogModel:
         backlog, account = self.backlog, self.backlog.account
         assert self.offered == account.matched.messages
         for one in (account, *(subscriber.account for subscriber in self.subscribers.values())):
-            assert one.matched == sum_volumes(amount for _, amount in account_parts(one))
-            assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in account_parts(one))
+            assert one.matched == sum_volumes(amount for _, amount in list_account_volumes(one))
+            assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in list_account_volumes(one))
         assert account.delivered.messages == sum(map(len, self.socket.got.values()))
         assert sum(self.queued().values()) == account.waiting.messages
         for stream, waiting in self.queued().items():
             assert waiting == self.subscribers[stream].account.waiting.messages
-        assert self.ledger.messages == account.lost_volume.messages
+        assert self.ledger.messages == account.discarded_volume.messages
         self.check_causes(account)
         for got in self.socket.got.values():
             assert got == sorted(got) and len(got) == len(set(got))
@@ -257,25 +257,25 @@ class BacklogModel:
 
     def check_running(self, backlog: Backlog) -> None:
         """Check incrementally maintained figures against figures computed from all entries."""
-        assert backlog.outstanding == sum_volumes(map(backlog.outstanding_of, backlog.recipients.values()))
-        lanes = list(backlog.lanes.values())
-        assert backlog.lanes.messages == sum(one.messages for one in lanes)
-        assert backlog.lanes.nbytes == sum(one.nbytes for one in lanes)
-        assert backlog.lanes.oldest_at == min((one.oldest_at for one in lanes if one.messages), default=0)
+        assert backlog.outstanding == sum_volumes(map(backlog.get_outstanding, backlog.recipients.values()))
+        lanes = list(backlog.queues.values())
+        assert backlog.queues.messages == sum(one.messages for one in lanes)
+        assert backlog.queues.nbytes == sum(one.nbytes for one in lanes)
+        assert backlog.queues.oldest_at == min((one.oldest_at for one in lanes if one.messages), default=0)
         unacked = [
             one.window.oldest_accepted_at
             for one in lanes
             if one.window is not None and one.window.unacked_messages
         ]
-        assert backlog.lanes.unacked_at == min(unacked, default=0)
+        assert backlog.queues.unacked_at == min(unacked, default=0)
 
     def check_causes(self, account: DeliveryAccount) -> None:
         """Check that journaled records are never counted as lost at disconnect, nor others as kept."""
         journaled, scratch = account.journaled, account.unjournaled
-        kept = account.gone.get(DiscardCause.KEPT, MessageVolume())
-        assert kept.messages <= journaled.lost_waiting.messages + journaled.lost_in_flight.messages
-        lost = account.gone.get(DiscardCause.DISCONNECTED, MessageVolume())
-        assert lost.messages <= scratch.lost_waiting.messages + scratch.lost_in_flight.messages
+        kept = account.discarded.get(DiscardCause.KEPT, MessageVolume())
+        assert kept.messages <= journaled.discarded_waiting.messages + journaled.discarded_in_flight.messages
+        lost = account.discarded.get(DiscardCause.DISCONNECTED, MessageVolume())
+        assert lost.messages <= scratch.discarded_waiting.messages + scratch.discarded_in_flight.messages
 
     def queued(self) -> dict[int, int]:
         """Messages that really lie somewhere, by subscription: in the outbox, a lane, the spool, or on their
@@ -284,7 +284,7 @@ class BacklogModel:
         backlog, found = self.backlog, dict.fromkeys(self.streams, 0)
         for entry in backlog.outbox:
             found[entry.stream] += entry.count
-        for stream, lane in backlog.lanes.items():
+        for stream, lane in backlog.queues.items():
             found[stream] += lane.messages
         if backlog.offline is not None:
             for stream, tally in backlog.offline.tallies().items():
@@ -355,7 +355,7 @@ async def play(scene: BacklogModel, plan: list[tuple[str, int, int]]) -> None:
 async def drained(scene: BacklogModel) -> None:
     """Let the client read and acknowledge everything; check that no entry is left."""
     backlog = scene.backlog
-    for lane in backlog.lanes.values():
+    for lane in backlog.queues.values():
         lane.paused = False
     for _ in range(400):
         scene.socket.room = 1 << 20
@@ -411,7 +411,10 @@ def test_every_message_is_sent_given_up_or_waiting(
                 assert scene.backlog.state is ClientState.LIVE
             scene.backlog.close()
             scene.check()
-            assert scene.backlog.waiting().outbox_messages == 0 and not scene.backlog.account.owed.messages
+            assert (
+                scene.backlog.waiting().outbox_messages == 0
+                and not scene.backlog.account.outstanding.messages
+            )
 
     with patch.object(offline_module, "STALLED_AFTER_S", stalled_after_s):
         asyncio.run(run())
@@ -425,7 +428,7 @@ def test_an_offlined_client_without_acknowledgements_waits_on_disk_with_a_full_w
     async def run() -> None:
         with TemporaryDirectory() as directory:
             scene = BacklogModel(Path(directory))
-            backlog, lane = scene.backlog, scene.backlog.lanes[WINDOWED]
+            backlog, lane = scene.backlog, scene.backlog.queues[WINDOWED]
             scene.socket.room = 1 << 20
             scene.publish(WINDOWED, 4)
             scene.publish(WINDOWED, 1)

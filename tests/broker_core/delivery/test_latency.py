@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.client import AsyncClient
-from broker_core.delivery.latency import SPAN_S, LatencyPercentiles, LatencyTracker
+from broker_core.delivery.latency import WINDOW_S, LatencyPercentiles, LatencyTracker
 from tests.support.broker_simulation import START, outbox_entry
 from tests.support.brokers import address_of, ask, running_broker, until
 
@@ -46,7 +46,7 @@ def test_what_was_handed_over_counts_for_ten_seconds_by_its_messages() -> None:
     assert delays.sample_second() == LatencyPercentiles(1.024, 1.024, 100)
     recorded_delays(delays, 70_000)
     assert delays.sample_second() == LatencyPercentiles(1.024, 81.92, 101)
-    for _ in range(SPAN_S - 2):
+    for _ in range(WINDOW_S - 2):
         assert delays.sample_second() == LatencyPercentiles(1.024, 81.92, 101)
     assert delays.sample_second() == LatencyPercentiles(81.92, 81.92, 1)
     assert delays.sample_second() is None

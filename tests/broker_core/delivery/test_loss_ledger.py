@@ -22,7 +22,7 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
             tally_entries([outbox_entry(10, sequence=first, count=2)]),
         )
     (loss,) = ledger.close_intervals()
-    assert msgspec.to_builtins(loss.entry("i")) == {
+    assert msgspec.to_builtins(loss.to_entry("i")) == {
         "at": 1_000,
         "client": "c",
         "subscription": "s",

@@ -20,7 +20,7 @@ from broker_core.delivery import scheduling as fair_share_module
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.loss_ledger import DiscardTally
 from broker_core.delivery.offline import SpooledBacklog
-from broker_core.delivery.scheduling import FIRST_CHUNK, ReplayFairShare
+from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES, ReplayFairShare
 from broker_core.delivery.spool import spool as spool_module
 from broker_core.delivery.spool.entry_format import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
@@ -107,7 +107,7 @@ async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
             PLAIN: 3,
             SCRATCH: 2,
         }
-        assert (offline.first_of(PLAIN), offline.first_of(WINDOWED)) == (1, 0)
+        assert (offline.get_first_sequence(PLAIN), offline.get_first_sequence(WINDOWED)) == (1, 0)
         assert scene.backlog.state is ClientState.DRAINING
         scene.shut.set()
         await scene.run_iterations()
@@ -182,13 +182,13 @@ async def test_the_log_is_let_go_of_as_it_is_sent_and_not_before(
 async def test_chunks_grow_for_who_takes_them_and_not_for_who_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_share_module, "TAKEN_BEFORE", 1)
+    monkeypatch.setattr(fair_share_module, "READ_BYTES_PER_CHUNK_BYTE", 1)
     async with client(tmp_path) as scene:
         for _ in range(120):
             scene.publish(PLAIN, 60)
             scene.publish(SCRATCH, 1)
         scene.offline()
-        drain, sizes = scene.offlined._drain, [FIRST_CHUNK]
+        drain, sizes = scene.offlined._drain, [FIRST_CHUNK_BYTES]
         for room in (1, 1 << 20):
             for _ in range(60):
                 scene.socket.room = room
@@ -197,18 +197,18 @@ async def test_chunks_grow_for_who_takes_them_and_not_for_who_does_not(
                 if scene.backlog.offline is not None:
                     sizes.append(drain.size.nbytes)
             if room == 1:
-                assert scene.backlog.outbox.messages and set(sizes) == {FIRST_CHUNK}
-        assert max(sizes) > FIRST_CHUNK
+                assert scene.backlog.outbox.messages and set(sizes) == {FIRST_CHUNK_BYTES}
+        assert max(sizes) > FIRST_CHUNK_BYTES
 
 
 async def test_what_comes_meanwhile_counts_towards_the_turns_of_the_drain(tmp_path: Path) -> None:
     async with client(tmp_path) as scene:
         scene.publish(PLAIN, 10)
         scene.offline()
-        before = scene.offlined._drain.came_bytes
+        before = scene.offlined._drain.arrived_bytes
         assert before == scene.log[4_096].nbytes
         scene.publish(PLAIN, 10)
-        assert scene.offlined._drain.came_bytes > before
+        assert scene.offlined._drain.arrived_bytes > before
 
 
 async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before_the_rest(
@@ -228,7 +228,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
         scene.publish_many(PLAIN, 30)
         scene.publish_many(SCRATCH, 30)
         scene.offline()
-        everything = scene.backlog.account.owed.messages
+        everything = scene.backlog.account.outstanding.messages
         for room in (1, 700, 1, 2_000):
             long_timeouts(60.0)
             scene.socket.room = room
@@ -247,7 +247,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
             scene.check()
             assert (
                 everything
-                == scene.backlog.account.owed.messages + scene.backlog.account.acknowledged.messages
+                == scene.backlog.account.outstanding.messages + scene.backlog.account.acknowledged.messages
             )
             await scene.run_iterations()
         assert len(put_back) == 4
@@ -356,12 +356,12 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
 async def test_a_fast_client_has_its_next_chunk_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_share_module, "TAKEN_BEFORE", 1)
+    monkeypatch.setattr(fair_share_module, "READ_BYTES_PER_CHUNK_BYTE", 1)
     async with client(tmp_path) as scene:
         scene.publish_many(PLAIN, 400)
         scene.offline()
         drain = scene.offlined._drain
-        while drain.size.nbytes <= FIRST_CHUNK:
+        while drain.size.nbytes <= FIRST_CHUNK_BYTES:
             scene.socket.room = 1 << 20
             scene.backlog.on_writable()
             await scene.run_iterations(1)
@@ -374,9 +374,9 @@ async def test_a_fast_client_has_its_next_chunk_read_ahead(
 async def test_references_from_an_unknown_record_on_report_no_first_record() -> None:
     entry = SpoolEntry(PLAIN, "", BatchPosition(1, 4_096), 100, None, None, 3, 100, 1)
     tallies: dict[int, DiscardTally] = {}
-    offline_module._tell(tallies, [entry], {})
+    offline_module._add_entries(tallies, [entry], {})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (3, 0)
-    offline_module._tell(tallies, [entry], {PLAIN: 7})
+    offline_module._add_entries(tallies, [entry], {PLAIN: 7})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (6, 7)
 
 
@@ -384,7 +384,7 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offline_module, "PULL_BYTES", 1)  # whatever waits in a lane is enough
-    monkeypatch.setattr(fair_share_module, "FIRST_CHUNK", 1)  # an entry a chunk
+    monkeypatch.setattr(fair_share_module, "FIRST_CHUNK_BYTES", 1)  # an entry a chunk
     async with client(tmp_path) as scene:
         scene.offline()
         for stream, count in ((WINDOWED, 4), (WINDOWED, 4), (PLAIN, 1), (WINDOWED, 4)):
@@ -392,10 +392,10 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
         await scene.run_iterations()
-        assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.lanes.messages == 4
+        assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.queues.messages == 4
         scene.offlined.on_stalled()
         await scene.run_iterations()
-        assert scene.offlined._held and not scene.offlined.is_draining, "its window is full"
+        assert scene.offlined._is_drain_blocked and not scene.offlined.is_draining, "its window is full"
         scene.acknowledge(4)
         await scene.run_iterations()
         # Its window is full again, and what is behind that and needs none is sent.
@@ -406,7 +406,7 @@ async def test_a_client_that_does_not_read_idles_while_live_and_not_when_offline
     async with client(tmp_path) as scene:
         scene.publish(PLAIN, 3)
         assert scene.backlog.unwritable_since and not scene.backlog.is_coalescing(), "only for a moment"
-        scene.now += backlog_module.RESTS_NS
+        scene.now += backlog_module.NOT_READING_AFTER_NS
         assert scene.backlog.is_coalescing()
         scene.offline()
         assert not scene.backlog.is_coalescing()

@@ -19,14 +19,14 @@ def filled_outbox(*sizes: int) -> Outbox:
 
 def test_an_empty_outbox_has_no_age_and_gives_nothing() -> None:
     outbox = Outbox()
-    assert (outbox.nbytes, outbox.messages, outbox.oldest_at, outbox.first_sequence_of(1)) == (0, 0, 0, 0)
+    assert (outbox.nbytes, outbox.messages, outbox.oldest_at, outbox.get_first_sequence(1)) == (0, 0, 0, 0)
     assert outbox.pull(100) == [] and outbox.take_all() == []
 
 
 def test_pull_takes_whole_entries_that_fit() -> None:
     outbox = filled_outbox(10, 20, 30)
     assert [taken.nbytes for taken in outbox.pull(35)] == [10, 20]
-    assert (outbox.nbytes, outbox.messages, outbox.oldest_at, outbox.first_sequence_of(1)) == (30, 1, 102, 3)
+    assert (outbox.nbytes, outbox.messages, outbox.oldest_at, outbox.get_first_sequence(1)) == (30, 1, 102, 3)
 
 
 def test_pull_gives_one_entry_larger_than_asked_for() -> None:
@@ -53,7 +53,7 @@ def test_only_what_is_not_journaled_counts_as_beyond_a_bookmark() -> None:
     outbox = Outbox()
     outbox.offer(outbox_entry(10, journaled=False, count=3))
     outbox.offer(outbox_entry(10, sequence=7, count=5))
-    assert outbox.first_sequence_of(1) == 7
+    assert outbox.get_first_sequence(1) == 7
     assert outbox.messages == 8
 
 

@@ -38,7 +38,7 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
         for stream in range(10, 10 + number):
             scene.socket.got[stream] = []
             if windowed:
-                backlog.lanes[stream] = SubscriptionQueue(stream, AckWindow(AckMode.CLIENT, 1))
+                backlog.queues[stream] = SubscriptionQueue(stream, AckWindow(AckMode.CLIENT, 1))
             backlog.add_subscription(FakeSubscriber(stream))
         for moment in (5, 6):
             for stream in range(10, 10 + number):

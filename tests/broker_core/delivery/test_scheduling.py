@@ -13,12 +13,12 @@ from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.delivery import scheduling as module
 from broker_core.delivery.scheduling import (
-    CHUNKS_BUDGET,
-    FIRST_CHUNK,
-    LARGEST_BESIDE_LIVE,
-    LARGEST_CHUNK,
-    REST,
-    TAKEN_BEFORE,
+    FIRST_CHUNK_BYTES,
+    MAX_ALL_CHUNKS_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNK_BYTES_BESIDE_LIVE,
+    PAUSE_PER_SLOT,
+    READ_BYTES_PER_CHUNK_BYTE,
     ReplayFairShare,
 )
 from broker_core.engine.engine import Engine
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SleepClock:
     return SleepClock(monkeypatch)
 
 
-def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
+def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK_BYTES, taken: int = 1 << 40) -> int:
     for _ in range(10):
         chunk = turns.grow_chunk(chunk, taken)
     return chunk
@@ -54,10 +54,10 @@ def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK, taken: int = 1 <<
 async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: SleepClock) -> None:
     turns = ReplayFairShare(clock)
     for _ in range(100):
-        await turns.wait_turn()
+        await turns.wait_slot()
         turns.charge(0.001)
     assert clock.now == 100.0
-    assert grown_to(turns) == LARGEST_CHUNK
+    assert grown_to(turns) == MAX_CHUNK_BYTES
 
 
 async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop(clock: SleepClock) -> None:
@@ -68,14 +68,14 @@ async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop
         nonlocal worked
         for _ in range(50):
             turns.on_live_traffic()
-            await turns.wait_turn()
+            await turns.wait_slot()
             clock.now += 0.001
             worked += 0.001
             turns.charge(0.001)
 
     await asyncio.gather(*(replay() for _ in range(8)))
-    assert worked / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.05)
-    assert grown_to(turns) == LARGEST_BESIDE_LIVE
+    assert worked / (clock.now - 100.0) == pytest.approx(1 / (1 + PAUSE_PER_SLOT), rel=0.05)
+    assert grown_to(turns) == MAX_CHUNK_BYTES_BESIDE_LIVE
 
 
 async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
@@ -93,13 +93,13 @@ async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
         nonlocal had
         while clock.now < 110.0:
             turns.on_live_traffic()
-            await turns.wait_turn()
+            await turns.wait_slot()
             had += 1
             clock.now += 0.001
             turns.charge(0.001)
 
     await asyncio.gather(*(replay() for _ in range(8)))
-    assert had * 0.001 / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.1)
+    assert had * 0.001 / (clock.now - 100.0) == pytest.approx(1 / (1 + PAUSE_PER_SLOT), rel=0.1)
 
 
 async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(
@@ -107,25 +107,25 @@ async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_
 ) -> None:
     turns = ReplayFairShare(clock)
     turns.on_live_traffic()
-    assert turns.busy
+    assert turns.is_busy
     clock.now += 0.11
-    assert not turns.busy
+    assert not turns.is_busy
 
 
 def test_many_replays_share_the_memory_of_chunks_and_each_has_a_small_one(clock: SleepClock) -> None:
     turns = ReplayFairShare(clock)
     turns.replays = 64
-    assert grown_to(turns) == CHUNKS_BUDGET // 64
+    assert grown_to(turns) == MAX_ALL_CHUNKS_BYTES // 64
     turns.replays = 2_000
-    assert grown_to(turns) == FIRST_CHUNK
+    assert grown_to(turns) == FIRST_CHUNK_BYTES
 
 
 def test_what_the_kernels_take_for_a_client_that_reads_nothing_makes_no_large_chunks(
     clock: SleepClock,
 ) -> None:
     turns = ReplayFairShare(clock)
-    assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK
-    assert grown_to(turns, taken=TAKEN_BEFORE * LARGEST_CHUNK) == LARGEST_CHUNK
+    assert grown_to(turns, taken=300_000) < 3 * FIRST_CHUNK_BYTES
+    assert grown_to(turns, taken=READ_BYTES_PER_CHUNK_BYTE * MAX_CHUNK_BYTES) == MAX_CHUNK_BYTES
 
 
 async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_to_the_brokers_own(
@@ -141,7 +141,7 @@ async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_
     async with asyncio.timeout(10):
         while engine.frontier.durable == 0:
             await asyncio.sleep(0.001)
-    assert not engine.share.busy
+    assert not engine.share.is_busy
     engine.dispatch.publish(client, Batch.parse(build_single_topic_batch("p", "t", [b"x"])), ())
-    assert engine.share.busy
+    assert engine.share.is_busy
     await engine.close()

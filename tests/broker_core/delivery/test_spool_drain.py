@@ -13,7 +13,12 @@ import pytest
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery import scheduling as module
 from broker_core.delivery.offline import SpoolDrain
-from broker_core.delivery.scheduling import FIRST_CHUNK, LARGEST_BESIDE_LIVE, LARGEST_CHUNK, ReplayFairShare
+from broker_core.delivery.scheduling import (
+    FIRST_CHUNK_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNK_BYTES_BESIDE_LIVE,
+    ReplayFairShare,
+)
 from broker_core.delivery.spool.entry_format import RUN_BYTES
 from broker_core.delivery.spool.spool import Spool
 from broker_core.journal.segment import BatchPosition
@@ -71,17 +76,17 @@ async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_
 ) -> None:
     scene.fill(5_000)
     scene.drain.set_reading(True)
-    assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes
+    assert await scene.take() < FIRST_CHUNK_BYTES + scene.batch.nbytes
     sizes = [await scene.take()]
     while sum(sizes) < 15_000_000:
         sizes.append(await scene.take())
-    assert sizes[0] < 2 * FIRST_CHUNK and sizes == sorted(sizes)
+    assert sizes[0] < 2 * FIRST_CHUNK_BYTES and sizes == sorted(sizes)
     taken = sum(sizes)
-    assert LARGEST_CHUNK // 2 < sizes[-1] <= taken // 8 and sizes[-1] < LARGEST_CHUNK + scene.batch.nbytes
+    assert MAX_CHUNK_BYTES // 2 < sizes[-1] <= taken // 8 and sizes[-1] < MAX_CHUNK_BYTES + scene.batch.nbytes
     assert scene.drain.size.is_read_ahead_useful
     scene.drain.set_reading(False)
     scene.drain.set_reading(True)
-    assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes, "it had stopped"
+    assert await scene.take() < FIRST_CHUNK_BYTES + scene.batch.nbytes, "it had stopped"
 
 
 async def test_one_chunk_is_in_flight_at_a_time(scene: DrainFixture) -> None:
@@ -115,7 +120,7 @@ async def test_what_is_in_flight_is_dropped_when_the_client_goes(scene: DrainFix
 async def test_without_live_traffic_a_drain_never_waits_for_its_turn(scene: DrainFixture) -> None:
     scene.drain.set_reading(True)
     for _ in range(100):
-        await scene.drain.wait_turn()
+        await scene.drain.wait_slot()
         scene.turns.charge(0.001)
     assert scene.slept == 0
 
@@ -124,7 +129,7 @@ async def test_beside_live_traffic_a_drain_pauses_as_replays_do(scene: DrainFixt
     scene.drain.set_reading(True)
     for _ in range(100):
         scene.turns.on_live_traffic()
-        await scene.drain.wait_turn()
+        await scene.drain.wait_slot()
         scene.turns.charge(0.001)
         scene.now += 0.001
     assert scene.slept > 0.1
@@ -136,7 +141,7 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
 ) -> None:
     scene.fill(5_000)
     scene.drain.set_reading(True)
-    while await scene.take() < LARGEST_CHUNK:
+    while await scene.take() < MAX_CHUNK_BYTES:
         pass
     before = scene.spool.messages
     scene.drain.start()
@@ -144,9 +149,9 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
     oldest = scene.drain.chunk.entries[0]
     await scene.drain.chunk.reading
     scene.turns.on_live_traffic()
-    await scene.drain.wait_turn()
+    await scene.drain.wait_slot()
     assert scene.drain.chunk is None and scene.spool.messages == before, "everything waits again"
-    assert await scene.take() < LARGEST_BESIDE_LIVE + scene.batch.nbytes
+    assert await scene.take() < MAX_CHUNK_BYTES_BESIDE_LIVE + scene.batch.nbytes
     assert scene.spool.oldest_at > oldest.accepted_at, "and the oldest was the first"
 
 
@@ -154,15 +159,15 @@ async def test_entries_that_arrive_during_a_drain_need_no_pause_so_that_it_ends(
     scene: DrainFixture,
 ) -> None:
     """At any rate of new messages the drain delivers as much, and its share of the loop on top."""
-    scene.drain.came_bytes += 1 << 40  # of the time before, when it didn't read
+    scene.drain.arrived_bytes += 1 << 40  # of the time before, when it didn't read
     scene.drain.set_reading(True)
     turns = rests = 0
     for _ in range(100):
         scene.turns.on_live_traffic()
-        scene.drain.came_bytes += 2 * RUN_BYTES  # twice what a turn delivers comes in the time of one
+        scene.drain.arrived_bytes += 2 * RUN_BYTES  # twice what a turn delivers comes in the time of one
         for _ in range(3):
             before = scene.slept
-            await scene.drain.wait_turn()
+            await scene.drain.wait_slot()
             scene.turns.charge(0.001)
             turns, rests = turns + 1, rests + (scene.slept > before)
     assert 80 <= rests <= 100 and turns - rests >= 200

@@ -121,7 +121,7 @@ async def test_what_is_held_counts_in_the_memory_of_its_client(tmp_path: Path) -
         await prices(writer, 0, 1_000, keys=100)
         connection = broker.engine.roster.clients["reader"]
         await until(lambda: connection.backlog.conflated_bytes > 100 * 20)
-        use = broker.engine.settle.usage_of(connection)
+        use = broker.engine.policy_loop.find_usage(connection)
         assert use is not None and use.memory == connection.backlog.conflated_bytes == use.conflation_bytes
         reader.raw.send_command({"c": "unsubscribe", "id": "s"})
         await until(lambda: use.memory == 0)
@@ -155,7 +155,7 @@ async def test_a_pool_acts_on_what_conflation_holds_and_nothing_of_it_is_lost(tm
         assert (decision.client, decision.action) == ("reader", "offline")
         await until(lambda: len(reader.deliveries) == 1_000 and connection.backlog.offline is None)
         assert [orjson.loads(body)["n"] for _, _, body in reader.deliveries] == list(range(1_000, 2_000))
-        use = broker.engine.settle.usage_of(connection)
+        use = broker.engine.policy_loop.find_usage(connection)
         assert use is not None and use.memory == connection.backlog.conflated_bytes == 0
         reader.close()
 

@@ -162,7 +162,7 @@ class WindowModel:
         there = [numbers for numbers in self.batches if numbers[-1] >= head]
         journaled = [numbers for numbers in there if self.sequences[numbers[0]]]
         assert (window.unacked_messages, window.free_slots) == (len(self.open), 1_000 - len(self.open))
-        assert window.owed_since == self.owed_since
+        assert window.unacked_since == self.owed_since
         assert window.oldest_at == (self.sent_at[there[0][0]] if there else 0) == window.oldest_accepted_at
         first = self.sequences[max(head, journaled[0][0])] if journaled else 0
         assert window.first_unacked == first

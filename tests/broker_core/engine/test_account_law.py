@@ -29,7 +29,14 @@ from broker_core.connections.connection import Connection
 from broker_core.delivery import backlog
 from broker_core.delivery import offline as offline_module
 from broker_core.delivery import scheduling as turns
-from broker_core.delivery.account import DiscardCause, MessageVolume, account_parts, sum_volumes
+from broker_core.delivery.account import (
+    NOTHING,
+    DeliveryAccount,
+    DiscardCause,
+    MessageVolume,
+    list_account_volumes,
+    sum_volumes,
+)
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.keep_latest import keep_latest
 from broker_core.delivery.lifecycle import ClientState
@@ -64,6 +71,12 @@ FROM_LOG: Final = ("log", "early", "acking", "single", "paced", "thin")
 EXACT: Final = ("plain", "log", "early", "acking", "single", "paced", "mixed", "scratch")
 """They get each record once, in order."""
 NAMES: Final = tuple(KINDS)
+
+
+def ledger_volume(account: DeliveryAccount) -> int:
+    """Number of discarded messages that have a row in the ledger: all but those conflated on request."""
+    asked = account.discarded.get(DiscardCause.CONFLATED_AS_ASKED, NOTHING)
+    return account.discarded_volume.minus(asked).messages
 
 
 class SimulatedSocket:
@@ -205,7 +218,7 @@ class AccountModel:
         if target is None or not self.subscriber.backlog.has_ack_window(target.stream):
             return
         got = len(self.socket.got.get(str(target.stream), []))
-        window = self.subscriber.backlog.lanes[target.stream].window
+        window = self.subscriber.backlog.queues[target.stream].window
         assert window is not None
         first = got - window.unacked_messages + 1
         if window.unacked_messages and got:
@@ -216,7 +229,7 @@ class AccountModel:
 
     def do_offline(self, number: int) -> None:
         if self.subscriber.backlog.state is ClientState.LIVE:
-            offline_client(self.engine.enforcement, self.subscriber)
+            offline_client(self.engine.enforcer, self.subscriber)
 
     def do_hold(self, number: int) -> None:
         if (target := self.target(number)) is not None:
@@ -270,16 +283,16 @@ class AccountModel:
 
     def do_cancel(self, number: int) -> None:
         if (target := self.target(number)) is not None:
-            self._end(target, number)
+            self._close_failed(target, number)
 
-    def _end(self, target: ClientSubscription, number: int) -> None:
+    def _close_failed(self, target: ClientSubscription, number: int) -> None:
         account, stream = target.account, target.stream
         self.subscriber.backlog.update_progress()
         ending = self.subscriber.end(
             target, (DiscardCause.CANCELLED, DiscardCause.UNSUBSCRIBED)[number % 2], "rule"
         )
         self.ended[stream] = self.number
-        assert not account.owed.messages
+        assert not account.outstanding.messages
         got = [sequence for sequence, _ in self.socket.got.get(str(stream), [])]
         if (
             target.is_bookmark_subscription
@@ -307,45 +320,45 @@ class AccountModel:
         return found
 
     def do_look(self, number: int) -> None:
-        self.engine.settle.judge_all()
+        self.engine.policy_loop.judge_all()
 
     # What must be so.
 
     def check(self) -> None:
         connection = self.subscriber
         ended = connection.backlog.ended_account
-        lost = ended.lost_volume.messages
+        discarded = ledger_volume(ended)
         for target in connection.subscriptions.values():
             account, name = target.account, (target.id, target.cursor.state)
-            lost += account.lost_volume.messages
-            assert account.matched == sum_volumes(amount for _, amount in account_parts(account)), name
-            for word, amount in (*account_parts(account), ("in_log", account.in_log)):
+            discarded += ledger_volume(account)
+            assert account.matched == sum_volumes(amount for _, amount in list_account_volumes(account)), name
+            for word, amount in (*list_account_volumes(account), ("in_log", account.in_log)):
                 assert amount.messages >= 0 and amount.nbytes >= 0, (name, word, amount)
             got = self.socket.got.get(str(target.stream), [])
             assert account.delivered == MessageVolume(len(got), sum(len(body) for _, body in got)), name
             assert account.waiting.messages - account.in_log.messages == self.queued(target), name
-        assert self.engine.ledger.messages == lost
+        assert self.engine.ledger.messages == discarded
         backlog, mine = connection.backlog, connection.subscriptions.values()
-        assert backlog.outstanding == sum_volumes(map(backlog.outstanding_of, mine))
+        assert backlog.outstanding == sum_volumes(map(backlog.get_outstanding, mine))
         for one in mine:
             read, account = backlog.has_ack_window(one.stream) and not one.is_paused, one.account
             if read or not one.can_fall_back:
-                assert backlog.outstanding_of(one) == (
-                    account.owed if read else account.owed.minus(account.in_log)
+                assert backlog.get_outstanding(one) == (
+                    account.outstanding if read else account.outstanding.minus(account.in_log)
                 )
-        assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in account_parts(ended))
+        assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in list_account_volumes(ended))
 
     def queued(self, target: ClientSubscription) -> int:
         """Messages that really lie somewhere in memory or in the spool."""
         backlog, stream = self.subscriber.backlog, target.stream
         found = sum(entry.count for entry in backlog.outbox if entry.stream == stream)
-        if stream in backlog.lanes:
-            found += backlog.lanes[stream].messages
+        if stream in backlog.queues:
+            found += backlog.queues[stream].messages
         if backlog.offline is not None and stream in (tallies := backlog.offline.tallies()):
             found += tallies[stream].messages
         if target.conflating is not None:
             found += len(target.conflating._conflator) + sum(
-                piece.batch.count for piece in target.conflating._kept
+                piece.batch.count for piece in target.conflating._pending_slices
             )
             waiting: Any = getattr(target.serving_replay, "_waiting", ())
             found += sum(piece.batch.count - piece.start for piece in waiting)
@@ -366,7 +379,7 @@ class AccountModel:
                 while not self.is_idle():
                     self.socket.taken = self.socket.written_bytes
                     for target in connection.subscriptions.values():
-                        lane = connection.backlog.lanes.get(target.stream)
+                        lane = connection.backlog.queues.get(target.stream)
                         got = len(self.socket.got.get(str(target.stream), []))
                         if (
                             lane is not None
@@ -389,7 +402,7 @@ class AccountModel:
         targets = self.subscriber.subscriptions.values()
         self.subscriber.backlog.update_progress()
         return self.subscriber.backlog.offline is None and all(
-            not target.cursor.is_behind and not target.account.owed.messages for target in targets
+            not target.cursor.is_behind and not target.account.outstanding.messages for target in targets
         )
 
     def check_content(self) -> None:
@@ -397,12 +410,12 @@ class AccountModel:
         for target in self.subscriber.subscriptions.values():
             got = self.socket.got.get(str(target.stream), [])
             sequences = [sequence for sequence, _ in got if sequence]
-            assert not target.account.gone.get(DiscardCause.REMOVED), target.id
+            assert not target.account.discarded.get(DiscardCause.REMOVED), target.id
             if target.id in EXACT:
                 assert sequences == sorted(set(sequences)), target.id
             if target.id not in EXACT or target.id in ("scratch", "mixed", "plain"):
                 continue
-            lost = target.account.lost_volume.messages
+            lost = ledger_volume(target.account)
             wanted = self.matching_sequences(target)
             if target.stream not in self.holes:
                 assert not lost and sequences == wanted, target.id
@@ -418,7 +431,7 @@ class AccountModel:
                 assert target.account.matched.messages == len(wanted_bodies), target.id
                 assert target.account.matched.nbytes == sum(map(len, wanted_bodies)), target.id
                 got = [body for _, body in self.socket.got.get(str(target.stream), [])]
-                assert len(got) + target.account.lost_volume.messages == len(wanted_bodies), target.id
+                assert len(got) + ledger_volume(target.account) == len(wanted_bodies), target.id
                 if target.stream not in self.holes:
                     assert sorted(got) == sorted(wanted_bodies), target.id
 
@@ -427,10 +440,10 @@ class AccountModel:
         if not connection.is_closed:
             connection.close("bye", "")
         left = connection.backlog.account
-        assert not left.owed.messages and left.matched == sum_volumes(
-            amount for _, amount in account_parts(left)
+        assert not left.outstanding.messages and left.matched == sum_volumes(
+            amount for _, amount in list_account_volumes(left)
         )
-        assert self.engine.ledger.messages == left.lost_volume.messages
+        assert self.engine.ledger.messages == ledger_volume(left)
         await self.engine.close()
 
 
@@ -480,13 +493,13 @@ def run(script: list[tuple[str, int]]) -> None:
     home = Path(tempfile.mkdtemp(prefix="sluice-law-"))
     with pytest.MonkeyPatch.context() as patched:
         # Small chunks and short patience, so that a few records make many turns and stalls.
-        patched.setattr(turns, "FIRST_CHUNK", 256)
-        patched.setattr(turns, "TAKEN_BEFORE", 1)
-        patched.setattr(turns, "BUSY_FOR_S", 0.002)
+        patched.setattr(turns, "FIRST_CHUNK_BYTES", 256)
+        patched.setattr(turns, "READ_BYTES_PER_CHUNK_BYTE", 1)
+        patched.setattr(turns, "LIVE_TRAFFIC_TIMEOUT_S", 0.002)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
         patched.setattr(offline_module, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)
-        patched.setattr(backlog, "LANE_BYTES", 256)
+        patched.setattr(backlog, "QUEUE_STEP_BYTES", 256)
         patched.setattr(replayer, "PULL_BYTES", 1_024)
         try:
             asyncio.run(live_out(script, home))

@@ -26,7 +26,10 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
             await writer.publish_many("t", [b"x"] * 9)
             await writer.flush()
             await until(
-                lambda: "slow" in broker.statistics._looks and broker.statistics._looks["slow"][1] == 7
+                lambda: (
+                    "slow" in broker.statistics._sample_keys
+                    and broker.statistics._sample_keys["slow"][1] == 7
+                )
             )
             slow.close()
             story: list[str] = []

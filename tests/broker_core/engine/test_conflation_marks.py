@@ -94,7 +94,7 @@ async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path:
         slow = engine.roster.clients["slow"]
         engine.control.fall_back(slow.subscriptions["s"])
         slow.sink.is_writable = False
-        offline_client(engine.enforcement, slow)
+        offline_client(engine.enforcer, slow)
         await publish(there, [11])
         slow.sink.is_writable = True
         slow.on_writable()
@@ -113,8 +113,8 @@ async def test_where_nothing_was_left_out_nothing_is_marked(tmp_path: Path) -> N
     async with slow_client(tmp_path, rule("conflate"), snapshot_key="/n") as there:
         await publish(there, range(11))
         await there.decided()
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
-        await until(lambda: not lane.busy)
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
+        await until(lambda: not lane.is_conflating)
         acknowledge(there, 2)
         assert await read(there.slow, 4) == [(number, NONE) for number in range(4)]
 

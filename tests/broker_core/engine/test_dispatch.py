@@ -89,7 +89,7 @@ async def test_a_publisher_paused_by_unjournaled_messages_resumes_when_they_are_
         monkeypatch.setattr(dispatch_module, "PENDING_HIGH_BYTES", 1_000)
         await publisher.publish("orders", [b'{"n": 0, "x": "%s"}' % (b"x" * 2_000)], 2)
         await until(lambda: dispatch.is_congested)
-        assert dispatch._behind_bytes > 2_000 and not dispatch._log.is_full
+        assert dispatch._trailing_bytes > 2_000 and not dispatch._log.is_full
         member = broker.engine.roster.clients["p"]
         await publisher.publish("orders", [b'{"n": 0}'], 3)
         await until(lambda: not member.publishing._reading)
@@ -97,7 +97,7 @@ async def test_a_publisher_paused_by_unjournaled_messages_resumes_when_they_are_
         while (await publisher.read_until("processed"))["sequence"] < 3:
             pass
         await until(lambda: member.publishing._reading)
-        assert dispatch._behind_bytes == 0 and not dispatch.is_congested
+        assert dispatch._trailing_bytes == 0 and not dispatch.is_congested
         assert member.publishing.pending_batches == 0, "what waited behind counts no more"
         assert await stored_bodies(broker, "orders") == [b'{"n": 1}']
 
@@ -279,7 +279,7 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
         gate.release()
         assert (await again.read_until("error"))["code"] == "disk_full"
         await until(lambda: "p" not in broker.engine.roster.clients)
-        assert (dispatch.numbers.repeats, dispatch.numbers.under_way, dispatch._behind_bytes) == ({}, {}, 0)
+        assert (dispatch.numbers.repeats, dispatch.numbers.in_flight, dispatch._trailing_bytes) == ({}, {}, 0)
         assert broker.engine.frontier.stamped == broker.engine.frontier.durable
         third = await RawClient.connect(broker, "p", session=7)
         await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
@@ -344,14 +344,14 @@ async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
             patched.setattr(dispatch._log, "append", lambda *pending: taken.extend(pending))
             await publisher.publish("orders", [b'{"n": 1}'], 1)
             await publisher.publish("orders", [b'{"n": 0}'], 2)
-            await until(lambda: dispatch._behind_bytes > 0)
+            await until(lambda: dispatch._trailing_bytes > 0)
         (pending,) = taken
         dispatch.on_duplicate(pending)
         assert (await publisher.read_until("processed"))["sequence"] == 2
         assert (await publisher.read_until("persisted"))["sequence"] >= 1
         assert await reader.deliveries(1) == [b'{"n": 0}']
         member = broker.engine.roster.clients["p"]
-        assert (member.publishing.pending_batches, dispatch._behind_bytes, dispatch.numbers.under_way) == (
+        assert (member.publishing.pending_batches, dispatch._trailing_bytes, dispatch.numbers.in_flight) == (
             0,
             0,
             {},

@@ -6,6 +6,7 @@ The slow client has a full acknowledgement window, so no test depends on socket 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,7 +44,9 @@ class WindowScenario:
         queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
         return (
             account.matched.messages
-            == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost_volume))
+            == sum(
+                one.messages for one in (account.acknowledged, account.in_flight, account.discarded_volume)
+            )
             + queued
         )
 
@@ -165,7 +168,7 @@ async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> N
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
         await there.slow.read_until("notice")
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         assert lane.paused
         there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
         await until(lambda: not lane.paused)
@@ -176,7 +179,7 @@ async def test_the_end_of_a_pause_ends_no_later_one(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
         await there.slow.read_until("notice")
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         await ask(there.broker, "resume", name="slow")
         await ask(there.broker, "pause", name="slow")
         first = asyncio.get_running_loop().create_future()
@@ -321,7 +324,7 @@ async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
 async def test_one_that_ignores_it_is_asked_again_and_never_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_state, "ASK_AGAIN_MS", 50)
+    monkeypatch.setattr(rule_state, "REPEAT_REQUEST_MS", 50)
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
         for number in range(3):
@@ -422,3 +425,26 @@ async def _resume(broker: Broker, name: str, token: str) -> None:
     error = await raw.read_until("error")
     raw.close()
     raise ClientError(error["code"], error["message"])
+
+
+async def test_a_decision_whose_notice_is_unanswered_when_the_broker_stops_is_in_the_journal(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, policy_with(rule("warn"))) as broker:
+        slow = await RawClient.connect(broker, "slow")
+        slow.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await slow.read_until("processed")
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            await writer.publish_many("t", numbered_bodies(1, 20))
+            await writer.flush()
+        notice = await slow.read_until("notice")
+        assert not broker.engine.decisions.recent, "the client may still answer"
+    slow.close()
+    assert [(one.id, one.told) for one in broker.engine.decisions.recent] == [(notice["decision"], "unknown")]
+    async with (
+        running_broker(tmp_path) as again,
+        AsyncClient(address_of(again), "reader") as reader,
+    ):
+        decisions = await reader.subscribe("$SLUICE.decisions", bookmark="0")
+        message = await asyncio.wait_for(anext(aiter(decisions)), 60)
+        assert json.loads(message.body)["id"] == notice["decision"]

@@ -24,7 +24,7 @@ async def test_a_durable_subscription_that_the_disk_refuses_is_refused_and_can_b
         assert (await raw.read_until("error"))["code"] == "not_kept"
         raw.send_command(asked)
         assert (await raw.read_until("processed"))["of"] == "subscribe"
-        assert ("c", "d") in broker.engine.kept.durables
+        assert ("c", "d") in broker.engine.position_store.durables
         assert files.calls["rename .kept.json"] >= 2
         raw.close()
 
@@ -35,7 +35,7 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         path = broker.engine.journal.directory / "test-1.owners"
         broker.engine.owners.claim("mine", "ann")
         await until(path.exists)
-        assert ClientNameOwners(path).names_of("mine") == "ann"
+        assert ClientNameOwners(path).owner_of("mine") == "ann"
         assert files.calls["rename .owners"] == 2, "the first was refused"
 
 
@@ -59,7 +59,7 @@ async def test_failing_spare_files_are_logged_once_and_again_after_a_success(
                 return len(list(journal.directory.glob("*.spare.*[0-9]")))
 
             await until(lambda: spares() == 2)
-            await broker.engine.chores._keeping
+            await broker.engine.maintenance._checking
             assert told() == 1
             journal.set_options(journal.options._replace(preallocated=3))
             await until(lambda: spares() == 3)

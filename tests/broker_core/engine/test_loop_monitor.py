@@ -26,8 +26,8 @@ from broker_core.engine.stalls import (
     Observation,
     ProcessSample,
     StallHistory,
-    find_cause,
-    make_entry,
+    find_stall_cause,
+    make_stall_entry,
 )
 from broker_core.protocols import commands
 from broker_core.stored_stalls import find_lasting_stall, read_stalls, stalls_path
@@ -242,7 +242,7 @@ def observed_stall(
     ],
 )
 def test_the_cause_is_what_took_most_of_the_time(stall: Observation, cause: StallCause) -> None:
-    assert find_cause(stall) is cause
+    assert find_stall_cause(stall) is cause
 
 
 def test_every_cause_has_a_meaning_and_a_fix() -> None:
@@ -250,7 +250,7 @@ def test_every_cause_has_a_meaning_and_a_fix() -> None:
 
 
 def entry(at_ms: int, *, over: bool = True, pid: int = 1) -> StallEntry:
-    return make_entry(
+    return make_stall_entry(
         observed_stall(2), at_ms, over=over, doing="tick", task="", pid=pid, member="", stacks="x" * 100_000
     )
 

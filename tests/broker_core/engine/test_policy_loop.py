@@ -62,7 +62,7 @@ class ThreeSubscribers:
             assert [await self.raw[name].deliveries(1) for name in ("first", "last")] == [[body], [body]]
         assert (await self.raw["bad"].read_until("closing"))["code"] == "internal_error"
         assert "bad" not in self.broker.engine.roster.clients
-        assert self.broker.engine.guard.usage_of("bad") is None
+        assert self.broker.engine.guard.find_usage("bad") is None
 
 
 @asynccontextmanager
@@ -99,7 +99,9 @@ async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.Mon
     async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         monkeypatch.setattr(
-            PolicyLoop, "_measure", only_for(bad, PolicyLoop._measure, lambda _, connection: connection)
+            PolicyLoop,
+            "_report_usage",
+            only_for(bad, PolicyLoop._report_usage, lambda _, connection: connection),
         )
         await clients.check_others_unaffected()
 
@@ -132,7 +134,7 @@ async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytes
                     [body],
                     [body],
                 ]
-            assert clients.broker.engine.guard.usage_of("bad") is None, "its memory is given back"
+            assert clients.broker.engine.guard.find_usage("bad") is None, "its memory is given back"
 
 
 async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
@@ -147,7 +149,7 @@ async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
             if connection is bad:
                 raise_injected()
 
-        monkeypatch.setattr(engine.settle.watchdog, "check_client", look)
+        monkeypatch.setattr(engine.policy_loop.watchdog, "check_client", look)
         await until(lambda: {"first", "last", "bad"} <= set(looked))
         await until(lambda: looked.count("last") >= 3, seconds=10)
         assert bad.is_closed and looked.count("bad") == 1
@@ -164,7 +166,7 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
             done.append(decision.client)
             raise_injected()
 
-        monkeypatch.setattr(engine.settle.enforces, "execute", carry_out)
+        monkeypatch.setattr(engine.policy_loop.enforcer, "execute", carry_out)
         for name in ("first", "bad", "last"):
             clients.connection(name).sink.is_writable = False
         await clients.writer.publish_many("a", [b"1", b"2", b"3"])
@@ -180,10 +182,10 @@ async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
         made = _a_decision("last"), _a_decision("first")
         monkeypatch.setattr(engine.guard, "on_queued", lambda *_: made[0])
         monkeypatch.setattr(engine.guard, "on_spooled", lambda *_: made[1])
-        use = engine.settle.usage_of(clients.connection("bad"))
+        use = engine.policy_loop.find_usage(clients.connection("bad"))
         assert use is not None
         use.memory = use.disk = -1  # as if both had grown
-        assert engine.settle._measure(clients.connection("bad")) == list(made)
+        assert engine.policy_loop._report_usage(clients.connection("bad")) == list(made)
         use.memory = use.disk = 0
 
 
@@ -197,17 +199,19 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
         bad.sink.is_writable = False
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
-        offline_client(engine.enforcement, bad)
+        offline_client(engine.enforcer, bad)
         decision = _a_decision("last")
-        went_live, measure = engine.settle.on_live, PolicyLoop._measure
+        went_live, measure = engine.policy_loop.on_live, PolicyLoop._report_usage
 
         def measured(connection: Connection) -> None:
             with monkeypatch.context() as patched:
-                patched.setattr(PolicyLoop, "_measure", lambda self, one: [*measure(self, one), decision])
+                patched.setattr(
+                    PolicyLoop, "_report_usage", lambda self, one: [*measure(self, one), decision]
+                )
                 went_live(connection)
 
-        monkeypatch.setattr(engine.settle, "on_live", measured)
-        monkeypatch.setattr(engine.settle.enforces, "execute", done.append)
+        monkeypatch.setattr(engine.policy_loop, "on_live", measured)
+        monkeypatch.setattr(engine.policy_loop.enforcer, "execute", done.append)
         bad.sink.is_writable = True
         bad.on_writable()
         await until(lambda: decision in done)
@@ -222,7 +226,7 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
         await clients.raw["bad"].read_until("processed")
         await until(lambda: bad.sink.is_writable)
         bad.sink.is_writable = False
-        offline_client(clients.broker.engine.enforcement, bad)
+        offline_client(clients.broker.engine.enforcer, bad)
         spool = bad.backlog.spool
         assert spool is not None
 
@@ -240,13 +244,28 @@ async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its
     async with three_subscribers(tmp_path) as clients:
         guard = clients.broker.engine.guard
         enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
-        guard._later += [enforced, shadowed, _a_decision("last")]
+        guard._pending_decisions += [enforced, shadowed, _a_decision("last")]
         clients.connection("bad").close("shutting_down", "")
-        assert [(one.client, one.mode) for one in guard._later] == [
+        assert [(one.client, one.mode) for one in guard._pending_decisions] == [
             ("bad", EnforcementMode.SHADOW),
             ("last", EnforcementMode.ENFORCE),
         ]
-        guard._later.clear()
+        guard._pending_decisions.clear()
+
+
+async def test_a_decision_between_two_iterations_does_not_fall_on_the_next_client_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async with three_subscribers(tmp_path) as clients:
+        settle = clients.broker.engine.policy_loop
+        enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
+        settle._pending_decisions += [enforced, shadowed, _a_decision("last")]
+        clients.connection("bad").close("client_replaced", "")
+        assert [(one.client, one.mode) for one in settle._pending_decisions] == [
+            ("bad", EnforcementMode.SHADOW),
+            ("last", EnforcementMode.ENFORCE),
+        ]
+        settle._pending_decisions.clear()
 
 
 async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
@@ -270,7 +289,7 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     async with three_subscribers(tmp_path) as clients:
-        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", raise_injected)
+        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_find_position", raise_injected)
         raw = await RawClient.connect(clients.broker, "reader")
         raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
         assert (await raw.read_until("closing"))["code"] == "internal_error"

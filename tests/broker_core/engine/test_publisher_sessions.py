@@ -191,7 +191,7 @@ async def test_the_session_that_published_last_holds_the_name_also_where_one_com
         other = await RawClient.connect(broker, "other")
         await other.publish("t", [b"x"], first=1)
         await until(gate.waiting.is_set)
-        under_way = broker.engine.dispatch.numbers.under_way
+        under_way = broker.engine.dispatch.numbers.in_flight
         clients = []
         for batches, (session, first) in enumerate(((5, 1), (6, 4), (5, 8)), 1):
             clients.append(await RawClient.connect(broker, "feed", session=session))

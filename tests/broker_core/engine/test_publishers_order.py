@@ -99,12 +99,14 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
         await levels.expect([number for number in of_all if kinds[number] >= 2])
         await log.expect([number for number in of_all if kinds[number] in (0, 2)])
         dispatch = broker.engine.dispatch
-        await until(lambda: not dispatch.numbers.under_way)
-        assert dispatch._behind_bytes == 0
+        await until(lambda: not dispatch.numbers.in_flight)
+        assert dispatch._trailing_bytes == 0
         await until(lambda: broker.engine.roster.clients["anna"].publishing.pending_batches == 0)
         for name in ("everything", "another", "odd"):
             account = broker.engine.roster.clients[name].backlog.account
-            assert account.owed.messages == account.in_flight.messages, "what was matched was handed over"
+            assert account.outstanding.messages == account.in_flight.messages, (
+                "what was matched was handed over"
+            )
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,7 +126,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
 ) -> None:
     async with running_broker(tmp_path, POLICY) as broker:
         dispatch = broker.engine.dispatch
-        monkeypatch.setattr(dispatch, "_must_be_confirmed", lambda batch, upto: True)
+        monkeypatch.setattr(dispatch, "_needs_confirmation", lambda batch, upto: True)
         watcher = await OrderSubscriber.begin(broker, "everything", topic=">")
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3), body_of(2, 2)], 1)
@@ -138,7 +140,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
         dispatch.on_confirmed(broker.engine.frontier.durable)
         while (await anna.read_until("persisted"))["sequence"] < 5:
             pass
-        assert dispatch._behind_bytes == 0 and not dispatch.numbers.under_way
+        assert dispatch._trailing_bytes == 0 and not dispatch.numbers.in_flight
 
 
 async def test_nothing_of_a_batch_is_delivered_when_the_disk_refuses_it(tmp_path: Path) -> None:
@@ -149,9 +151,9 @@ async def test_nothing_of_a_batch_is_delivered_when_the_disk_refuses_it(tmp_path
         gate.block()
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3)], 1)
         await anna.publish("scratch.b", [body_of(2, 1)], 3)
-        await until(lambda: broker.engine.dispatch._behind_bytes > 0)
+        await until(lambda: broker.engine.dispatch._trailing_bytes > 0)
         gate.release(OSError(5, "put in by the test"))
         assert (await anna.read_until("error"))["code"] == "journal_failed"
-        assert broker.engine.dispatch._behind_bytes == 0
+        assert broker.engine.dispatch._trailing_bytes == 0
         await bob.publish("scratch.b", [body_of(9, 1)], 1)
         await watcher.expect([9])

@@ -74,7 +74,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
                 await writer.flush()
             for number in range(EACH):
                 for state in ("offlined", "unjournaled", "draining"):
-                    offline_client(broker.engine.enforcement, connections[f"{state}-{number}"])
+                    offline_client(broker.engine.enforcer, connections[f"{state}-{number}"])
                 # Read in part, and said so in part.
                 durable = raws[f"durable-{number}"]
                 assert (await durable.deliveries(100))[0][:6] == b"000100"

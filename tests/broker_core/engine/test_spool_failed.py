@@ -64,7 +64,9 @@ async def test_what_cant_be_spooled_is_decided_told_and_counted(tmp_path: Path) 
         assert (decision.kept, decision.lost) == (notice["kept"], notice["lost"])
         assert decision.kept == 10, "what is journaled can be replayed"
         assert decision.lost in range(11, 16), "what isn't is lost, with the message that didn't fit"
-        await until(lambda: broker.engine.roster.gone.matched.messages == decision.kept + decision.lost)
+        await until(
+            lambda: broker.engine.roster.ended_account.matched.messages == decision.kept + decision.lost
+        )
 
 
 async def test_a_client_of_journaled_topics_goes_on_by_reference_from_memory(
@@ -146,7 +148,7 @@ async def test_a_spool_that_tears_while_its_client_is_offlined_ends_that_client_
         slow.send_command({"c": "told", "decision": notice["decision"]})
         await until(lambda: broker.engine.decisions.recent)
         assert disk.refused > 1
-        gone = broker.engine.roster.gone
+        gone = broker.engine.roster.ended_account
         assert gone.matched.messages == notice["kept"] + notice["lost"]
         messages = aiter(hears)
         for number in range(40):

@@ -16,8 +16,8 @@ import uvloop
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.connections.connection import Connection
-from broker_core.delivery.backlog import LUMP_BYTES
-from broker_core.delivery.sink import ENOUGH_BYTES
+from broker_core.delivery.backlog import COALESCE_BYTES
+from broker_core.delivery.sink import MIN_OBSERVED_BYTES
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.stalled import StalledSubscriber
 
@@ -46,10 +46,10 @@ async def publish_numbered(client: AsyncClient, number: int, *, first: int, size
 
 async def publish_until_idle(broker: Broker, connection: Connection, client: AsyncClient, first: int) -> int:
     """Publish until the broker finds that the client does not read."""
-    resting = broker.engine.settle._resting
+    resting = broker.engine.policy_loop._not_reading
     async with asyncio.timeout(20):
         while connection not in resting:
-            first = await publish_numbered(client, 1, first=first, size=ENOUGH_BYTES // 8)
+            first = await publish_numbered(client, 1, first=first, size=MIN_OBSERVED_BYTES // 8)
             await asyncio.sleep(0.005)
     return first
 
@@ -63,12 +63,12 @@ async def _check_chunked_writes(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         mine = await good.subscribe("a")
         connection, healthy = (broker.engine.roster.clients[name] for name in ("stalled", "good"))
         first = await publish_until_idle(broker, connection, good, 0)
-        assert healthy not in broker.engine.settle._resting
+        assert healthy not in broker.engine.policy_loop._not_reading
         # Many that come while its turn hasn't: nothing is written for it, and the other has each at once.
         told, others = SendCounter(connection, monkeypatch), SendCounter(healthy, monkeypatch)
-        monkeypatch.setattr(broker.engine.settle, "_look_at_resting", lambda _: None)
+        monkeypatch.setattr(broker.engine.policy_loop, "_check_idle_client", lambda _: None)
         await asyncio.sleep(0)
-        number = LUMP_BYTES // 1_000
+        number = COALESCE_BYTES // 1_000
         after = await publish_numbered(good, number // 2, first=first)
         assert (told.times, others.times) == (0, number // 2)
         waits = connection.backlog.account.waiting.messages
@@ -86,7 +86,7 @@ async def _check_normal_writes(
     broker: Broker, connection: Connection, client: AsyncClient, stalled: StalledSubscriber, first: int
 ) -> bool:
     async with asyncio.timeout(20):
-        while connection in broker.engine.settle._resting:
+        while connection in broker.engine.policy_loop._not_reading:
             following = await publish_numbered(client, 1, first=first)
             assert await stalled.read_numbers(1) == [first]
             first = following
@@ -106,13 +106,13 @@ async def test_a_lump_is_handed_over_and_counted_by_policy_at_once(tmp_path: Pat
         stalled = await StalledSubscriber.connect(broker, "stalled", "a")
         connection = broker.engine.roster.clients["stalled"]
         await publish_until_idle(broker, connection, good, 0)
-        use = broker.engine.guard.usage_of("stalled")
+        use = broker.engine.guard.find_usage("stalled")
         assert use is not None
         for _ in range(40):  # more than its socket takes
-            await good.publish("a", b"x" * LUMP_BYTES)
+            await good.publish("a", b"x" * COALESCE_BYTES)
             await good.flush()
-            assert connection.backlog.nbytes - use.memory < LUMP_BYTES
-        assert use.memory > LUMP_BYTES
+            assert connection.backlog.nbytes - use.memory < COALESCE_BYTES
+        assert use.memory > COALESCE_BYTES
         assert (await stalled.read_numbers(1))[0] == 0
 
 
@@ -123,5 +123,5 @@ async def test_a_client_that_disconnects_while_idle_is_removed(tmp_path: Path) -
         await publish_until_idle(broker, connection, good, 0)
         connection.close("operator_disconnect", "gone")
         await until(lambda: "stalled" not in broker.engine.roster.clients)
-        assert not broker.engine.settle._resting
+        assert not broker.engine.policy_loop._not_reading
         assert (await stalled.read_commands())[-1]["c"] == "closing"

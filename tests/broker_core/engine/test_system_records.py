@@ -18,7 +18,7 @@ from broker_core.documents.system_records import (
     unpack_samples,
 )
 from broker_core.engine import system_records
-from broker_core.engine.policy_loop import WHOLE_MS
+from broker_core.engine.policy_loop import MIN_FULL_CHECK_MS
 from broker_core.engine.system_records import SystemRecordBuffer
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
@@ -62,7 +62,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
     async with running_broker(tmp_path, policy) as broker:
         stalled = await StalledSubscriber.connect(broker, "stalled", "t")
         feed = await RawClient.connect(broker, "feed")
-        use = broker.engine.guard.usage_of("stalled")
+        use = broker.engine.guard.find_usage("stalled")
         assert use is not None
         published = 0
         while not use.memory:  # the kernels take some megabytes first
@@ -80,7 +80,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
         assert newest.oldest_at <= newest.at
         assert newest.blocked_since
         looks = [figures.at for _, figures in recorded_samples.of("stalled")]
-        assert all(later - earlier >= WHOLE_MS for earlier, later in pairwise(looks)), (
+        assert all(later - earlier >= MIN_FULL_CHECK_MS for earlier, later in pairwise(looks)), (
             "one a second, however few they are"
         )
         await stalled.read_bodies(published)
@@ -93,7 +93,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
 async def test_more_than_a_second_may_hold_is_counted_and_left_out(
     tmp_path: Path, recorded_samples: RecordedSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_records, "MAX_IN_A_SECOND", 2)
+    monkeypatch.setattr(system_records, "MAX_SAMPLES_PER_S", 2)
     policy = policy_with()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
     async with running_broker(tmp_path, policy) as broker:

@@ -23,7 +23,7 @@ from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.offline import SpoolDrain
 from broker_core.engine.enforcement import offline_client
 from broker_core.engine.enforcement import pause_subscription as pause_by_policy
-from broker_core.engine.watchdog import MAX_PATIENCE_MS, SAMPLES, Watchdog, stall_reason
+from broker_core.engine.watchdog import MAX_STANDSTILL_MS, MIN_CHECKS, Watchdog, find_stall_reason
 from broker_core.replay.replay import Replay
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.manual_clock import ManualClock
@@ -46,10 +46,10 @@ class WatchdogScenario:
         """Check all clients once per second for `number` seconds; return the number of findings so far."""
         for _ in range(number):
             self.clock.advance(1)
-            self.watchdog.start_round()
+            self.watchdog.note_shared_work()
             for connection in self.broker.engine.roster.clients.values():
                 self.watchdog.check_client(connection)
-        return self.watchdog.found
+        return self.watchdog.standstills
 
     async def subscribe(self, **options: Any) -> None:
         self.raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
@@ -78,10 +78,10 @@ async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counte
         await one.subscribe()
         await one.block_writes()
         await one.publish(b"1", b"2")
-        assert one.findings_after(SAMPLES + 3) == 0, "it waits for its peer"
+        assert one.findings_after(MIN_CHECKS + 3) == 0, "it waits for its peer"
         one.connection.sink.is_writable = True
         with capture_logs() as logs:
-            assert one.findings_after(SAMPLES - 1) == 0, "not at once"
+            assert one.findings_after(MIN_CHECKS - 1) == 0, "not at once"
             assert one.findings_after(1) == 1
         (told,) = [line for line in logs if line["event"] == "delivery_stands_still"]
         assert (told["why"], told["client"], told["subscriptions"]["s"]["waiting"].messages) == (
@@ -119,8 +119,8 @@ async def test_a_draining_client_whose_chunk_never_comes(
         await one.subscribe()
         await one.block_writes()
         await one.publish(b"1")
-        offline_client(one.broker.engine.enforcement, one.connection)
-        assert one.findings_after(SAMPLES + 3) == 0, "offlined, and its peer takes nothing"
+        offline_client(one.broker.engine.enforcer, one.connection)
+        assert one.findings_after(MIN_CHECKS + 3) == 0, "offlined, and its peer takes nothing"
 
         async def never(*_: object) -> list[Any]:
             return await asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ async def test_a_draining_client_whose_chunk_never_comes(
         one.connection.sink.is_writable = True
         one.connection.on_writable()
         await until(lambda: one.connection.backlog.state is ClientState.DRAINING)
-        assert one.findings_after(SAMPLES) == 1
+        assert one.findings_after(MIN_CHECKS) == 1
         one.connection.close("shutting_down", "")
 
 
@@ -145,7 +145,7 @@ async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
         monkeypatch.setattr(Replay, "_step", never)
         await one.subscribe(bookmark="0")
         monkeypatch.setattr(one.broker.engine.reader, "pending", 1)
-        seconds = MAX_PATIENCE_MS // 1_000
+        seconds = MAX_STANDSTILL_MS // 1_000
         assert one.findings_after(seconds) == 0
         assert one.findings_after(1) == 1, "a disk that hangs is no reason for ever"
 
@@ -162,17 +162,17 @@ async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
         with monkeypatch.context() as patched:
             patched.setattr(Replay, "_step", never)
             await one.subscribe(bookmark="0")
-        assert one.findings_after(SAMPLES + 3) == 1, "once, however long it stands"
+        assert one.findings_after(MIN_CHECKS + 3) == 1, "once, however long it stands"
         other = await RawClient.connect(one.broker, "other")
         other.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
         assert await other.deliveries(1)
         target = one.broker.engine.roster.clients["other"].subscriptions["s"]
         replay = target.serving_replay
         assert isinstance(replay, Replay) and replay.task is not None
-        assert one.findings_after(SAMPLES + 3) == 1, "it follows what is new"
+        assert one.findings_after(MIN_CHECKS + 3) == 1, "it follows what is new"
         replay.task.cancel()
         await until(replay.task.done)
-        assert one.findings_after(SAMPLES) == 2
+        assert one.findings_after(MIN_CHECKS) == 2
 
 
 async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp
         await one.publish(json.dumps({"id": 1}).encode())
         conflating = one.connection.subscriptions["s"].conflating
         assert conflating is not None and conflating.ends_at
-        assert not stall_reason(one.connection)
+        assert not find_stall_reason(one.connection)
         conflating._disarm()
-        assert one.findings_after(SAMPLES) == 1
+        assert one.findings_after(MIN_CHECKS) == 1
         assert len(await one.raw.deliveries(1)) == 1
 
 
@@ -213,9 +213,9 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
         await stopped.read_until("processed")
         connections["stopped"].sink.is_writable = False
         await one.publish(b"d", b"e")
-        offline_client(one.broker.engine.enforcement, connections["stopped"])
+        offline_client(one.broker.engine.enforcer, connections["stopped"])
         await until(lambda: connections["live"].subscriptions["s"].cursor.is_live)
         await asyncio.sleep(0.3)
         for name, connection in connections.items():
-            assert not stall_reason(connection), name
+            assert not find_stall_reason(connection), name
         assert one.findings_after(10) == 0

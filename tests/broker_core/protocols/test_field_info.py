@@ -12,7 +12,7 @@ from msgspec import inspect
 from broker_core.errors import ClientError
 from broker_core.protocols import commands
 from broker_core.protocols.commands import parse_command
-from broker_core.protocols.field_info import _bare, fields_of, structs_of, tag_of
+from broker_core.protocols.field_info import _strip_annotations, get_tag, list_fields, list_structs
 
 USUAL: dict[str, dict[str, Any]] = {
     "logon": {"name": "a"},
@@ -71,7 +71,7 @@ def _sides(bare: inspect.Type) -> Iterator[tuple[Any, bool]]:
     elif isinstance(bare, inspect.BoolType):
         yield from ((True, True), (0, False))
     elif isinstance(bare, inspect.ListType):
-        inner = _bare(bare.item_type)[0]
+        inner = _strip_annotations(bare.item_type)[0]
         item: Any = inner.values[0] if isinstance(inner, inspect.LiteralType) else [1, 2]
         if isinstance(inner, inspect.StrType):
             item = "a"
@@ -83,14 +83,14 @@ def _sides(bare: inspect.Type) -> Iterator[tuple[Any, bool]]:
 
 
 def _cases() -> Iterator[Any]:
-    for kind in structs_of(commands.Command):
+    for kind in list_structs(commands.Command):
         info = inspect.type_info(kind)
         assert isinstance(info, inspect.StructType)
         for field in info.fields:
-            for value, within in _sides(_bare(field.type)[0]):
+            for value, within in _sides(_strip_annotations(field.type)[0]):
                 shown = str(value)[:12]
                 yield pytest.param(
-                    tag_of(kind), field.name, value, within, id=f"{tag_of(kind)}.{field.name}={shown}"
+                    get_tag(kind), field.name, value, within, id=f"{get_tag(kind)}.{field.name}={shown}"
                 )
 
 
@@ -110,7 +110,7 @@ def test_a_bound_holds_on_both_sides(command: str, field: str, value: Any, withi
         else:
             assert (
                 told == ("bad_command", field)
-                and error.fix == f"{field}: {fields_of(_kind(command))[field].accepted_values()}."
+                and error.fix == f"{field}: {list_fields(_kind(command))[field].accepted_values()}."
             )
     else:
         assert within
@@ -132,7 +132,7 @@ RELATED = {
 
 
 def _kind(command: str) -> type[msgspec.Struct]:
-    return next(kind for kind in structs_of(commands.Command) if tag_of(kind) == command)
+    return next(kind for kind in list_structs(commands.Command) if get_tag(kind) == command)
 
 
 def test_every_command_is_tried() -> None:

@@ -10,13 +10,13 @@ from broker_core.errors import ClientError
 from broker_core.protocols.native import (
     COMMAND,
     DELIVER,
-    FIRST_BUFFER,
+    FIRST_BUFFER_BYTES,
     FROM_CLIENT,
     MAX_COMMAND,
     MAX_FRAME,
     MAX_FRAMES,
     PUBLISH,
-    USUAL_BUFFER,
+    USUAL_BUFFER_BYTES,
     NativeFrame,
     NativeFrameReader,
     encode_command,
@@ -101,20 +101,20 @@ def test_two_frames_in_every_split_of_their_bytes() -> None:
 
 
 @settings(max_examples=10)
-@given(st.integers(USUAL_BUFFER, 3 * USUAL_BUFFER), st.sampled_from([7_001, 65_536, 1_000_000]))
+@given(st.integers(USUAL_BUFFER_BYTES, 3 * USUAL_BUFFER_BYTES), st.sampled_from([7_001, 65_536, 1_000_000]))
 def test_a_frame_larger_than_the_buffer_comes_whole_and_the_buffer_shrinks_again(
     length: int, size: int
 ) -> None:
     reader = FedReader()
     frames = through_buffer(reader, frame(PUBLISH, b"a" * length) + frame(COMMAND, b"{}"), [size])
     assert [len(found.payload) for found in frames] == [length, 2]
-    assert len(reader.get_buffer()) <= USUAL_BUFFER
+    assert len(reader.get_buffer()) <= USUAL_BUFFER_BYTES
 
 
 def test_an_idle_connection_holds_a_small_buffer_and_a_lying_header_does_not_grow_it() -> None:
     reader = FedReader()
     reader.feed(encode_frame_header(PUBLISH, 0, MAX_FRAME))
-    assert len(reader.get_buffer()) < FIRST_BUFFER
+    assert len(reader.get_buffer()) < FIRST_BUFFER_BYTES
 
 
 def test_a_payload_is_the_frames_own_copy() -> None:

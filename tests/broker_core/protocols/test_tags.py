@@ -13,7 +13,7 @@ import pytest
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.commands import parse_command
-from broker_core.protocols.field_info import structs_of, tag_of
+from broker_core.protocols.field_info import get_tag, list_structs
 from broker_core.protocols.replies import parse_reply
 
 SOURCE = Path(__file__).parents[3] / "broker_core"
@@ -23,7 +23,7 @@ SOURCE = Path(__file__).parents[3] / "broker_core"
     ("base", "union"), [(commands._Command, commands.Command), (replies._Reply, replies.Reply)]
 )
 def test_no_struct_is_left_out_of_its_union(base: type[msgspec.Struct], union: UnionType) -> None:
-    assert set(base.__subclasses__()) == set(structs_of(union))
+    assert set(base.__subclasses__()) == set(list_structs(union))
 
 
 @pytest.mark.parametrize("name", commands.NAMES)
@@ -41,7 +41,7 @@ def test_the_error_for_an_unknown_command_lists_all_names() -> None:
 
 @pytest.mark.parametrize("name", replies.NAMES)
 def test_a_reply_that_is_known_and_wrong_is_refused_and_not_passed_over(name: str) -> None:
-    kind = next(kind for kind in structs_of(replies.Reply) if tag_of(kind) == name)
+    kind = next(kind for kind in list_structs(replies.Reply) if get_tag(kind) == name)
     if any(field.required for field in msgspec.structs.fields(kind)):
         with pytest.raises(ClientError):
             parse_reply(msgspec.json.encode({"c": name}))

@@ -39,7 +39,7 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
             await writer.publish_many("t", numbered_bodies(1, 5))
             assert await take(subscription, 3) == numbered_bodies(1, 3)
             await until(
-                lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked_messages == 2
+                lambda: broker.engine.roster.clients["reader"].backlog.queues[1].window.unacked_messages == 2
             )
         await writer.publish_many("t", numbered_bodies(6, 5))
         await writer.flush()
@@ -143,7 +143,7 @@ async def test_the_subscription_of_one_that_another_member_deleted_moves_no_late
         client = await RawClient.connect(broker, "reader")
         client.send_command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders", "ack": "client"})
         await client.read_until("processed")
-        kept = broker.engine.kept
+        kept = broker.engine.position_store
         former = kept.durables["reader", "orders"]
         kept.remove(former, publish=False)
         kept.add_replicated(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
@@ -248,7 +248,7 @@ async def test_many_of_one_client_share_the_writes(tmp_path: Path, monkeypatch: 
 
 async def test_one_that_cannot_be_stored_is_refused_and_is_none(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
-        files = broker.engine.kept._files = FailingFiles()
+        files = broker.engine.position_store._files = FailingFiles()
         files.fail = lambda name: name == "pwritev"
         asked = [reader.subscribe("t", durable="orders", id=id) for id in ("one", "two")]
         for refused in await asyncio.gather(*asked, return_exceptions=True):

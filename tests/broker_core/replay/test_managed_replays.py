@@ -85,7 +85,7 @@ async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Pat
         first = await StalledSubscriber.connect(broker, "reader", "a", bookmark="0", managed="nightly")
         client = broker.engine.roster.clients["reader"]
         await until(
-            lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.has_room, 60
+            lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.is_drained, 60
         )
         broker.engine.tick()
         assert (await shown(broker))["position"] != "test-1|0|", "the kernels took it"
@@ -261,7 +261,7 @@ async def test_a_file_that_cannot_be_read_stops_the_start_and_says_what_to_do(tm
 async def test_one_that_cannot_be_stored_is_refused_and_is_none_whoever_asks(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await fill_log(broker, 20)
-        files = broker.engine.kept._files = FailingFiles()
+        files = broker.engine.position_store._files = FailingFiles()
         files.fail = lambda name: name == "pwritev"
         reader = await RecordingClient.connect(broker)
         assert [one["code"] for one in await subscribe(reader)] == ["not_kept"]
@@ -315,7 +315,7 @@ async def test_a_subscription_to_a_recreated_replay_moves_only_its_own_position(
         reader = await RecordingClient.connect(broker)
         await subscribe(reader)
         await until(lambda: broker.engine.managed.get("nightly").position > 600)
-        kept = broker.engine.kept
+        kept = broker.engine.position_store
         former = kept.replays["nightly"]
         kept.remove(former, publish=False)
         made = msgspec.structs.replace(former, position=1, certain=0, created_at=former.created_at + 1)

@@ -12,10 +12,10 @@ import pytest
 
 from broker_core.clock import SystemClock
 from broker_core.delivery.scheduling import (
-    CUT_BEFORE,
-    FIRST_CHUNK,
-    LARGEST_BESIDE_LIVE,
-    TAKEN_BEFORE,
+    FIRST_CHUNK_BYTES,
+    MAX_CHUNK_BYTES_BESIDE_LIVE,
+    READ_BYTES_PER_CHUNK_BYTE,
+    UNCUT_AFTER_BYTES,
     ReplayFairShare,
 )
 from broker_core.errors import JournalError
@@ -80,8 +80,8 @@ class ManualReader:
 def read_ahead_bytes(host: ManualReader) -> ReadAhead:
     """Return the read-ahead of a client that already reads large chunks."""
     ahead: ReadAhead = ReadAhead(host, host.frontier)  # type: ignore[arg-type]
-    while ahead.size.nbytes < 2 * FIRST_CHUNK:
-        ahead.size.taken_bytes += FIRST_CHUNK * TAKEN_BEFORE
+    while ahead.size.nbytes < 2 * FIRST_CHUNK_BYTES:
+        ahead.size.read_bytes += FIRST_CHUNK_BYTES * READ_BYTES_PER_CHUNK_BYTE
         ahead.size.grow()
     return ahead
 
@@ -129,13 +129,13 @@ async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernel
     host.share.replays = 1_000  # so many that chunks stay small
     ahead, targets = ReadAhead(host, host.frontier), [target(1)]  # type: ignore[arg-type]
     pieces, taken = [], 0
-    while taken < 2 * CUT_BEFORE:
+    while taken < 2 * UNCUT_AFTER_BYTES:
         chunk = await first_chunk(ahead, host, targets)
         pieces.append((taken, chunk.slices[0].batch.count))
-        taken += FIRST_CHUNK
+        taken += FIRST_CHUNK_BYTES
         ahead.size.grow()
         targets[0].cursor.next_sequence = chunk.following if chunk.following <= NEWEST else 1
-    assert all((count < COUNT) == (taken < CUT_BEFORE) for taken, count in pieces[:-1])
+    assert all((count < COUNT) == (taken < UNCUT_AFTER_BYTES) for taken, count in pieces[:-1])
     ahead.on_stalled()
     targets[0].cursor.next_sequence = 1
     assert (await first_chunk(ahead, host, targets)).slices[0].batch.count < COUNT
@@ -153,16 +153,16 @@ async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> No
 async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(journal: Journal) -> None:
     host = ManualReader(journal)
     ahead, targets = read_ahead_bytes(host), [target(1)]
-    ahead.size.nbytes = 2 * LARGEST_BESIDE_LIVE
+    ahead.size.nbytes = 2 * MAX_CHUNK_BYTES_BESIDE_LIVE
     chunk = await first_chunk(ahead, host, targets)
-    assert sum(piece.batch.nbytes for piece in chunk.slices) > LARGEST_BESIDE_LIVE
+    assert sum(piece.batch.nbytes for piece in chunk.slices) > MAX_CHUNK_BYTES_BESIDE_LIVE
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
     host.share.on_live_traffic()
     following = await first_chunk(ahead, host, targets)
     assert sequences(following)[0] == chunk.following
-    assert sum(piece.batch.nbytes for piece in following.slices) <= LARGEST_BESIDE_LIVE
+    assert sum(piece.batch.nbytes for piece in following.slices) <= MAX_CHUNK_BYTES_BESIDE_LIVE
 
 
 async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Journal) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.delivery.scheduling import FIRST_CHUNK, LARGEST_BESIDE_LIVE
+from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES, MAX_CHUNK_BYTES_BESIDE_LIVE
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.replay.read_ahead import ReplayChunk, ReplayTarget, read_chunk
 from broker_core.replay.span import ReplaySpan
@@ -47,16 +47,16 @@ def sequences(found: list[ReplayChunk]) -> list[int]:
 
 
 def test_batches_that_are_larger_than_a_small_chunk_are_cut(journal: Journal) -> None:
-    found = chunks(journal, 1, FIRST_CHUNK)
+    found = chunks(journal, 1, FIRST_CHUNK_BYTES)
     assert sequences(found) == list(range(1, 3 * COUNT + 1))
     assert len(found) == 12
-    assert all(piece.batch.nbytes <= FIRST_CHUNK + 200 for chunk in found for piece in chunk.slices)
+    assert all(piece.batch.nbytes <= FIRST_CHUNK_BYTES + 200 for chunk in found for piece in chunk.slices)
     bodies = [body for chunk in found for piece in chunk.slices for body in piece.batch.bodies()]
     assert bodies == [body for batch in journal.read(1, 1 << 20, 3 * COUNT) for body in batch.bodies()]
 
 
 def test_each_part_says_where_its_records_stand(journal: Journal) -> None:
-    found = chunks(journal, COUNT + 101, FIRST_CHUNK)
+    found = chunks(journal, COUNT + 101, FIRST_CHUNK_BYTES)
     assert sequences(found) == list(range(COUNT + 101, 3 * COUNT + 1))
     for chunk in found:
         (piece,) = chunk.slices
@@ -66,7 +66,7 @@ def test_each_part_says_where_its_records_stand(journal: Journal) -> None:
 
 def test_subscriptions_that_share_a_replay_get_the_same_part_each_from_where_it_is(journal: Journal) -> None:
     first, second = reader(1), reader(21)
-    chunk = read_chunk(journal, [first, second], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK, True)
+    chunk = read_chunk(journal, [first, second], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK_BYTES, True)
     got: dict[int, list[int]] = {1: [], 21: []}
     for piece in chunk.slices:
         mine = got[1] if piece.subscription is first.subscription else got[21]
@@ -76,15 +76,16 @@ def test_subscriptions_that_share_a_replay_get_the_same_part_each_from_where_it_
 
 
 def test_batches_that_fit_their_chunk_are_passed_as_they_stand(journal: Journal) -> None:
-    found = chunks(journal, 1, LARGEST_BESIDE_LIVE)
+    found = chunks(journal, 1, MAX_CHUNK_BYTES_BESIDE_LIVE)
     assert sequences(found) == list(range(1, 3 * COUNT + 1))
     assert all(piece.rows is None for chunk in found for piece in chunk.slices)
 
 
 def test_a_record_that_is_larger_than_the_chunk_is_not_cut(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path, "large", None, JournalOptions(segment_size=1024 * 1024, preallocated=1))
-    fill(journal, 1, 3, size=3 * FIRST_CHUNK)
-    assert [[piece.batch.count for piece in chunk.slices] for chunk in chunks(journal, 1, FIRST_CHUNK)] == [
+    fill(journal, 1, 3, size=3 * FIRST_CHUNK_BYTES)
+    read = chunks(journal, 1, FIRST_CHUNK_BYTES)
+    assert [[piece.batch.count for piece in chunk.slices] for chunk in read] == [
         [1],
         [1],
         [1],
@@ -93,12 +94,12 @@ def test_a_record_that_is_larger_than_the_chunk_is_not_cut(tmp_path: Path) -> No
 
 
 def test_a_span_that_ends_within_a_part_ends_there(journal: Journal) -> None:
-    chunk = read_chunk(journal, [reader(1)], ReplaySpan(1, last=5), 3 * COUNT, FIRST_CHUNK, True)
+    chunk = read_chunk(journal, [reader(1)], ReplaySpan(1, last=5), 3 * COUNT, FIRST_CHUNK_BYTES, True)
     assert sequences([chunk]) == [1, 2, 3, 4, 5]
     assert ReplaySpan(1, last=5).is_past_end(chunk.following, 3 * COUNT, 0)
 
 
 def test_a_client_that_reads_gets_large_batches_whole(journal: Journal) -> None:
-    chunk = read_chunk(journal, [reader(1)], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK)
+    chunk = read_chunk(journal, [reader(1)], ReplaySpan(1), 3 * COUNT, FIRST_CHUNK_BYTES)
     assert sequences([chunk]) == list(range(1, COUNT + 1))
     assert [piece.rows for piece in chunk.slices] == [None]

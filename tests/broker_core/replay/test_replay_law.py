@@ -226,13 +226,13 @@ def run(script: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         # Small chunks and short patience, so that a few records make many turns and stalls.
         patched.setattr(replayer, "PULL_BYTES", 1_024)
-        patched.setattr(turns, "FIRST_CHUNK", 1_024)
-        patched.setattr(read_ahead, "CUT_BEFORE", 4 * 1_024)
-        patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
-        patched.setattr(turns, "TAKEN_BEFORE", 1)
+        patched.setattr(turns, "FIRST_CHUNK_BYTES", 1_024)
+        patched.setattr(read_ahead, "UNCUT_AFTER_BYTES", 4 * 1_024)
+        patched.setattr(turns, "MAX_CHUNK_BYTES", 8 * 1_024)
+        patched.setattr(turns, "READ_BYTES_PER_CHUNK_BYTE", 1)
         # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when
         # messages come.
-        patched.setattr(turns, "BUSY_FOR_S", 0.002)
+        patched.setattr(turns, "LIVE_TRAFFIC_TIMEOUT_S", 0.002)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)
         try:

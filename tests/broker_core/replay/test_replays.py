@@ -353,7 +353,7 @@ async def test_persisted_acks_give_a_filter_that_rarely_matches_a_recent_resume_
         assert store.most_recent("rare") is None, "the message isn't done"
         subscription.done(message)
         assert sequence_of(store.most_recent("rare")) >= newest
-    acks = [target.reported_upto for target in scenario.broker.engine.subscriptions._bookmarked]
+    acks = [target.reported_upto for target in scenario.broker.engine.subscriptions._bookmark_subscriptions]
     assert acks == []
 
 
@@ -396,7 +396,7 @@ async def test_a_client_that_stops_reading_holds_next_to_nothing_and_gets_everyt
     slow = await StalledSubscriber.connect(scenario.broker, "slow", "a", bookmark="0")
     client = scenario.broker.engine.roster.clients["slow"]
     # Both hold at once only when its replay waits, and then they hold until the client reads.
-    await until(lambda: client.backlog.outbox.nbytes == 0 and not client.backlog.has_room, 60)
+    await until(lambda: client.backlog.outbox.nbytes == 0 and not client.backlog.is_drained, 60)
     assert client.backlog.state.value == "live"
     assert client.subscriptions["s"].cursor.is_behind
     assert await slow.read_numbers(3_000) == list(range(3_000))

@@ -82,7 +82,7 @@ async def test_what_waits_is_conflated_by_the_key_it_was_subscribed_with(tmp_pat
         lane = connection.backlog.ensure_queue(target.subscription.stream)
         key_of = parse_key("/Symbol").key_of_record(target.subscription.decoder_of)
         keep_latest(connection.backlog, broker.engine.facilities, target.stream, key_of, "a rule")
-        await until(lambda: not lane.busy)
+        await until(lambda: not lane.is_conflating)
         assert [entry.count for entry in lane.peek()][-1] == lane.messages == 7
         assert lane.peek()[-1].batch.bodies() == bodies(topic, [(id, 19) for id in ids])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from broker_core.connections.admission import ACCEPTED_A_TURN, PendingConnections, PreLogonReadQueue
+from broker_core.connections.admission import ACCEPTS_PER_ITERATION, PendingConnections, PreLogonReadQueue
 from broker_core.transports import accept
 from broker_core.transports.accept import Acceptor
 from tests.support.manual_clock import ManualClock
@@ -35,14 +35,14 @@ def test_concurrent_connections_are_accepted_a_few_per_iteration(loop: Loops) ->
             lambda: AcceptedProtocol(made), PendingConnections(), PreLogonReadQueue(ManualClock())
         )
         _, port = await listener.listen("127.0.0.1", 0)
-        peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * ACCEPTED_A_TURN)]
+        peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * ACCEPTS_PER_ITERATION)]
         parts, before = [], 0
         async with asyncio.timeout(20):
             while before < len(peers):
                 await asyncio.sleep(0)
                 parts.append(len(made) - before)
                 before = len(made)
-        assert 0 < max(parts) <= ACCEPTED_A_TURN
+        assert 0 < max(parts) <= ACCEPTS_PER_ITERATION
         listener.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))

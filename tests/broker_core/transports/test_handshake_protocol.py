@@ -16,7 +16,7 @@ import uvloop
 
 from broker_core.access.tls import make_server_context
 from broker_core.clock import SystemClock
-from broker_core.connections.admission import HEARD_A_TURN, PendingConnections, PreLogonReadQueue
+from broker_core.connections.admission import READS_PER_ITERATION, PendingConnections, PreLogonReadQueue
 from broker_core.transports.accept import Acceptor
 from broker_core.transports.peer_progress import CountingSslContext, CountingSslObject
 from tests.support.brokers import until
@@ -69,15 +69,17 @@ class TlsServer:
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
         self.made: list[RecordingProtocol] = []
-        self.anteroom, self.door = PendingConnections(), PreLogonReadQueue(SystemClock())
+        self.pending_connections, self.door = PendingConnections(), PreLogonReadQueue(SystemClock())
         context = make_server_context(self.authority.transport(), StepsContext)
-        self.listener = Acceptor(lambda: RecordingProtocol(self.made), self.anteroom, self.door, context)
+        self.listener = Acceptor(
+            lambda: RecordingProtocol(self.made), self.pending_connections, self.door, context
+        )
         self.port = 0
 
     @property
     def is_idle(self) -> bool:
         """Return whether no handshake and no pending connection is left."""
-        return not (self.listener.handshakes or self.anteroom.guests or self.door._waiting)
+        return not (self.listener.handshakes or self.pending_connections.pending or self.door._waiting)
 
 
 @asynccontextmanager
@@ -142,7 +144,7 @@ def test_of_those_who_begin_with_a_byte_and_say_the_rest_at_once_a_few_are_compu
     tmp_path: Path, loop: Loops
 ) -> None:
     async def test(there: TlsServer) -> None:
-        peers = [ManualTlsClient(there) for _ in range(10 * HEARD_A_TURN)]
+        peers = [ManualTlsClient(there) for _ in range(10 * READS_PER_ITERATION)]
         hellos = [peer.hello() for peer in peers]
         before = CountingHandshake.taken
         for peer, hello in zip(peers, hellos, strict=True):
@@ -158,7 +160,7 @@ def test_of_those_who_begin_with_a_byte_and_say_the_rest_at_once_a_few_are_compu
             await asyncio.sleep(0)
             parts.append(CountingHandshake.taken - now)
             now = CountingHandshake.taken
-        assert 0 < max(parts) <= HEARD_A_TURN
+        assert 0 < max(parts) <= READS_PER_ITERATION
         for peer in peers:
             await peer.send(await peer.finished())
         await until(lambda: len(there.made) == len(peers) and there.is_idle)

@@ -15,7 +15,7 @@ import pytest
 from broker_core.client import tls_context
 from broker_core.config import TransportSettings
 from broker_core.transports.peer_progress import (
-    HELD_PER_WINDOW,
+    BUFFERED_PER_WINDOW,
     MERGED_BYTES,
     PATH_WAITS_US,
     PeerProgress,
@@ -83,9 +83,9 @@ def test_the_window_step_is_unknown_until_the_window_was_seen_closed(
     kernel: ManualKernel,
 ) -> None:
     assert kernel.update(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
-    assert kernel.progress.lump_bytes == 0
+    assert kernel.progress.window_step_bytes == 0
     assert kernel.update(shut(50_000)) == 50_000
-    assert kernel.progress.lump_bytes == 50_000
+    assert kernel.progress.window_step_bytes == 50_000
 
 
 def test_the_window_step_of_a_long_reader_is_its_window_size(
@@ -93,13 +93,13 @@ def test_the_window_step_of_a_long_reader_is_its_window_size(
 ) -> None:
     kernel.update(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
     kernel.update(shut(900_100_000))
-    assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 40_000
+    assert kernel.progress.window_step_bytes == BUFFERED_PER_WINDOW * 40_000
 
 
 def test_a_large_buffer_is_opened_before_it_is_empty(kernel: ManualKernel) -> None:
     kernel.update(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=16_000_000))
     kernel.update(shut(900_100_000))
-    assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 1_000_000 + MERGED_BYTES
+    assert kernel.progress.window_step_bytes == BUFFERED_PER_WINDOW * 1_000_000 + MERGED_BYTES
 
 
 def test_a_larger_step_after_an_idle_time_is_learned_but_not_a_sum_of_steps(
@@ -107,13 +107,13 @@ def test_a_larger_step_after_an_idle_time_is_learned_but_not_a_sum_of_steps(
 ) -> None:
     for taken in (50_000, 120_000, 190_000):
         kernel.update(shut(taken))
-    assert kernel.progress.lump_bytes == 50_000
+    assert kernel.progress.window_step_bytes == 50_000
     kernel.update(shut(190_000))
     kernel.update(
         SHUT._replace(acknowledged=230_000, unacked_segments=9, window=30_000)
     )  # in the middle of a step
     kernel.update(shut(255_000))
-    assert kernel.progress.lump_bytes == 65_000
+    assert kernel.progress.window_step_bytes == 65_000
 
 
 def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel: ManualKernel) -> None:
@@ -129,23 +129,23 @@ def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_t
 ) -> None:
     begun = SHUT._replace(acknowledged=1_000, window=30_000, unacked_segments=5)
     kernel.update(begun._replace(busy=PATH_WAITS_US, shut=PATH_WAITS_US))
-    assert not kernel.progress.network_limited
+    assert not kernel.progress.is_network_limited
     kernel.update(begun._replace(busy=PATH_WAITS_US * 3 // 2, shut=PATH_WAITS_US))
-    assert not kernel.progress.network_limited, "too short to be told"
+    assert not kernel.progress.is_network_limited, "too short to be told"
     kernel.update(begun._replace(busy=3 * PATH_WAITS_US, shut=PATH_WAITS_US))
-    assert kernel.progress.network_limited
+    assert kernel.progress.is_network_limited
     kernel.update(begun._replace(busy=5 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
-    assert not kernel.progress.network_limited, "this side's buffer was short"
+    assert not kernel.progress.is_network_limited, "this side's buffer was short"
     kernel.update(begun._replace(busy=7 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
     kernel.update(begun._replace(queued=0, unsent=0, unacked_segments=0, busy=8 * PATH_WAITS_US))
-    assert not kernel.progress.network_limited, "nothing waits"
+    assert not kernel.progress.is_network_limited, "nothing waits"
 
 
 def test_a_shut_window_that_nobody_answers_for_is_the_networks(kernel: ManualKernel) -> None:
     kernel.update(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=1))
-    assert not kernel.progress.network_limited
+    assert not kernel.progress.is_network_limited
     kernel.update(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=2))
-    assert kernel.progress.network_limited
+    assert kernel.progress.is_network_limited
 
 
 def test_where_the_kernel_tells_nothing_what_this_process_holds_is_under_way() -> None:
@@ -154,7 +154,7 @@ def test_where_the_kernel_tells_nothing_what_this_process_holds_is_under_way() -
         assert read_tcp_info(near) is None
         progress = PeerProgress(near)
         assert progress.update(1_000, 400) == 600 and progress.update(1_000, 0) == 1_000
-        assert progress.lump_bytes == 0 and not progress.network_limited
+        assert progress.window_step_bytes == 0 and not progress.is_network_limited
 
 
 def test_a_kernel_says_what_is_on_its_way_and_nothing_of_a_closed_socket() -> None:
@@ -190,10 +190,10 @@ def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_
                     sent += near.send(bytes(1 << 16))
             end = time.monotonic() + 1.5
             while time.monotonic() < end:
-                assert progress.update(sent, 0) < 1 << 20 and not progress.network_limited
+                assert progress.update(sent, 0) < 1 << 20 and not progress.is_network_limited
                 time.sleep(0.1)
             view = read_tcp_info(near)
-            assert view is not None and view.unacked_segments and view.is_shut and progress.lump_bytes
+            assert view is not None and view.unacked_segments and view.is_shut and progress.window_step_bytes
 
 
 # Readers at their own pace.

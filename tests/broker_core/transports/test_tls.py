@@ -195,22 +195,22 @@ async def test_the_command_line_uses_tls_and_a_token(tmp_path: Path) -> None:
 async def test_who_has_not_shaken_hands_is_a_guest_and_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "MAX_GUESTS", 8)
+    monkeypatch.setattr(admission, "MAX_PENDING", 8)
     authority = Authority(tmp_path)
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
-        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
+        port, guests = int(address.rpartition(":")[2]), broker.engine.pending_connections
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         for _, writer in silent[::2]:
             writer.write(BEGUN)
         ended = [asyncio.create_task(reader.read()) for reader, _ in silent]
         async with asyncio.timeout(20):
             await asyncio.wait(ended[:32])
-        await until(lambda: guests.guests == 8)
+        await until(lambda: guests.pending == 8)
         async with AsyncClient(address, "c", tls=authority.certificate):
             assert list(broker.engine.roster.clients) == ["c"]
         for _, writer in silent:
             writer.close()
-        await until(lambda: guests.guests == 0)
+        await until(lambda: guests.pending == 0)
         await asyncio.gather(*ended, return_exceptions=True)
 
 
@@ -236,7 +236,7 @@ async def _silent_peers(home: Path, kind: str, said: bytes) -> None:
     authority = Authority(home)
     silent: list[socket.socket] = []
     async with tls_broker(home / "home", authority.transport(), kind=kind) as (broker, address):
-        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
+        port, guests = int(address.rpartition(":")[2]), broker.engine.pending_connections
 
         async def good() -> None:
             if kind == "tcp":
@@ -250,9 +250,9 @@ async def _silent_peers(home: Path, kind: str, said: bytes) -> None:
             silent.append(socket.create_connection(("127.0.0.1", port), 20))
             silent[-1].send(said)
             await asyncio.sleep(0)  # the broker's turn
-        await until(lambda: guests.guests == admission.MAX_GUESTS or said[:3] == b"GET")
+        await until(lambda: guests.pending == admission.MAX_PENDING or said[:3] == b"GET")
         await good()
         for one in silent:
             one.close()
-        await until(lambda: guests.guests == 0)
+        await until(lambda: guests.pending == 0)
         await until(lambda: _descriptors() <= before)

@@ -60,6 +60,16 @@ def test_a_client_at_rest_is_written_every_ten_seconds(link: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("figure", [{"lag_ms": 5}, {"spool_bytes": 40}, {"rate_out_messages": 0.1}])
+def test_a_client_for_which_anything_happens_is_written_each_second(
+    link: Any, figure: dict[str, Any]
+) -> None:
+    one = ("client", make_client("one", **{"rate_out_messages": 0.0, **figure}))
+    assert [seconds_ring.write_second("sluice-1", START + second, [one], link) for second in range(5)] == [
+        1
+    ] * 5
+
+
 def test_without_redis_the_reader_is_told_what_to_ask_for() -> None:
     with redis.Redis(port=1) as nobody, pytest.raises(OperatorError, match="can't be reached"):
         seconds_ring.read_seconds("sluice-1", "client", "one", 0, 1, nobody)

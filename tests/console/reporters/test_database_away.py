@@ -12,16 +12,20 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import OperationalError
+from tests.support.slow_clients import entry
 
 from broker_core.broker import Broker
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.loss_ledger import tally_entries
 from broker_core.documents.instance import DatabaseEntry
 from broker_core.documents.system_records import DecisionEntry
-from broker_core.engine.system_records import KEPT
-from console.models import Decision
+from broker_core.engine.system_records import MAX_DECISIONS
+from console.models import Decision, Instance, LossRecord
 from console.reporters import snapshot_reporter as reporting
 from console.reporters.database_thread import DatabaseThread
 from console.reporters.snapshot_reporter import SnapshotReporter
 from console.services import broker_reports, policies
+from console.services.loss_ledger import record_losses
 from tests.support.brokers import running_broker, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
@@ -33,7 +37,7 @@ def decide(broker: Broker, number: int) -> None:
     for _ in range(number):
         decisions.recent.append(
             DecisionEntry(
-                id=decisions.identity(),
+                id=decisions.make_id(),
                 at=1,
                 client="slow",
                 transport="tcp",
@@ -50,7 +54,7 @@ def decide(broker: Broker, number: int) -> None:
                 sentence="It was too slow.",
             )
         )
-        decisions.made += 1
+        decisions.total += 1
 
 
 def entry_of(broker: Broker) -> DatabaseEntry:
@@ -62,7 +66,7 @@ def entry_of(broker: Broker) -> DatabaseEntry:
 async def report_until(reporter: SnapshotReporter, broker: Broker, condition: Any) -> None:
     async def tick() -> None:
         while True:
-            await reporter.report(broker.statistics.snapshot())
+            await reporter.report(broker.statistics.collect_snapshot())
             await asyncio.sleep(0.05)
 
     ticking = asyncio.create_task(tick())
@@ -82,26 +86,26 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
         reporter = SnapshotReporter(broker)
         record, away = broker_reports.record_report, True
 
-        def refused(*arguments: Any) -> None:
+        def refused(*arguments: Any) -> bool:
             if away:
                 raise OperationalError("the connection was refused")
-            record(*arguments)
+            return record(*arguments)
 
         monkeypatch.setattr(broker_reports, "record_report", refused)
         decide(broker, 10)
         await report_until(reporter, broker, lambda: entry_of(broker).waiting == 10 and entry_of(broker).code)
         entry = entry_of(broker)
         assert entry.code == "database_away" and "refused" in entry.message and entry.away_since
-        decide(broker, KEPT + 90)
+        decide(broker, MAX_DECISIONS + 90)
         await report_until(reporter, broker, lambda: entry_of(broker).dropped == 100)
-        assert entry_of(broker).waiting == KEPT
+        assert entry_of(broker).waiting == MAX_DECISIONS
         away = False
         await report_until(
             reporter, broker, lambda: not entry_of(broker).code and not entry_of(broker).waiting
         )
         assert entry_of(broker).dropped == 100, "they are counted once"
         await reporter.close()
-        assert await sync_to_async(Decision.objects.count)() == KEPT
+        assert await sync_to_async(Decision.objects.count)() == MAX_DECISIONS
 
 
 async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
@@ -120,3 +124,27 @@ async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
         async with asyncio.timeout(30):
             await reporter.close()
         goes_on.set()
+
+
+async def test_a_database_that_lacks_the_instance_gets_it_and_then_its_decisions_and_losses(
+    tmp_path: Path,
+) -> None:
+    """As when an empty database took the place of the one before between two reports."""
+    async with running_broker(tmp_path) as broker:
+        reporter = SnapshotReporter(broker)
+        decide(broker, 3)
+        broker.engine.ledger.record_loss(
+            1, "slow", "s", "t", DiscardCause.DISCARDED, "r", tally_entries([entry(9, sequence=5, count=3)])
+        )
+        broker.engine.ledger.close_intervals()
+        await report_until(reporter, broker, lambda: not reporter._waiting)
+        await reporter.close()
+        assert await sync_to_async(Decision.objects.count)() == 3
+        assert await sync_to_async(LossRecord.objects.count)() == 1
+        assert entry_of(broker).dropped == 0
+
+
+@pytest.mark.parametrize("record", [broker_reports.record_decisions, record_losses])
+def test_entries_of_an_unknown_instance_are_refused_and_so_kept_by_the_broker(record: Any) -> None:
+    with pytest.raises(Instance.DoesNotExist):
+        record([object()], "nobody")

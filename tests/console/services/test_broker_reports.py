@@ -39,7 +39,7 @@ def test_the_log_and_how_far_it_goes_are_noted(instance: Instance) -> None:
         assert (instance.log, instance.frontier) == (log, {0: 5, 3: 5, 10: 7}[second])
 
 
-def test_idle_client_is_sampled_once_a_minute(instance: Instance) -> None:
+def test_a_caught_up_client_is_sampled_once_a_minute_whatever_is_sent_to_it(instance: Instance) -> None:
     for second in range(0, 121, 10):
         broker_reports.record_report(snapshot(second, make_client("idle")))
     assert ClientSample.objects.count() == 3
@@ -81,7 +81,7 @@ def test_restarted_broker_reports_anew(instance: Instance) -> None:
 
 @pytest.mark.django_db
 def test_broker_of_another_database_is_ignored() -> None:
-    broker_reports.record_report(snapshot(0, make_client("one")))
+    assert not broker_reports.record_report(snapshot(0, make_client("one")))
     assert ClientSample.objects.count() == 0
 
 

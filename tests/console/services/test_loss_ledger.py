@@ -29,7 +29,7 @@ def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[s
         rule,
         tally_entries([outbox_entry(9, sequence=5, count=3)]),
     )
-    return [loss.entry("sluice-1") for loss in made.close_intervals()]
+    return [loss.to_entry("sluice-1") for loss in made.close_intervals()]
 
 
 def test_an_interval_is_stored_as_the_broker_tells_it() -> None:

@@ -45,7 +45,8 @@ def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding
 
 @pytest.mark.parametrize(
     ("body", "encoding", "fits"),
-    [("a" * 97, "utf-8", True), ("a" * 98, "utf-8", False), ("é" * 48, "utf-8", True), ("é" * 49, "utf-8", False),
+    [("a" * 97, "utf-8", True), ("a" * 98, "utf-8", False), ("é" * 48, "utf-8", True),
+     ("é" * 49, "utf-8", False),
      ("a" * 97, "utf-16", True), ("a" * 98, "utf-16", False), ("a" * 300, "utf-16", False)],
 )  # fmt: skip
 def test_file_text_and_command_have_one_limit(

@@ -10,7 +10,7 @@ from typing import Any
 from django.test import Client
 from django.utils import timezone
 
-from console.models import AuditEvent, ClientSample, Decision, Instance
+from console.models import AuditEvent, ClientSample, Decision, Instance, LossRecord
 from tests.support.fake_broker import FakeBroker, make_client, make_subscription
 from tests.support.html import minified
 from tests.support.seed import seed_decisions, seed_hours
@@ -181,3 +181,20 @@ def test_every_rule_that_may_act_is_shown_with_when_or_why_not(browser: Client, 
         text = minified(browser.get(path))
         assert "900 B of 1000 B" in text and "at this rate in <b>10.0 s</b>, then disconnect it." in text
         assert "0 B of 1000 B; at the limit, disconnect it." in text
+
+
+def test_the_page_tells_losses_from_messages_that_the_log_keeps(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
+    for cause in ("kept_in_log", "discarded"):
+        LossRecord.objects.create(
+            instance=instance,
+            at=timezone.now(),
+            client="board-jfk",
+            subscription="s",
+            cause=cause,
+            messages=1,
+        )
+    text = minified(browser.get("/clients/board-jfk/"))
+    assert re.search(r"kept in the log <span[^>]*>not lost</span>", text)
+    assert text.count("not lost") == 1

@@ -162,19 +162,19 @@ def activemq_rules(
         )
 
 
-def looks_until_abort(settings: Mapping[str, Any]) -> int | None:
+def checks_until_abort(settings: Mapping[str, Any]) -> int | None:
     """Return the number of consecutive checks at which a consumer must be slow to be aborted; None for never.
 
     abortSlowAckConsumerStrategy counts checks: `max_slow_duration` is divided by `check_period`.
     """
     if settings["max_time_since_last_ack"] < 0:
         return None
-    looks = []
+    checks = []
     if (count := settings["max_slow_count"]) > 0:
-        looks.append(count)
+        checks.append(count)
     if (duration := settings["max_slow_duration"]) > 0:
-        looks.append(-(-duration // settings["check_period"]))
-    return min(looks, default=None)
+        checks.append(-(-duration // settings["check_period"]))
+    return min(checks, default=None)
 
 
 def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Iterable[Rule]:
@@ -182,12 +182,12 @@ def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Ite
 
     Where no application acknowledges, the peer's kernel does. Bytes that it has not read are then owed.
     """
-    looks, period = looks_until_abort(settings), settings["check_period"]
-    if looks is None:
+    checks, period = checks_until_abort(settings), settings["check_period"]
+    if checks is None:
         return
     # Each check is late by up to a tick. A hold that is one tick shorter needs the same number of checks.
     spare = TICK_MS if period > 2 * TICK_MS else 0
-    hold = max((looks - 1) * period - spare, 0)
+    hold = max((checks - 1) * period - spare, 0)
     yield Rule(
         "activemq.max_time_since_last_ack",
         "maxTimeSinceLastAck",
@@ -247,12 +247,12 @@ def preset_layers(document: PolicyDocument, system: str) -> LayeredSettings:
 
 
 INSTANCE_POOL: Final = "instance"
-_OWN_POOL: Final = "transport:"
+TRANSPORT_POOL_PREFIX: Final = "transport:"
 
 
-def transport_of_pool(pool: str) -> str:
+def transport_for_pool(pool: str) -> str:
     """Return the transport that has a pool to itself; INSTANCE for the shared pool."""
-    return pool.removeprefix(_OWN_POOL) if pool != INSTANCE_POOL else INSTANCE
+    return pool.removeprefix(TRANSPORT_POOL_PREFIX) if pool != INSTANCE_POOL else INSTANCE
 
 
 def pool_limits(
@@ -285,7 +285,7 @@ def resolve_pools(
         merged = PoolSettings(
             **{key: getattr(transport.pool, key) or getattr(document.pool, key) for key in AMPS_POOL}
         )
-        own = pool_limits(_OWN_POOL + transport.name, merged, *host)
+        own = pool_limits(TRANSPORT_POOL_PREFIX + transport.name, merged, *host)
         pools[transport.name] = shared if own[1:] == shared[1:] else own
     return pools
 
@@ -314,7 +314,7 @@ def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> 
                 document.revision,
             )
         )
-    for name, signal, whole, action in (
+    for name, signal, pool_bytes, action in (
         ("disk", Signal.SPOOL_BYTES, pool.disk, PolicyAction.DISCONNECT),
         ("memory", Signal.OUTBOUND_BYTES, pool.memory, PolicyAction.OFFLINE),
     ):
@@ -325,7 +325,7 @@ def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> 
                 transport,
                 signal,
                 Shape.PERCENT_OF,
-                whole * percent // 100,
+                pool_bytes * percent // 100,
                 (Rung(action),),
                 document.revision,
             )
@@ -390,7 +390,7 @@ CUSTOM_DEFAULTS: Final[dict[str, Any]] = {
     "ladder": (),
     "confirm_delete": False,
 }
-_AS_SET: Final = (
+COPIED_SETTINGS: Final = (
     "signal",
     "shape",
     "ladder",
@@ -420,8 +420,11 @@ class CustomRule(NamedTuple):
         Entries whose scopes overlap, without one containing the other, are merged only for the subjects that
         both apply to. So a contradiction may concern these alone.
         """
-        narrow, pooled = self.measured is SignalSubject.SUBSCRIPTION, self.measured is SignalSubject.POOL
-        if any(rule_contradictions(RuleSettings(self.name, **settings), narrow)):
+        per_subscription, pooled = (
+            self.measured is SignalSubject.SUBSCRIPTION,
+            self.measured is SignalSubject.POOL,
+        )
+        if any(rule_contradictions(RuleSettings(self.name, **settings), per_subscription)):
             return None
         limit = settings["limit"]
         if settings["shape"] is Shape.PERCENT_OF:
@@ -433,9 +436,9 @@ class CustomRule(NamedTuple):
             pool.name if pooled else "",
             limit=limit,
             revision=revision,
-            per_subscription=narrow,
+            per_subscription=per_subscription,
             at_tick=pooled,
-            **{key: settings[key] for key in _AS_SET},
+            **{key: settings[key] for key in COPIED_SETTINGS},
         )
 
 
@@ -444,10 +447,10 @@ def custom_rules(document: PolicyDocument) -> dict[str, CustomRule]:
     named: dict[str, list[RuleSettings]] = {}
     for entry in document.rules:
         named.setdefault(entry.name, []).append(entry)
-    return {name: _own(name, entries) for name, entries in named.items()}
+    return {name: _merge_entries(name, entries) for name, entries in named.items()}
 
 
-def _own(name: str, entries: list[RuleSettings]) -> CustomRule:
+def _merge_entries(name: str, entries: list[RuleSettings]) -> CustomRule:
     """Return the custom rule of all entries with one name."""
     layers = [
         SettingsLayer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS))
@@ -492,7 +495,7 @@ def qpid_rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> 
             )
 
 
-OUTGROWN: Final = {
+QUOTA_SIGNALS: Final = {
     "client_pinned_bytes": Signal.PINNED_BYTES,
     "user_pinned_bytes": Signal.USER_PINNED_BYTES,
 }
@@ -501,7 +504,7 @@ OUTGROWN: Final = {
 
 def quota_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
     """Yield the rules of effective settings; none without a quota."""
-    for quota, signal in OUTGROWN.items():
+    for quota, signal in QUOTA_SIGNALS.items():
         if (limit := settings[quota]) is not None:
             yield Rule(
                 f"quotas.{quota}", quota, "", signal, Shape.HARD, limit, (Rung(PolicyAction.WARN),), revision
@@ -509,7 +512,7 @@ def quota_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
 
 
 XAP_DEFAULTS: Final = default_settings(XAP)
-PART_MS: Final = 125
+MIN_CHECK_INTERVAL_MS: Final = 125
 """Minimum time between two checks of one client."""
 
 
@@ -531,6 +534,6 @@ def xap_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
         hold_ms=latency,
         window_ms=latency,
         count=retries,
-        check_ms=max(PART_MS, latency // (retries + 1)),
+        check_ms=max(MIN_CHECK_INTERVAL_MS, latency // (retries + 1)),
         guard_bytes=1,
     )

@@ -11,7 +11,7 @@ from broker_core.batch import Batch
 from broker_core.headers import unescape
 from broker_core.protocols.stomp.frames import StompVersion
 from broker_core.protocols.stomp.message_frames import (
-    NOT_TRAVELLING,
+    OMITTED_HEADERS,
     MessageFrames,
     MessageTailCache,
     build_ack_frames,
@@ -21,7 +21,7 @@ from broker_core.protocols.stomp.message_frames import (
 )
 
 LETTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\0")
-NAMES = st.text(LETTERS, min_size=1, max_size=8).filter(lambda name: name not in NOT_TRAVELLING)
+NAMES = st.text(LETTERS, min_size=1, max_size=8).filter(lambda name: name not in OMITTED_HEADERS)
 RECORDS = st.lists(
     st.tuples(
         st.sampled_from(["a", "a.b", "queue.q"]),

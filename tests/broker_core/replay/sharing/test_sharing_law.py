@@ -21,7 +21,7 @@ from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.connections.connection import Connection
 from broker_core.connections.subscription_setup import reject_message
-from broker_core.delivery.account import account_parts, sum_volumes
+from broker_core.delivery.account import list_account_volumes, sum_volumes
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.sink import UNKNOWN
 from broker_core.engine.engine import Engine
@@ -134,7 +134,7 @@ class SharingModel:
         """Check that the stored position never moves back, except by a crash, which loses unsynced
         changes.
         """
-        position = max((one.position for one in self.engine.kept.durables.values()), default=0)
+        position = max((one.position for one in self.engine.position_store.durables.values()), default=0)
         assert position >= self.position, "a kept place moved back"
         self.position = position
 
@@ -145,7 +145,7 @@ class SharingModel:
             while not connection.is_closed:  # others may stand in the line
                 await asyncio.sleep(0)
         account = connection.account
-        assert account.matched == sum_volumes(what for _, what in account_parts(account))
+        assert account.matched == sum_volumes(what for _, what in list_account_volumes(account))
         assert account.waiting.messages == account.in_flight.messages == 0
 
     def perform(self, operation: str, connection: Connection, socket: ConsumerSocket, number: int) -> None:
@@ -162,7 +162,7 @@ class SharingModel:
             else:
                 reject_message(connection, self.engine.services, connection.subscriptions["s"], chosen)
             account = connection.account
-            assert account.matched == sum_volumes(what for _, what in account_parts(account))
+            assert account.matched == sum_volumes(what for _, what in list_account_volumes(account))
             assert min(account.waiting.messages, account.in_flight.messages) >= 0
 
     def join(self, prefetch: int) -> None:
@@ -184,7 +184,7 @@ class SharingModel:
     async def save(self) -> None:
         saved = set(self.acked)
         await self.engine.durables.record_positions()
-        await self.engine.kept.save()
+        await self.engine.position_store.save()
         self.saved = saved
 
     async def crash(self) -> None:
@@ -257,7 +257,7 @@ async def live_out(script: list[tuple[str, int]], home: Path, max_deliveries: in
     await world.drain()
     assert world.published <= world.acked | world.dead_letters()
     await world.save()
-    kept = world.engine.kept.durables[KEY]
+    kept = world.engine.position_store.durables[KEY]
     assert kept.sharing is not None and kept.sharing.done == [] and kept.sharing.tries == {}
     assert kept.position == world.engine.frontier.durable + 1, "it holds nothing of the log any more"
     await world.engine.close()

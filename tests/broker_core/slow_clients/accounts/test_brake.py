@@ -59,7 +59,7 @@ def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> 
     made.apply_policy(policy(BIG, rules=[OLD]), staged(1, rules=[{**OLD, "limit": 500}]))
     first, held = made.tick(START)
     assert (first.client, first.mode, held.client, held.held_at) == ("a", EnforcementMode.ENFORCE, "b", 1)
-    assert made.usage_of("b").closing is False  # type: ignore[union-attr]
+    assert made.find_usage("b").is_closing is False  # type: ignore[union-attr]
     assert made.tick(START + SECOND) == [], "one record of it is enough"
     made.withdraw_stage()
     assert (made.withdrawn, made.stage) == (2, None)

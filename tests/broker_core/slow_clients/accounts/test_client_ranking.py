@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core.slow_clients.accounts import pools as ranking_module
-from broker_core.slow_clients.accounts.pools import PARTS, UsageRanking
+from broker_core.slow_clients.accounts.pools import RANKING_CALLS, UsageRanking
 from broker_core.slow_clients.rules.rule import UNLIMITED
 
 
@@ -68,8 +68,8 @@ def test_prepared_in_time_a_question_ranks_nobody() -> None:
     made = ranking(*users)
     made.rank_some()
     ranked = [user for user in users if user.bound < UNLIMITED]
-    assert len(ranked) == 100 // PARTS + 1, "no call takes long"
-    for _ in range(PARTS):
+    assert len(ranked) == 100 // RANKING_CALLS + 1, "no call takes long"
+    for _ in range(RANKING_CALLS):
         made.rank_some()
     assert all(user.bound == user.memory for user in users)
     use(made, users[7], 900)
@@ -106,7 +106,7 @@ def test_left_over_entries_stay_few(asked: bool) -> None:
         for user in users:
             use(made, user, used)
             assert not asked or made.largest(1)[0].memory == used
-        assert len(made._heap) + len(made._older) <= 4 * len(users) + 130
+        assert len(made._newer) + len(made._older) <= 4 * len(users) + 130
     assert made.largest(10) == users
 
 
@@ -116,9 +116,9 @@ def test_nothing_is_left_over_of_users_that_have_gone() -> None:
     assert made.largest(1) == [users[-1]]
     for user in users[1:]:
         made.discard(user)  # type: ignore[arg-type]
-    for _ in range(5 * PARTS):
+    for _ in range(5 * RANKING_CALLS):
         made.stop_ranking()
-    assert len(made._heap) + len(made._older) <= 65
+    assert len(made._newer) + len(made._older) <= 65
     assert made.largest(1) == [users[0]]
 
 
@@ -144,7 +144,7 @@ def test_a_crowd_of_equals_is_ranked_at_once() -> None:
         use(made, user, 70_000)
     users[1_234].oldest_at = 3
     assert made.largest(2) == [users[1_234], users[0]]
-    assert len(made._heap) + len(made._taken) == 2_000 and all(user.bound == 70_000 for user in users)
+    assert len(made._newer) + len(made._popped) == 2_000 and all(user.bound == 70_000 for user in users)
 
 
 STEP = st.tuples(st.sampled_from("ggggsssedpr?"), st.integers(0, 19), st.integers(0, 4))
@@ -155,7 +155,7 @@ STEP = st.tuples(st.sampled_from("ggggsssedpr?"), st.integers(0, 19), st.integer
 def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
     """Few users and few sizes give many equal ones; stale entries are removed all the time."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ranking_module, "_SPARE", 0)
+        patched.setattr(ranking_module, "SPARE_ENTRIES", 0)
         users = [RankedUsage() for _ in range(20)]
         made, inside = ranking(*users), dict.fromkeys(users)
         for moment, (what, number, size) in enumerate(steps, 1):

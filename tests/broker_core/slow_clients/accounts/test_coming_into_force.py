@@ -93,15 +93,15 @@ POLICIES = st.builds(
 
 # Random clients: memory, disk, age in ms, blocked for ms, owed, offlined.
 
-MOMENTS = st.sampled_from([0, 700, 1_500, 40_000])
+SLICES = st.sampled_from([0, 700, 1_500, 40_000])
 SUBSCRIPTIONS = st.lists(
     st.tuples(st.sampled_from(["t.a", "t.b", "quiet"]), st.booleans(), st.integers(0, 10), st.integers(0, 10),
-        MOMENTS, MOMENTS,
+        SLICES, SLICES,
               st.sampled_from([0, 5])),
     max_size=3,
 )  # fmt: skip
 CLIENTS = st.lists(
-    st.tuples(st.integers(0, 900), st.integers(0, 900), MOMENTS, MOMENTS, st.integers(0, 9), st.booleans(),
+    st.tuples(st.integers(0, 900), st.integers(0, 900), SLICES, SLICES, st.integers(0, 9), st.booleans(),
         SUBSCRIPTIONS),
     min_size=1, max_size=6,
 )  # fmt: skip
@@ -127,7 +127,7 @@ def make_guard_with_clients(document: PolicyDocument, clients: list[Any]) -> Slo
         if memory:
             backlog.oldest_at = at(age)
             made.on_queued(use, memory, START)
-        if offlined and not (use.is_offlined or use.closing):
+        if offlined and not (use.is_offlined or use.is_closing):
             use.pool.mark_offlining(use)
             use.offlined_at = at(2_000)
         if disk and use.is_offlined:

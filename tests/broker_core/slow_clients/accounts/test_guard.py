@@ -37,7 +37,7 @@ def test_a_name_has_one_account() -> None:
     made.unregister(first)
     second = made.register("a", "tcp", FixedBacklog())
     made.unregister(first)
-    assert made.usage_of("a") is second
+    assert made.find_usage("a") is second
 
 
 def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> None:
@@ -47,7 +47,7 @@ def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> 
     made.unregister(account)
     made.on_queued(account, 5_000, START)
     made.on_released(account, 300)
-    pool = made.pool_of("tcp")
+    pool = made.pool_for("tcp")
     assert (pool.memory_used, pool.memory_leaving, pool.disk_used, len(pool.by_memory)) == (0, 0, 0, 0)
 
 
@@ -106,10 +106,10 @@ def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
     made.on_released(account, 501)
     decision = made.on_spooled(account, 2_001, START)
     assert decision is not None and decision.reason is DecisionReason.CAPACITY
-    assert made.pool_of("tcp").disk_used == 0
+    assert made.pool_for("tcp").disk_used == 0
     assert made.on_spooled(account, 9_000, START) is None and made.tick(START + 99 * SECOND) == []
     made.unregister(account)
-    assert made.pool_of("tcp").disk_used == 0
+    assert made.pool_for("tcp").disk_used == 0
 
 
 def test_live_only_with_an_empty_spool() -> None:
@@ -160,7 +160,7 @@ def test_idle_clients_are_updated_before_a_pool_chooses() -> None:
     def summon(pool: Pool, signal: Signal, wanted: int) -> None:
         asked.append((pool.name, signal, wanted))
         if not uses["large"].memory:
-            pool.adjust_resting_usage(-800, 0)
+            pool.adjust_suspended_usage(-800, 0)
             made.resume_ticks(uses["large"], 800, 0)
 
     document = policy({"message_memory_limit": 1_000})
@@ -168,7 +168,7 @@ def test_idle_clients_are_updated_before_a_pool_chooses() -> None:
     uses = {name: made.register(name, "tcp", FixedBacklog(START)) for name in ("small", "large")}
     pool = uses["small"].pool
     made.suspend_ticks(uses["large"])
-    pool.adjust_resting_usage(800, 0)
+    pool.adjust_suspended_usage(800, 0)
     assert made.on_queued(uses["small"], 150, START) is None and not asked
     decision = made.on_queued(uses["small"], 100, START)
     assert decision is not None and (decision.client, decision.observed) == ("large", 1_050)
@@ -243,7 +243,7 @@ def test_a_new_policy_takes_over_what_is_held() -> None:
     for account, size in zip(accounts, (300, 200, 100), strict=True):
         assert made.on_queued(account, size, START) is None
     made.apply_policy(policy({"message_memory_limit": 400}, 100, revision=2))
-    assert made.pool_of("tcp").memory_used == 600
+    assert made.pool_for("tcp").memory_used == 600
     (decision,) = made.tick(START)
     assert (decision.client, decision.revision, decision.limit) == ("a", 2, 400)
 
@@ -297,7 +297,7 @@ def test_the_guard_agrees_with_evaluate_over_everybody(steps: list[tuple[str, in
     accounts = [made.register(f"c{number}", "tcp", FixedBacklog(START)) for number in range(6)]
     for what, number, size in steps:
         account = accounts[number]
-        if account.closing:
+        if account.is_closing:
             continue
         if what == "q":
             expected = _expected(made, accounts, account, size)
@@ -325,7 +325,7 @@ def _expected(
 ) -> tuple[object, ...] | None:
     """Return the decision of a full evaluation after this account has grown."""
     field, total = ("disk", "disk_used") if account.is_offlined else ("memory", "memory_used")
-    clients = [copy(use) for use in uses if not use.closing]
+    clients = [copy(use) for use in uses if not use.is_closing]
     for client in clients:
         if client.name == account.name:
             setattr(client, field, getattr(client, field) + size)
@@ -336,10 +336,10 @@ def _expected(
 
 
 def _carry_out(made: SlowClientGuard, decision: Decision | None) -> None:
-    account = made.usage_of(decision.client) if decision else None
+    account = made.find_usage(decision.client) if decision else None
     if account is None:
         return
-    if account.closing:
+    if account.is_closing:
         made.unregister(account)
         return
     made.on_released(account, account.memory)
@@ -347,7 +347,7 @@ def _carry_out(made: SlowClientGuard, decision: Decision | None) -> None:
 
 
 def _check_sums(made: SlowClientGuard, accounts: list[ClientUsage]) -> None:
-    pool, counted = made.pool_of("tcp"), [account for account in accounts if not account.closing]
+    pool, counted = made.pool_for("tcp"), [account for account in accounts if not account.is_closing]
     assert pool.memory_used == sum(account.memory for account in counted) >= 0
     assert pool.memory_leaving == sum(account.memory for account in counted if account.is_offlined)
     assert pool.disk_used == sum(account.disk for account in counted) >= 0
@@ -383,10 +383,10 @@ def test_what_a_peer_has_taken_meanwhile_is_looked_up_before_a_client_is_judged_
     where: str,
 ) -> None:
     class CountingBacklog(FixedBacklog):
-        looks = 0
+        samples = 0
 
         def update_progress(self) -> None:
-            self.looks += 1
+            self.samples += 1
 
     made, backlog = make_guard(policy(SMALL)), CountingBacklog(START)
     use = made.register("a", "tcp", backlog)
@@ -394,6 +394,6 @@ def test_what_a_peer_has_taken_meanwhile_is_looked_up_before_a_client_is_judged_
     if where == "disk":
         use.is_offlined = True
     add(use, 1, START)
-    assert backlog.looks == 0
+    assert backlog.samples == 0
     add(use, 10_000, START)
-    assert backlog.looks == 1
+    assert backlog.samples == 1

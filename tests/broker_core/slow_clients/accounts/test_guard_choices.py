@@ -74,7 +74,7 @@ def test_a_disk_that_is_just_full_is_within() -> None:
     spooled(made, second, 2_100)
     for part in range(50):
         assert made.tick_part(START + part * PART) == []
-    assert made.pool_of("tcp").disk_used == 4_000
+    assert made.pool_for("tcp").disk_used == 4_000
     decision = made.on_spooled(first, 1, START)
     assert decision is not None and decision.client == "second"
 
@@ -86,7 +86,7 @@ def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choi
     made.apply_policy(policy({"message_memory_limit": 450, "message_disk_limit": 10_000}, 100, revision=2))
     found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
     assert [(d.client, d.observed, d.revision) for d in found] == [("a", 1_000, 2), ("b", 600, 2)]
-    assert [made.usage_of(name).is_offlined for name in "abcd"] == [True, True, False, False]  # type: ignore[union-attr]
+    assert [made.find_usage(name).is_offlined for name in "abcd"] == [True, True, False, False]  # type: ignore[union-attr]
 
 
 def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves_both() -> None:
@@ -100,7 +100,7 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
     made.apply_policy(policy({"message_memory_limit": 300, "message_disk_limit": 3_000}, 100, revision=2))
     found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
     assert [(d.client, d.reason) for d in found] == [("a", DecisionReason.DISK)]
-    pool = made.pool_of("tcp")
+    pool = made.pool_for("tcp")
     assert (pool.memory_used, pool.memory_leaving, pool.disk_used) == (350, 100, 1_000) and not c.is_offlined
 
 
@@ -138,7 +138,7 @@ def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to
     mode: str, said: list[str]
 ) -> None:
     made, use = guard_with_two_rules(mode)
-    assert len(made._later) == 1
+    assert len(made._pending_decisions) == 1
     made.unregister(use)
     registered(made, "a")
     later = made.tick(START)
@@ -165,23 +165,23 @@ def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
     again = made.subscribe(use, view)
     assert made.judge_subscription(use, watched, START) == [], "another one of that name is"
     assert again is not watched
-    use.closing = True
+    use.is_closing = True
     assert made.judge_subscription(use, again, START) == []
 
 
 def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
     class CountingBacklog(FixedBacklog):
-        looks = 0
+        samples = 0
 
         def update_progress(self) -> None:
-            self.looks += 1
+            self.samples += 1
 
     made = make_guard(policy(SMALL))
     backlog, idle = CountingBacklog(START), CountingBacklog(START)
     made.on_queued(made.register("a", "tcp", backlog), 300, START)
     made.register("idle", "tcp", idle)
     made.preview(policy(SMALL), START)
-    assert (backlog.looks, idle.looks) == (1, 0), "and not at those who use nothing"
+    assert (backlog.samples, idle.samples) == (1, 0), "and not at those who use nothing"
 
 
 def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_before() -> None:
@@ -215,7 +215,7 @@ def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
     (decision,) = made.preview(strict, START)
     assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 50)
     assert made.preview(policy({}, qpid=[{"topic": "orders.*", "message_count": 60}]), START) == []
-    assert use.narrow == {}, "nothing is in force"
+    assert use.ruled_subscriptions == {}, "nothing is in force"
     made.apply_policy(strict)
     (then,) = made.tick(START)
     assert (then.client, then.subscription, then.action) == ("a", "s", decision.action)
@@ -229,7 +229,7 @@ def test_what_leaves_a_spool_leaves_its_pool() -> None:
     a, b = registered(made, "a", "b")
     spooled(made, a, 1_000)
     spooled(made, b, 500)
-    pool = made.pool_of("tcp")
+    pool = made.pool_for("tcp")
     made.on_unspooled(a, 400)
     assert (a.disk, pool.disk_used) == (600, 1_100)
     made.on_unspooled(a, 600)
@@ -267,15 +267,15 @@ def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
 def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
     made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     (use,) = registered(made, "a")
-    pool = made.pool_of("tcp")
+    pool = made.pool_for("tcp")
 
     def look(since: int) -> list[str]:
         return [d.client for part in range(45) for d in made.tick_part(START + since * SECOND + part * PART)]
 
     made.on_queued(use, 600, START)
-    assert look(1) == ["a"] and pool.holds["own"].done == 1
+    assert look(1) == ["a"] and pool.rule_states["own"].done == 1
     made.on_released(use, 200)
-    assert look(3) == [] and pool.holds["own"].done == 0
+    assert look(3) == [] and pool.rule_states["own"].done == 0
     made.on_queued(use, 200, START)
     assert look(5) == ["a"], "and speaks again when it is passed again"
 

@@ -30,7 +30,7 @@ def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> No
                 made.subscribe(use, view)
 
         cost = count_calls(subscribe)
-        assert len(use.narrow) == numbers
+        assert len(use.ruled_subscriptions) == numbers
         return cost
 
     of("warm", 100)  # what is remembered of a policy is worked out with the first
@@ -48,12 +48,12 @@ def test_one_that_comes_or_goes_touches_no_other() -> None:
     first = made.subscribe(use, SubscriptionSignals("1", "t.1.a.b"))
     rules = first.rules
     made.subscribe(use, SubscriptionSignals("2", "t.1.a.c"))
-    assert first.rules is rules and use.narrow["2"].rules is rules, (
+    assert first.rules is rules and use.ruled_subscriptions["2"].rules is rules, (
         "whoever the same settings hold for shares them"
     )
     made.unsubscribe(use, "2")
     made.unsubscribe(use, "2")
-    assert list(use.watched) == list(use.narrow) == ["1"]
+    assert list(use.watched) == list(use.ruled_subscriptions) == ["1"]
 
 
 def test_more_topics_than_are_remembered_are_judged_all_the_same() -> None:

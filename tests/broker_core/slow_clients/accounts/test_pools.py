@@ -12,7 +12,7 @@ def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     for part in range(3 * 40):
         pool.memory_used, pool.memory_leaving = part, part // 4
         pool.prepare_ranking(START + part * SECOND // 40)
-    assert list(pool.looks.newest(10)) == [
+    assert list(pool.samples.newest(10)) == [
         *(START, 0, 0),
         *(START + SECOND, 30, 0),
         *(START + 2 * SECOND, 60, 0),

@@ -176,7 +176,7 @@ def test_no_further_rule_acts_on_a_closed_client_and_none_on_a_protected_one() -
 def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
     (rule,) = rules(
         None, rules=[custom_rule("r", "notify", protected=["a*"], scope={"client": "*"})]
-    ).rules_of_client(RuleSubject("tcp", "", "a1"))[-1:]
+    ).client_rules_for(RuleSubject("tcp", "", "a1"))[-1:]
     assert [exemption_reason(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
     assert exemption_reason(replace(rule, protected=()), "a1") == ""
 

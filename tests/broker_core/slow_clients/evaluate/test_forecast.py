@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from broker_core.config.rule_terms import PolicyAction, Shape, Signal
 from broker_core.config.rules import Rung
 from broker_core.documents.clients import ForecastEntry
-from broker_core.slow_clients.evaluate.forecast import ForecastInput, first_to_act
+from broker_core.slow_clients.evaluate.forecast import ForecastInput, find_first_to_act
 from broker_core.slow_clients.evaluate.forecast import forecast_rule as forecast_of
-from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleState
+from broker_core.slow_clients.evaluate.rule_state import NO_STATE, RuleState
 from broker_core.slow_clients.evaluate.signal_table import READINGS
 from broker_core.slow_clients.evaluate.signals import ClientSample
 from broker_core.slow_clients.rules.rule import Rule
@@ -40,7 +40,7 @@ def forecast(rules: list[Rule], looks: list[ClientSample]) -> ForecastEntry | No
         assert column is not None
         points = [(sample.at, sample[column]) for sample in looks]
         found.append(forecast_of(ForecastInput(one, points[-1][1], points=points), looks[-1].at))
-    return first_to_act(found)
+    return find_first_to_act(found)
 
 
 def test_a_steady_slope_says_when() -> None:
@@ -105,12 +105,12 @@ def test_over_already_is_now() -> None:
 
 
 def add_sample(
-    one: Rule, value: int, *before: int, hold: RuleState = NO_HOLD, spared: str = ""
+    one: Rule, value: int, *before: int, state: RuleState = NO_STATE, exemption: str = ""
 ) -> ForecastEntry:
     """Add a value to the rule's readings, one second after the previous one."""
     values = [*before, value]
     points = [(START - (len(values) - 1 - place) * SECOND, read) for place, read in enumerate(values)]
-    return forecast_of(ForecastInput(one, value, hold, points, spared=spared), START)
+    return forecast_of(ForecastInput(one, value, state, points, exemption=exemption), START)
 
 
 @pytest.mark.parametrize("signal", Signal)
@@ -138,11 +138,13 @@ def test_what_grows_with_the_clock_needs_no_looks(signal: Signal) -> None:
 def test_while_a_hold_runs_the_time_to_its_end_whatever_the_signal_does() -> None:
     held = rule(hold_ms=10_000)
     assert (
-        add_sample(held, 120_000, 150_000, 101_000, hold=RuleState(over_since=START - 4 * SECOND)).fires_in_ms
+        add_sample(
+            held, 120_000, 150_000, 101_000, state=RuleState(over_since=START - 4 * SECOND)
+        ).fires_in_ms
         == 6_000
     )
     clearing = replace(held, shape=Shape.SET_CLEAR, clear=50_000)
-    assert add_sample(clearing, 60_000, hold=RuleState(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
+    assert add_sample(clearing, 60_000, state=RuleState(over_since=START - 4 * SECOND)).fires_in_ms == 6_000
 
 
 def test_the_next_rung_is_forecast_and_after_the_last_there_is_nothing_to() -> None:
@@ -154,17 +156,17 @@ def test_the_next_rung_is_forecast_and_after_the_last_there_is_nothing_to() -> N
     one = replace(rule(), ladder=ladder)
     first = add_sample(one, 40_000, 20_000, 30_000)
     assert (first.action, first.fires_in_ms) == (PolicyAction.WARN, 2_000)
-    second = add_sample(one, 70_000, 50_000, 60_000, hold=RuleState(done=1))
+    second = add_sample(one, 70_000, 50_000, 60_000, state=RuleState(done=1))
     assert (second.action, second.fires_in_ms) == (PolicyAction.OFFLINE, 3_000)
-    third = add_sample(one, 120_000, hold=RuleState(over_since=START - SECOND, done=2))
+    third = add_sample(one, 120_000, state=RuleState(over_since=START - SECOND, done=2))
     assert (third.action, third.fires_in_ms) == (PolicyAction.DISCONNECT, 8_000)
-    last = add_sample(one, 120_000, hold=RuleState(over_since=START - SECOND, done=3))
+    last = add_sample(one, 120_000, state=RuleState(over_since=START - SECOND, done=3))
     assert last.fires_in_ms is None and last.why_none.startswith("it has acted")
 
 
 def test_a_cooldown_is_waited_for() -> None:
     quiet = replace(rule(), cooldown_ms=60_000)
-    assert add_sample(quiet, 120_000, hold=RuleState(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
+    assert add_sample(quiet, 120_000, state=RuleState(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
 
 
 SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500,
@@ -177,23 +179,23 @@ def test_a_rate_that_falls_says_when_it_is_at_the_floor_and_looked_at() -> None:
     assert add_sample(SLOW, 9_000, 7_000, 8_000).why_none == "the rate isn't falling"
     assert add_sample(SLOW, 1_000).fires_in_ms == 500, "below already: the looks"
     suspected = RuleState(over_since=START - SECOND // 4, checked_at=START, tries=2)
-    assert add_sample(SLOW, 0, hold=suspected).fires_in_ms == 250
+    assert add_sample(SLOW, 0, state=suspected).fires_in_ms == 250
 
 
 def test_counts_go_by_their_pace() -> None:
     often = replace(rule(Signal.WINDOW_FULL), shape=Shape.COUNT_IN_WINDOW, count=10)
     marks = tuple(START - place * 10 * SECOND for place in range(5, 0, -1))
-    made = add_sample(often, 5, hold=RuleState(marks=marks))
+    made = add_sample(often, 5, state=RuleState(marks=marks))
     assert (made.value, made.limit, made.percent, made.fires_in_ms) == (5, 10, 50.0, 40_000)
-    assert add_sample(replace(often, window_ms=60_000), 5, hold=RuleState(marks=marks)).why_none.startswith(
+    assert add_sample(replace(often, window_ms=60_000), 5, state=RuleState(marks=marks)).why_none.startswith(
         "at its pace there are never"
     )
     assert (
-        add_sample(often, 2, hold=RuleState(marks=marks[-2:])).why_none
+        add_sample(often, 2, state=RuleState(marks=marks[-2:])).why_none
         == "it was counted 2 of 10 times, too few to tell a pace"
     )
 
 
 def test_a_spared_client_has_a_reason_and_no_forecast() -> None:
-    made = add_sample(rule(), 120_000, spared="big would be chosen first")
+    made = add_sample(rule(), 120_000, exemption="big would be chosen first")
     assert made.fires_in_ms is None and made.why_none == "big would be chosen first" and made.percent == 120.0

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal
 from broker_core.config.rules import Rung
 from broker_core.slow_clients.evaluate.rule_state import (
-    ASK_AGAIN_MS,
-    NO_HOLD,
+    NO_STATE,
     NOT_APPLICABLE,
+    REPEAT_REQUEST_MS,
     RuleState,
     RuleStateMigration,
     check_rule,
@@ -45,12 +45,12 @@ def due_actions(
     one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None
 ) -> list[tuple[int, PolicyAction]]:
     """Return the actions due, with the number of the sample at which each was due."""
-    hold, acts = NO_HOLD, []
+    state, acts = NO_STATE, []
     for place, value in enumerate(values):
         now = NOW + int(place * step_s * SECOND)
-        if hold == NO_HOLD and not needs_check(one, value):
+        if state == NO_STATE and not needs_check(one, value):
             continue
-        hold, rung, _ = check_rule(one, value, hold, now, sent[place] if sent else 0)
+        state, rung, _ = check_rule(one, value, state, now, sent[place] if sent else 0)
         if rung is not None:
             acts.append((place, one.ladder[rung].action))
     return acts
@@ -214,10 +214,10 @@ def test_no_act_comes_before_its_hold_or_after_the_stated_worst_case(values: lis
 
 @given(st.lists(st.integers(-1, 300), max_size=40))
 def test_within_again_nothing_is_remembered(values: list[int]) -> None:
-    hold = NO_HOLD
+    state = NO_STATE
     for place, value in enumerate(values):
-        hold = check_rule(rule(Shape.SOFT_FOR, hold_ms=2_000), value, hold, NOW + place * SECOND).hold
-    assert check_rule(rule(Shape.SOFT_FOR, hold_ms=2_000), 0, hold, NOW + 99 * SECOND).hold == RuleState()
+        state = check_rule(rule(Shape.SOFT_FOR, hold_ms=2_000), value, state, NOW + place * SECOND).state
+    assert check_rule(rule(Shape.SOFT_FOR, hold_ms=2_000), 0, state, NOW + 99 * SECOND).state == RuleState()
 
 
 def test_what_has_no_rate_or_is_at_its_floor_is_not_looked_at() -> None:
@@ -241,17 +241,17 @@ def test_a_request_to_close_is_made_again_on_the_rung_that_made_it() -> None:
         Rung(PolicyAction.ASK_TO_CLOSE),
         mode=EnforcementMode.ENFORCE,
     )
-    once = check_rule(asks, 101, NO_HOLD, NOW)
+    once = check_rule(asks, 101, NO_STATE, NOW)
     assert once.rung == 1
-    again = check_rule(asks, 101, once.hold, NOW + ASK_AGAIN_MS * 1_000_000)
-    assert (again.rung, again.hold.done) == (1, 2)
+    again = check_rule(asks, 101, once.state, NOW + REPEAT_REQUEST_MS * 1_000_000)
+    assert (again.rung, again.state.done) == (1, 2)
 
 
 def test_within_again_a_count_forgets_since_when_it_was_over() -> None:
     counts = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
-    once = check_rule(counts, 101, NO_HOLD, NOW).hold
+    once = check_rule(counts, 101, NO_STATE, NOW).state
     assert once.over_since == NOW and once.marks == (NOW,)
-    idle = check_rule(counts, NOT_APPLICABLE, once, NOW + SECOND).hold
+    idle = check_rule(counts, NOT_APPLICABLE, once, NOW + SECOND).state
     assert (idle.over_since, idle.marks) == (0, (NOW,))
 
 
@@ -299,9 +299,9 @@ def test_what_no_rung_is_about_is_calm() -> None:
 
 def test_the_clocks_grid_begins_with_the_first_value_and_ends_with_none() -> None:
     by_clock = rule(check_ms=30_000)
-    began = check_rule(by_clock, 1, NO_HOLD, NOW + 7 * SECOND)
-    assert (began.hold, began.rung) == (RuleState(checked_at=NOW), None)
-    assert check_rule(by_clock, 0, began.hold, NOW + 40 * SECOND) == (NO_HOLD, None, 0)
+    began = check_rule(by_clock, 1, NO_STATE, NOW + 7 * SECOND)
+    assert (began.state, began.rung) == (RuleState(checked_at=NOW), None)
+    assert check_rule(by_clock, 0, began.state, NOW + 40 * SECOND) == (NO_STATE, None, 0)
 
 
 # A ladder while the value moves between its rungs.
@@ -322,8 +322,8 @@ def test_a_value_a_hair_above_a_rung_keeps_it_given() -> None:
 
 def test_at_the_value_that_wakes_nobody_nothing_is_remembered() -> None:
     warned = rule(Shape.HARD, Rung(PolicyAction.WARN, 60), Rung(PolicyAction.DISCONNECT))
-    acted = check_rule(warned, 70, NO_HOLD, NOW).hold
-    assert check_rule(warned, 60, acted, NOW + SECOND).hold == NO_HOLD
+    acted = check_rule(warned, 70, NO_STATE, NOW).state
+    assert check_rule(warned, 60, acted, NOW + SECOND).state == NO_STATE
 
 
 def test_between_clear_and_set_nothing_begins() -> None:
@@ -345,16 +345,16 @@ def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left(
     )
     acted = RuleState(acted_at=NOW)
     over = check_rule(band, 101, acted, NOW + SECOND)
-    assert (over.rung, over.hold.over_since) == (None, NOW + SECOND)
-    later = check_rule(band, 50, over.hold, NOW + 5 * SECOND)
+    assert (over.rung, over.state.over_since) == (None, NOW + SECOND)
+    later = check_rule(band, 50, over.state, NOW + 5 * SECOND)
     assert later.rung is None
 
 
 def test_a_cooldown_is_over_at_its_last_moment() -> None:
     quiet = rule(Shape.HARD, Rung(PolicyAction.NOTIFY), cooldown_ms=4_000)
-    acted = check_rule(quiet, 101, NO_HOLD, NOW).hold
-    assert check_rule(quiet, 0, acted, NOW + 4 * SECOND - 1).hold == RuleState(acted_at=NOW)
-    assert check_rule(quiet, 0, acted, NOW + 4 * SECOND).hold == NO_HOLD
+    acted = check_rule(quiet, 101, NO_STATE, NOW).state
+    assert check_rule(quiet, 0, acted, NOW + 4 * SECOND - 1).state == RuleState(acted_at=NOW)
+    assert check_rule(quiet, 0, acted, NOW + 4 * SECOND).state == NO_STATE
 
 
 def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
@@ -392,18 +392,21 @@ def test_a_warning_of_a_count_is_due_at_the_smallest_limit_too() -> None:
 
 def test_a_decision_reports_the_count() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), count=2, window_ms=60_000)
-    hold = check_rule(often, 900, NO_HOLD, NOW).hold
-    hold = check_rule(often, 0, hold, NOW + SECOND).hold
-    assert check_rule(often, 900, hold, NOW + 2 * SECOND)[1:] == (0, 2), "times, not messages"
+    state = check_rule(often, 900, NO_STATE, NOW).state
+    state = check_rule(often, 0, state, NOW + SECOND).state
+    assert check_rule(often, 900, state, NOW + 2 * SECOND)[1:] == (0, 2), "times, not messages"
     full = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), signal=Signal.WINDOW_FULL, count=3, limit=3)
-    assert check_rule(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
+    assert check_rule(full, 7, NO_STATE, NOW)[1:] == (0, 7), "those before the last three too"
 
 
 def test_a_client_within_limits_has_no_state_of_another_shape() -> None:
     hard = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
-    assert check_rule(hard, 0, RuleState(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
+    assert check_rule(hard, 0, RuleState(over_since=NOW, marks=(NOW,)), NOW + SECOND).state == NO_STATE
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)
-    assert check_rule(often, NOT_APPLICABLE, RuleState(over_since=NOW, seen=4), NOW + SECOND).hold == NO_HOLD
+    assert (
+        check_rule(often, NOT_APPLICABLE, RuleState(over_since=NOW, last_value=4), NOW + SECOND).state
+        == NO_STATE
+    )
 
 
 # Rates.
@@ -421,29 +424,29 @@ def test_a_rate_acts_at_the_check_that_makes_it_so_many() -> None:
 
 
 def test_a_rate_at_the_floor_begins_nothing_and_says_what_it_is() -> None:
-    assert check_rule(SLOW, 5_000, NO_HOLD, NOW) == (NO_HOLD, None, 5_000)
+    assert check_rule(SLOW, 5_000, NO_STATE, NOW) == (NO_STATE, None, 5_000)
 
 
 def test_between_two_checks_of_a_rate_nothing_changes() -> None:
-    suspected = check_rule(SLOW, 10, NO_HOLD, NOW, 700).hold
-    assert suspected == RuleState(NOW, checked_at=NOW, seen=700)
+    suspected = check_rule(SLOW, 10, NO_STATE, NOW, 700).state
+    assert suspected == RuleState(NOW, checked_at=NOW, last_value=700)
     assert check_rule(SLOW, 10, suspected, NOW + CHECK - 1, 700) == (suspected, None, 10)
-    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700).hold.tries == 1
+    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700).state.tries == 1
 
 
 def test_what_is_taken_at_the_floor_from_check_to_check_clears_it() -> None:
-    suspected = check_rule(SLOW, 10, NO_HOLD, NOW, 700).hold
+    suspected = check_rule(SLOW, 10, NO_STATE, NOW, 700).state
     assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700 + 624)[:2] == (
-        RuleState(NOW, checked_at=NOW + CHECK, seen=1_324, tries=1),
+        RuleState(NOW, checked_at=NOW + CHECK, last_value=1_324, tries=1),
         None,
     )
-    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700 + 625) == (NO_HOLD, None, 5_000)
+    assert check_rule(SLOW, 10, suspected, NOW + CHECK, 700 + 625) == (NO_STATE, None, 5_000)
 
 
 def test_when_all_is_done_only_a_recovery_changes_anything() -> None:
     done = RuleState(NOW, 1, NOW, NOW, 700, tries=2)
     assert check_rule(SLOW, 4_999, done, NOW + CHECK, 700) == (done, None, 4_999)
-    assert check_rule(SLOW, 5_000, done, NOW + CHECK, 700) == (NO_HOLD, None, 5_000)
+    assert check_rule(SLOW, 5_000, done, NOW + CHECK, 700) == (NO_STATE, None, 5_000)
 
 
 # Other rules.

@@ -81,7 +81,7 @@ def test_a_member_of_the_vocabulary_without_its_row_fails_where_the_table_is_mad
 
 
 def test_a_row_without_one_of_its_columns_cannot_be_made() -> None:
-    with pytest.raises(TypeError, match="beyond"):
+    with pytest.raises(TypeError, match="fires_without_backlog"):
         SignalReader("it has", None, None, None, column=None, ticking=False, outbox=False)  # type: ignore[call-arg]
 
 

@@ -11,7 +11,7 @@ from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedS
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
-from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
+from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, checks_until_abort
 from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
 
@@ -128,7 +128,7 @@ def test_the_defaults_abort_after_more_than_30_s_at_the_next_check() -> None:
         "maxSlowDuration",
     )
     assert 30 < second <= 60 and decision.observed > 30_000
-    assert decision.worst_case_ms == 31_000 and not account.closing
+    assert decision.worst_case_ms == 31_000 and not account.is_closing
 
 
 def test_abort_connection_closes_it() -> None:
@@ -137,7 +137,7 @@ def test_abort_connection_closes_it() -> None:
         prefetch=10,
     )
     ((second, decision),) = keep_window_full(made, one, 60)
-    assert decision.action is PolicyAction.DISCONNECT and account.closing and second in (31, 32)
+    assert decision.action is PolicyAction.DISCONNECT and account.is_closing and second in (31, 32)
 
 
 def test_dispatch_that_resumes_ends_slowness() -> None:
@@ -199,7 +199,7 @@ def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: i
     ]))  # fmt: skip
     account = made.register("c", "tcp", FixedBacklog())
     one = made.subscribe(account, SubscriptionSignals("s", topic))
-    assert one.alarm_messages == 11 + limit and made.prefetch_of(account, topic) == 11
+    assert one.alarm_messages == 11 + limit and made.prefetch_for(account, topic) == 11
 
 
 def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
@@ -227,7 +227,7 @@ def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
         DecisionReason.WRITE_BLOCKED,
         "maxSlowDuration",
     )
-    assert 30 < second <= 60 and account.closing
+    assert 30 < second <= 60 and account.is_closing
     assert "its connection has taken nothing for" in decision_sentence(decision)
 
 
@@ -283,8 +283,8 @@ def test_limits_of_the_strategy_for_acknowledgements_count_looks(
         "max_slow_duration": duration,
         "check_period": period,
     }
-    assert looks_until_abort(settings) == looks
-    assert looks_until_abort({**settings, "max_time_since_last_ack": -1}) is None
+    assert checks_until_abort(settings) == looks
+    assert checks_until_abort({**settings, "max_time_since_last_ack": -1}) is None
 
 
 @pytest.mark.parametrize(("settings", "least", "most"), [

@@ -107,5 +107,5 @@ def test_pool_rules_exist_once_for_each_pool() -> None:
 def test_limits_for_the_hot_path_are_those_judged_at_enqueue() -> None:
     document = policy({"message_memory_limit": 1_000, "message_disk_limit": 4_000}, age_ms=9)
     book = rule_book(document)
-    assert client_limits(book.rules_of_client(RuleSubject("tcp"))) == ClientLimits(500, 2_000)
-    assert client_limits(book.rules_of_client(RuleSubject("unheard-of"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.client_rules_for(RuleSubject("tcp"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.client_rules_for(RuleSubject("unheard-of"))) == ClientLimits(500, 2_000)

@@ -119,9 +119,12 @@ def test_in_shadow_it_counts_what_conflating_would_have_left_out_too(
                         left_out[mode] += len(waiting) - len(kept)
                         waiting = kept
                     else:
-                        cut, newer = made.shadow_discarded(decision), min(came - would_be.came, len(waiting))
+                        cut, newer = (
+                            made.shadow_discarded(decision),
+                            min(came - would_be.queued_in_total, len(waiting)),
+                        )
                         last = array("q", waiting[len(waiting) - newer :])
-                        would_be = would_be.conflated(last, came, len(waiting), cut)
-                        left_out[mode] += would_be.cut - cut
-                        made.record_shadow_discard(decision, would_be.cut - cut)
+                        would_be = would_be.conflate(last, came, len(waiting), cut)
+                        left_out[mode] += would_be.removed - cut
+                        made.record_shadow_discard(decision, would_be.removed - cut)
     assert left_out["shadow"] == left_out["enforce"]

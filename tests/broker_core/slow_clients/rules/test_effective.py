@@ -90,5 +90,5 @@ def test_host_defaults_are_reported_as_effective_values() -> None:
     (touched,) = compare_policies(book(BASE), book(after), [DESK])
     (change,) = touched.changes
     assert change.setting == "amps.message_disk_limit"
-    assert (change.before.value, change.after.value) == (book(BASE).pool_of(DESK).disk, 5 * 2**30)
+    assert (change.before.value, change.after.value) == (book(BASE).pool_for(DESK).disk, 5 * 2**30)
     assert change.before.value

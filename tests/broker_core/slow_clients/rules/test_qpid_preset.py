@@ -47,7 +47,7 @@ def decisions_for(
 def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int], setting: str) -> None:
     made, account, one = guarded_subscription(STOCKS)
     decision = decisions_for(made, account, one, **figures)
-    assert decision is not None and account.closing
+    assert decision is not None and account.is_closing
     assert (decision.action, decision.reason, decision.setting) == (
         PolicyAction.DISCONNECT,
         DecisionReason.RESOURCE_ERROR,
@@ -81,7 +81,7 @@ def test_the_most_specific_key_wins_field_by_field() -> None:
 def test_durable_subscriptions_are_retained_and_reported_to_operators() -> None:
     made, account, one = guarded_subscription(STOCKS, durable=True, name="book")
     decision = decisions_for(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.closing
+    assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.is_closing
     assert decision.lost == 0 and made.tick(START + SECOND) == [], "told once"
 
 
@@ -89,7 +89,7 @@ def test_delete_persistent_deletes_them() -> None:
     confirmed = STOCKS | {"delete_persistent": True, "confirm_delete": True}
     made, account, one = guarded_subscription(confirmed, durable=True, name="book")
     decision = decisions_for(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is PolicyAction.DELETE_DURABLE and account.closing
+    assert decision is not None and decision.action is PolicyAction.DELETE_DURABLE and account.is_closing
     made, account, one = guarded_subscription(confirmed)
     decision = decisions_for(made, account, one, backlog_messages=51)
     assert decision is not None and decision.action is PolicyAction.DISCONNECT

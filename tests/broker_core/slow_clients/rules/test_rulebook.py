@@ -35,7 +35,7 @@ def test_only_the_first_are_judged_by_the_staged_revision() -> None:
     staged = guard(StagedRevision(STRICT, client="desk-*"))
     (decision,) = staged.tick(START + 10 * SECOND)
     assert (decision.client, decision.revision) == ("desk-1", 2)
-    assert (staged.revision_of("desk-1"), staged.revision_of("other")) == (2, 1)
+    assert (staged.revision_for("desk-1"), staged.revision_for("other")) == (2, 1)
     assert age_limit(staged, "other") is None
 
 

@@ -82,7 +82,7 @@ def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
         (11, PolicyAction.OFFLINE, 1),
         (16, PolicyAction.DISCONNECT, 2),
     ]
-    assert account.closing and backlog.oldest_at == START
+    assert account.is_closing and backlog.oldest_at == START
 
 
 def test_the_blocked_socket() -> None:
@@ -245,8 +245,8 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
         )
         verdict = evaluate(book, clients, [pool], now)
         decisions += verdict.decisions
-        holds |= verdict.holds
-        pool_holds |= verdict.pool_holds
+        holds |= verdict.rule_states
+        pool_holds |= verdict.pool_states
     return decisions
 
 
@@ -287,7 +287,7 @@ def test_an_evaluation_changes_nothing_that_it_is_given(mode: str) -> None:
     before = repr(one)
     first = evaluate(book, [one], [], START)
     assert repr(one) == before and holds == {} and first == evaluate(book, [one], [], START)
-    assert first.decisions and first.holds["a"]
+    assert first.decisions and first.rule_states["a"]
 
 
 @pytest.mark.parametrize("hold_ms", [300, 1_200, 2_999])

@@ -125,7 +125,7 @@ def test_the_most_specific_wins_field_by_field() -> None:
     ])  # fmt: skip
 
     def old(*subject: str) -> list[tuple[int, str]]:
-        rules = made.rules_of_client(RuleSubject(*subject))
+        rules = made.client_rules_for(RuleSubject(*subject))
         return [(rule.limit, rule.ladder[0].action.value) for rule in rules if rule.name == "old"]
 
     assert old("ws") == [(5_000, "disconnect")]
@@ -154,11 +154,11 @@ def test_each_value_knows_where_it_comes_from() -> None:
 
 def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"topic": "bulk.>"}, "limit": 60_000}])
-    assert all(rule.name != "old" for rule in made.rules_of_client(RuleSubject("tcp")))
+    assert all(rule.name != "old" for rule in made.client_rules_for(RuleSubject("tcp")))
     limits = {
         topic: [
             rule.limit
-            for rule in made.rules_of_subscription(
+            for rule in made.subscription_rules_for(
                 RuleSubject("tcp", client="c", topic=topic, subscription="1")
             )
         ]
@@ -169,10 +169,10 @@ def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() 
 
 def test_clients_of_the_same_settings_share_their_rules() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"client": "a*"}, "limit": 7}])
-    assert made.rules_of_client(RuleSubject("ws", client="b1")) is made.rules_of_client(
+    assert made.client_rules_for(RuleSubject("ws", client="b1")) is made.client_rules_for(
         RuleSubject("ws", client="b2")
     )
-    assert made.rules_of_client(RuleSubject("ws", client="a1")) is not made.rules_of_client(
+    assert made.client_rules_for(RuleSubject("ws", client="a1")) is not made.client_rules_for(
         RuleSubject("ws", client="b1")
     )
 
@@ -195,7 +195,7 @@ def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
     limits = [
         rule.limit
         for name in ("a", "b")
-        for rule in made.rules_of_client(RuleSubject(name))
+        for rule in made.client_rules_for(RuleSubject(name))
         if rule.name == "half"
     ]
     assert limits == [100, 500]
@@ -269,10 +269,10 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
     for scope, its, own in sorted(entries, key=lambda entry: specificity(entry[0])):
         if scope != Scope() and scope_matches(scope, subject):
             limit, mode = its, own or mode
-    narrow = any(scope.per_subscription for scope, *_ in entries)
-    if narrow and not subject.topic:
+    ruled_subscriptions = any(scope.per_subscription for scope, *_ in entries)
+    if ruled_subscriptions and not subject.topic:
         return
-    found = made.rules_of_subscription(subject) if narrow else made.rules_of_client(subject)
+    found = made.subscription_rules_for(subject) if ruled_subscriptions else made.client_rules_for(subject)
     assert [(rule.limit, rule.mode.value) for rule in found if rule.name == "own"] == (
         [(limit, mode)] if mode != "off" else []
     )
@@ -286,7 +286,7 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     ])  # fmt: skip
 
     def old(transport: str, topic: str) -> list[tuple[int, str]]:
-        rules = made.rules_of_subscription(RuleSubject(transport, client="c", topic=topic, subscription="1"))
+        rules = made.subscription_rules_for(RuleSubject(transport, client="c", topic=topic, subscription="1"))
         return [(rule.limit, rule.mode.value) for rule in rules]
 
     assert old("tcp", "bulk.z") == [(5_000, "enforce")]
@@ -305,7 +305,7 @@ def test_contradicting_entries_of_one_client_make_no_rule_and_a_review_reports_t
     shapes = {
         subject: [
             rule.shape.value
-            for rule in made.rules_of_client(RuleSubject("tcp", *subject))
+            for rule in made.client_rules_for(RuleSubject("tcp", *subject))
             if rule.name == "own"
         ]
         for subject in (("ann", "x"), ("bob", "t-1"), ("ann", "t-1"))

@@ -51,11 +51,10 @@ def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
         "bytes/s",
         "default",
     )
-    narrow = setting_values(found, "1")
-    assert narrow["qpid.depth"] == (100, "bytes", "qpid bulk.*") and narrow["chatty.limit"] == (
-        7, "messages", "rule chatty (topic bulk.>)"
-    )  # fmt: skip
-    assert not any(name.startswith(("amps", "behind", "xap")) for name in narrow), (
+    ruled_subscriptions = setting_values(found, "1")
+    assert ruled_subscriptions["qpid.depth"] == (100, "bytes", "qpid bulk.*")
+    assert ruled_subscriptions["chatty.limit"] == (7, "messages", "rule chatty (topic bulk.>)")
+    assert not any(name.startswith(("amps", "behind", "xap")) for name in ruled_subscriptions), (
         "what its client has isn't repeated"
     )
     assert setting_values(found, "2") == {}
@@ -73,7 +72,7 @@ def test_a_client_of_a_staged_revision_has_its_values_and_an_unknown_one_none() 
     told = {}
     for name in ("desk-1", "other"):
         told[name] = (
-            made.revision_of(name),
+            made.revision_for(name),
             setting_values(made.effective(name), "")["amps.client_max_capacity"][0],
         )
     assert told == {"desk-1": (5, 20), "other": (1, 50)}

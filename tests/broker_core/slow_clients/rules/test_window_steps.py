@@ -76,7 +76,7 @@ def test_a_steady_reader_above_the_floor_is_never_acted_on(
 def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int, phase: float) -> None:
     (rule,) = [
         rule
-        for rule in rule_book(policy(xap=[{"enabled": True}])).rules_of_client(RuleSubject("tcp"))
+        for rule in rule_book(policy(xap=[{"enabled": True}])).client_rules_for(RuleSubject("tcp"))
         if rule.name == "xap.throughput"
     ]
     worst = rule.worst_case_ms(0, lump) / 1_000

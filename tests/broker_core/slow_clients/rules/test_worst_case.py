@@ -28,7 +28,7 @@ def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None
     book = rule_book(document)
     for acts, client in ((behind, "other"), (desk, "desk-1")):
         (rule,) = [
-            rule for rule in book.rules_of_client(RuleSubject("tcp", client=client)) if rule.name == "behind"
+            rule for rule in book.client_rules_for(RuleSubject("tcp", client=client)) if rule.name == "behind"
         ]
         assert acts == [(rung.action, rule.worst_case_ms(number)) for number, rung in enumerate(rule.ladder)]
     assert full == [(PolicyAction.OFFLINE, 0)]

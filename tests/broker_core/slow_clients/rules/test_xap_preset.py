@@ -38,14 +38,14 @@ def drain_at_rate(
 def test_the_documents_defaults() -> None:
     (rule,) = [
         r
-        for r in rule_book(policy(xap=[{"enabled": True}])).rules_of_client(RuleSubject("tcp"))
+        for r in rule_book(policy(xap=[{"enabled": True}])).client_rules_for(RuleSubject("tcp"))
         if r.name == "xap.throughput"
     ]
     assert (rule.limit, rule.hold_ms, rule.count, rule.check_ms) == (5_000, 500, 3, 125)
     assert rule.worst_case_ms() == 2_625
-    assert not any(r.name.startswith("xap") for r in rule_book(policy()).rules_of_client(RuleSubject("tcp")))
+    assert not any(r.name.startswith("xap") for r in rule_book(policy()).client_rules_for(RuleSubject("tcp")))
     assert not any(
-        r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).rules_of_client(RuleSubject("tcp"))
+        r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).client_rules_for(RuleSubject("tcp"))
     ), "enabled is false"
 
 
@@ -59,7 +59,7 @@ def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() 
         "",
     )
     assert (decision.limit, decision.unit) == (5_000, "bytes/s") and decision.observed < 5_000
-    assert not account.closing
+    assert not account.is_closing
     assert at * 1_000 <= decision.worst_case_ms <= 4_000
     assert "it takes" in decision_sentence(
         decision
@@ -118,7 +118,7 @@ def test_a_transport_may_differ_field_by_field() -> None:
         policy(transports={"a": {}, "b": {}}, xap=[{"enabled": True}, {"transport": "b", "throughput": 9}])
     )
     limits = {
-        name: [r.limit for r in book.rules_of_client(RuleSubject(name)) if r.name == "xap.throughput"]
+        name: [r.limit for r in book.client_rules_for(RuleSubject(name)) if r.name == "xap.throughput"]
         for name in ("a", "b")
     }
     assert limits == {"a": [5_000], "b": [9]}

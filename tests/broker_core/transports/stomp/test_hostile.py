@@ -153,7 +153,7 @@ async def test_each_iteration_parses_only_the_frames_that_it_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The iteration's budget is over after each item: no further frame is parsed for it."""
-    monkeypatch.setattr(inbox, "TURN_NS", 1)
+    monkeypatch.setattr(inbox, "ITERATION_BUDGET_NS", 1)
     cut = 0
     most: list[int] = []
 
@@ -199,11 +199,11 @@ async def test_transactions_that_never_end_have_one_budget_with_frames_that_aren
             for client in (first, second):
                 await client.send_with_receipt("BEGIN", transaction="t")
             first.send("SEND", b"x" * 20_000, destination="/topic/a", transaction="t")
-            await until(lambda: broker.engine.anteroom.input >= 20_000)
+            await until(lambda: broker.engine.pending_connections.input >= 20_000)
             second.send("SEND", b"x" * 20_000, destination="/topic/a", transaction="t")
             assert (await second.read_error()).headers["message"] == "input_full"
             await first.send_with_receipt("COMMIT", transaction="t")
-            await until(lambda: broker.engine.anteroom.input == 0)
+            await until(lambda: broker.engine.pending_connections.input == 0)
 
 
 async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go_on(
@@ -213,12 +213,12 @@ async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, "") as first, stomp_client(broker, "") as second:
             first.write(b"CONNECT\nfoo:" + b"x" * 10_000)
-            await until(lambda: broker.engine.anteroom.held >= 10_000)
+            await until(lambda: broker.engine.pending_connections.held >= 10_000)
             second.write(b"CONNECT\nfoo:" + b"x" * 10_000)
             assert (await second.read_error()).headers["message"] == "input_full"
             first.write(b"\naccept-version:1.2\n\n\0")
             assert (await first.read()).command == "CONNECTED"
-            await until(lambda: broker.engine.anteroom.held == 0)
+            await until(lambda: broker.engine.pending_connections.held == 0)
 
 
 async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_connection(
@@ -227,13 +227,13 @@ async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_co
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, client_id="c") as client:
             await client.send_with_receipt("SEND", b"x" * 4_000_000, destination="/topic/a")
-            await until(lambda: broker.engine.anteroom.input == 0)
+            await until(lambda: broker.engine.pending_connections.input == 0)
             client.write(b"SEND\ndestination:/topic/a\n\n" + b"x" * 1_000_000)
-            await until(lambda: broker.engine.anteroom.input >= 1_000_000)
+            await until(lambda: broker.engine.pending_connections.input >= 1_000_000)
             sink = broker.engine.roster.clients["c"].sink
-        await until(lambda: broker.engine.anteroom.input == 0)
+        await until(lambda: broker.engine.pending_connections.input == 0)
         assert sink._session.reader.buffered_bytes == 0, "although somebody still knows it"  # type: ignore[attr-defined]
-        assert broker.engine.anteroom.held == 0
+        assert broker.engine.pending_connections.held == 0
 
 
 async def test_heart_beats_of_a_millisecond_are_a_seconds(tmp_path: Path) -> None:

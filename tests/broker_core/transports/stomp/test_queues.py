@@ -42,7 +42,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
                 again = await first.read()
                 assert (again.body, again.headers["redelivered"]) == (mine[0].body, "true")
                 accounts = [broker.engine.roster.clients[name].account for name in ("a", "b")]
-                assert accounts[0].gone[DiscardCause.RETURNED].messages == 1
+                assert accounts[0].discarded[DiscardCause.RETURNED].messages == 1
                 assert accounts[0].matched.messages == 3 and not accounts[0].lost_volume.messages
             await until(lambda: "a" not in broker.engine.roster.clients)
             for one in others:
@@ -90,7 +90,7 @@ async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered
         )
         client.send("SUBSCRIBE", id="bad", destination="/queue/x", selector="(((", receipt="bad")
         client.send("SEND", b"never", destination="/queue/1")
-        await until(lambda: len(broker.engine.kept.durables) == 300)
+        await until(lambda: len(broker.engine.position_store.durables) == 300)
         assert not any(one.consumers for one in broker.engine.durables.list_entries())
         files.open.set()
         answers = [await client.read() for _ in range(300)]

@@ -78,7 +78,7 @@ async def test_individual_acknowledgements_and_refusals_make_room_for_as_many(tm
             client.send("ACK", id=first.headers["ack"])
             assert (await client.read()).body == b"3"
             account = broker.engine.roster.clients["c"].account
-            assert {cause.value: what.messages for cause, what in account.gone.items()} == {"refused": 1}
+            assert {cause.value: what.messages for cause, what in account.discarded.items()} == {"refused": 1}
             assert account.acknowledged.messages == 1
 
 
