@@ -37,7 +37,7 @@ HEAD_WITHIN_S: Final = 10
 """Seconds from a request's first byte, or from the connection's start, to the end of the headers."""
 BODY_WITHIN_S: Final = 60
 """Seconds from the end of the headers to the end of the body."""
-KEPT_ALIVE_S: Final = 75
+KEEP_ALIVE_TIMEOUT_S: Final = 75
 """Seconds from the answer of one request to the first byte of the next."""
 UNREAD_ANSWER_S: Final = 600
 """Seconds that a peer has to read the rest of an answer."""
@@ -69,10 +69,10 @@ class BoundedChannel(HTTPChannel):
         """Start the deadline for the first head, and count the connection as unfinished."""
         self._deadline: Any = None
         self._between_requests, self._refused = False, False
-        self._held_bytes = self._unread_s = self._body_parts = 0
+        self._body_bytes_read = self._unread_s = self._body_parts = 0
         self._unparsed = b""
         self._unfinished: UnfinishedRequests = self.factory.unfinished
-        self._address = _share_of(str(getattr(self.transport.getPeer(), "host", "")))
+        self._address = _share_key(str(getattr(self.transport.getPeer(), "host", "")))
         super().connectionMade()
         self._set_deadline(HEAD_WITHIN_S)
         self._unfinished.enter(self._address, self)
@@ -140,19 +140,19 @@ class BoundedChannel(HTTPChannel):
         self._set_deadline(BODY_WITHIN_S)
         super().allHeadersReceived()
 
-    def take_body(self, nbytes: int) -> bool:
+    def count_body(self, nbytes: int) -> bool:
         """Count `nbytes` of a body. Returns False when the request was refused because it exceeds a bound."""
         if self._refused:
             return False
         self._body_parts += 1
         if self._body_parts > MAX_BODY_PARTS:
             self.refuse("body_too_large", f"A body has at most {MAX_BODY_PARTS:,} chunks here.")
-        elif self._held_bytes + nbytes > self.factory.max_body_bytes:
+        elif self._body_bytes_read + nbytes > self.factory.max_body_bytes:
             self.refuse_body()
-        elif not self._unfinished.hold_body(self._address, nbytes):
+        elif not self._unfinished.reserve_body(self._address, nbytes):
             self.refuse("web_busy", "The console holds as many bodies of requests as it accepts.")
         else:
-            self._held_bytes += nbytes
+            self._body_bytes_read += nbytes
         return not self._refused
 
     def allContentReceived(self) -> None:
@@ -168,7 +168,7 @@ class BoundedChannel(HTTPChannel):
         self.release_body()
         if self.transport is not None and not self._refused:
             self._between_requests, self._unread_s = True, 0
-            self._set_deadline(KEPT_ALIVE_S)
+            self._set_deadline(KEEP_ALIVE_TIMEOUT_S)
             self._unfinished.enter(self._address, self)
         super().requestDone(request)
 
@@ -180,8 +180,8 @@ class BoundedChannel(HTTPChannel):
 
     def release_body(self) -> None:
         """Stop counting the body of a request that was answered or lost."""
-        self._unfinished.release_body(self._address, self._held_bytes)
-        self._held_bytes = self._body_parts = 0
+        self._unfinished.release_body(self._address, self._body_bytes_read)
+        self._body_bytes_read = self._body_parts = 0
 
     def refuse_body(self) -> None:
         """Refuse the request with 413, because its body is too large."""
@@ -218,7 +218,7 @@ class BoundedChannel(HTTPChannel):
         self.transport.write(head.encode() + body)
         self._end(LINGER_S)
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         """Close an idle connection; refuse the unfinished request of another one with `web_busy`."""
         if self._between_requests:
             self._end(LINGER_S)
@@ -265,14 +265,14 @@ class BoundedChannel(HTTPChannel):
         elif not self._between_requests:
             self.refuse("request_timeout", "The request did not become whole in time.")
         elif self._waitingForTransport and self._unread_s < UNREAD_ANSWER_S:
-            self._unread_s += KEPT_ALIVE_S  # the peer is still reading the answer
-            self._set_deadline(KEPT_ALIVE_S)
+            self._unread_s += KEEP_ALIVE_TIMEOUT_S  # the peer is still reading the answer
+            self._set_deadline(KEEP_ALIVE_TIMEOUT_S)
         else:
             self._end(LINGER_S)
 
 
 class BoundedRequest(WebRequest):
-    """HTTP request whose body stays in memory. `BoundedChannel.take_body` limits its size."""
+    """HTTP request whose body stays in memory. `BoundedChannel.count_body` limits its size."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -284,7 +284,7 @@ class BoundedRequest(WebRequest):
 
     def handleContentChunk(self, data: bytes) -> None:
         """Store body bytes that are within the limits."""
-        if self.channel.take_body(len(data)):
+        if self.channel.count_body(len(data)):
             super().handleContentChunk(data)
 
     def process(self) -> Any:
@@ -302,14 +302,14 @@ class FeedProtocol(WebSocketProtocol):
     Drops a peer that sends more before the handshake was answered (RFC 6455, 4.1).
     """
 
-    _asked = False
+    _has_request = False
 
     def dataReceived(self, data: bytes) -> None:
         if self.state == self.STATE_CONNECTING:
-            if self._asked:
+            if self._has_request:
                 self.transport.abortConnection()
                 return
-            self._asked = True
+            self._has_request = True
         super().dataReceived(data)
 
 
@@ -335,7 +335,7 @@ class BoundedHTTPFactory(HTTPFactory):
         return protocol
 
 
-def _share_of(host: str) -> str:
+def _share_key(host: str) -> str:
     """Return the address that limits are counted by; "" for a trusted proxy, which carries the requests of
     many addresses.
     """

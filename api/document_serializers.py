@@ -23,7 +23,7 @@ def to_plain(document: Document | Iterable[Document]) -> Any:
 
 
 @cache
-def serializer_of(document: type[Document]) -> type[serializers.Serializer[Any]]:
+def serializer_for(document: type[Document]) -> type[serializers.Serializer[Any]]:
     """Return a serializer class that describes a document's fields in the OpenAPI schema.
 
     Nullable fields and field descriptions come from the struct's types. The class is named after the
@@ -72,7 +72,7 @@ def _list(kind: Any, options: dict[str, Any]) -> Field:
     """Return the serializer field of a list."""
     item = kind.item_type
     if isinstance(item, inspect.StructType):
-        return serializer_of(item.cls)(many=True, **options)
+        return serializer_for(item.cls)(many=True, **options)
     return serializers.ListField(child=_field(item), **options)
 
 
@@ -85,7 +85,7 @@ _MAKERS: Mapping[type[inspect.Type], Callable[[Any, dict[str, Any]], Field]] = {
         [one.value for one in kind.cls], **options
     ),
     inspect.LiteralType: lambda kind, options: serializers.ChoiceField(list(kind.values), **options),
-    inspect.StructType: lambda kind, options: serializer_of(kind.cls)(**options),
+    inspect.StructType: lambda kind, options: serializer_for(kind.cls)(**options),
     inspect.ListType: _list,
     inspect.DictType: lambda kind, options: serializers.DictField(child=_field(kind.value_type), **options),
     inspect.AnyType: lambda kind, options: serializers.JSONField(**options),

@@ -36,7 +36,7 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 403 to a request that Django forbids."""
     if not _is_api(request):
         return defaults.permission_denied(request, exception)
-    return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "You may not do that.")
+    return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "You don't have the permission for this.")
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -55,7 +55,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
             + (
                 ""
                 if request.method in SAFE_METHODS
-                else " What you asked for may have been done: look before you ask again."
+                else " The request may have been carried out: check before you repeat it."
             ),
         )
         answer["Retry-After"] = "5"

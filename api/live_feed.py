@@ -8,7 +8,8 @@ The first message is a snapshot. Deltas follow, at most four a second, and each 
 
 A tab requests a view in the address (`/live/?view=clients&limit=100`), and later by the message `{"view":
 …}`. It then gets totals and the rows that it shows (`api/live_window.py`). A socket that requests no view
-gets all clients.
+gets all clients. `instance` in the address selects an instance for this socket; without it the socket
+follows the session's.
 
 `seq` counts the messages of this socket: a page that misses one asks for a new snapshot. The channel layer
 may drop what the broker sends. Each delta is made against the last message of this socket, so a drop makes
@@ -51,22 +52,22 @@ GROUP = "live"
 """Group of the channel layer to which brokers send snapshots and decisions."""
 _SNAPSHOTS = msgspec.json.Decoder(Snapshot)
 _DECISIONS = msgspec.json.Decoder(DecisionEntry)
-LEAST_INTERVAL_S = 0.25
+MIN_INTERVAL_S = 0.25
 """Minimum seconds between two snapshots or deltas of one socket."""
 CLOSE_NOT_LOGGED_IN = 4401
 """WebSocket close code for a session that is not, or no longer, logged in."""
-CLOSE_ENDED = 4403
+CLOSE_OTHER_SITE = 4403
 """WebSocket close code for a handshake from another site's page."""
 # The feed stops within this time after its session ended elsewhere (logout, inactivity, disabled account).
 # A withdrawn grant takes effect within it too.
 SESSION_CHECK_S = 30.0
 
 
-MAX_SAID = 64 * 1024
+MAX_MESSAGE_CHARS = 64 * 1024
 """Maximum characters of a message from a tab."""
-MEMBER_HELD_S = 5.0
+MEMBER_TIMEOUT_S = 5.0
 """Seconds after which a silent member's snapshot is omitted from its group's snapshot."""
-MAX_TOLD = 16
+MAX_SNAPSHOTS = 16
 """Maximum encoded snapshots that `SnapshotCache` remembers."""
 
 
@@ -77,24 +78,24 @@ class SnapshotCache:
     """
 
     def __init__(self) -> None:
-        self._told: dict[bytes, str] = {}
+        self._instance_by_snapshot: dict[bytes, str] = {}
         """Instances of recently decoded snapshots, by encoded snapshot."""
-        self._of: dict[str, dict[str, tuple[float, Snapshot]]] = {}
+        self._member_snapshots: dict[str, dict[str, tuple[float, Snapshot]]] = {}
         """Snapshots by instance and member, with the monotonic time in seconds at which they arrived."""
         self._shared: dict[str, live_window.SharedSnapshot] = {}
         """Merged snapshots by instance."""
-        self._coming: dict[str, tuple[int, asyncio.Task[live_window.SharedSnapshot | None]]] = {}
+        self._reads: dict[str, tuple[int, asyncio.Task[live_window.SharedSnapshot | None]]] = {}
         """Reads of large snapshots by broker, with the moment (ms) of the announced snapshot."""
 
     def add_snapshot(self, snapshot: bytes) -> live_window.SharedSnapshot:
         """Add an encoded snapshot. Returns the merged snapshot of its instance."""
-        if snapshot not in self._told:
+        if snapshot not in self._instance_by_snapshot:
             made = _SNAPSHOTS.decode(snapshot)
-            while len(self._told) >= MAX_TOLD:
-                del self._told[next(iter(self._told))]
-            self._told[snapshot] = made.status.instance
+            while len(self._instance_by_snapshot) >= MAX_SNAPSHOTS:
+                del self._instance_by_snapshot[next(iter(self._instance_by_snapshot))]
+            self._instance_by_snapshot[snapshot] = made.status.instance
             return self._add(made)
-        return self._shared[self._told[snapshot]]
+        return self._shared[self._instance_by_snapshot[snapshot]]
 
     def fetch(self, broker: str, at: int) -> asyncio.Task[live_window.SharedSnapshot | None]:
         """Return a task that reads a broker's large snapshot from Redis, which may be newer than `at`.
@@ -102,11 +103,11 @@ class SnapshotCache:
         All tabs of this process share one task for the same broker and moment. Callers must shield it from
         their own cancellation.
         """
-        if broker not in self._coming or self._coming[broker][0] != at:
-            self._coming[broker] = (at, asyncio.create_task(self.large_snapshot_time(broker)))
-        return self._coming[broker][1]
+        if broker not in self._reads or self._reads[broker][0] != at:
+            self._reads[broker] = (at, asyncio.create_task(self.load_large_snapshot(broker)))
+        return self._reads[broker][1]
 
-    async def large_snapshot_time(self, broker: str) -> live_window.SharedSnapshot | None:
+    async def load_large_snapshot(self, broker: str) -> live_window.SharedSnapshot | None:
         """Read a broker's large snapshot from Redis; None when Redis has none or does not answer."""
         made = await asyncio.to_thread(_large, broker)
         return None if made is None else self._add(made)
@@ -114,9 +115,9 @@ class SnapshotCache:
     def _add(self, made: Snapshot) -> live_window.SharedSnapshot:
         """Store a member's snapshot; return the merged snapshot of its instance."""
         instance, now = made.status.instance, time.monotonic()
-        parts = self._of.setdefault(instance, {})
+        parts = self._member_snapshots.setdefault(instance, {})
         parts[made.status.member] = (now, made)
-        for silent in [one for one, (heard, _) in parts.items() if heard < now - MEMBER_HELD_S]:
+        for silent in [one for one, (heard, _) in parts.items() if heard < now - MEMBER_TIMEOUT_S]:
             del parts[silent]
         self._shared[instance] = live_window.SharedSnapshot(
             group_answers.merge_snapshots([part for _, part in parts.values()])
@@ -132,7 +133,7 @@ def _large(broker: str) -> Snapshot | None:
     return None
 
 
-_seen = SnapshotCache()
+_cache = SnapshotCache()
 """Snapshots of this process."""
 
 
@@ -152,7 +153,7 @@ class SameOriginOnly:
         host = headers.get(b"host", b"").decode("latin-1")
         if origin.scheme in ("http", "https") and origin.netloc and origin.netloc.lower() == host.lower():
             return await self.inner(scope, receive, send)
-        await send({"type": "websocket.close", "code": CLOSE_ENDED})
+        await send({"type": "websocket.close", "code": CLOSE_OTHER_SITE})
         return None
 
 
@@ -165,22 +166,24 @@ class LiveFeed(AsyncWebsocketConsumer):
     """Newest snapshot, restricted to the account's rights unless the tab requested a view."""
     shared: live_window.SharedSnapshot | None = None
     """Newest snapshot with its cached sort orders."""
-    want: live_window.WindowRequest | None = None
+    view_request: live_window.WindowRequest | None = None
     """View that the tab requested; None for all clients."""
-    held: live_window.WindowState | None = None
+    window: live_window.WindowState | None = None
     """Window that the tab has; None before its first snapshot."""
     sequence = 0
     """Number of messages sent so far."""
     sent_at = 0.0
     """Monotonic seconds of the last snapshot or delta."""
     delayed: asyncio.Task[None] | None = None
-    """Task that sends the newest snapshot after `LEAST_INTERVAL_S`."""
-    watching: asyncio.Task[None] | None = None
+    """Task that sends the newest snapshot after `MIN_INTERVAL_S`."""
+    session_check: asyncio.Task[None] | None = None
     """Task that checks the session."""
     access: EffectiveAccess = EffectiveAccess()
     """Rights of the account, renewed every `SESSION_CHECK_S`."""
     instance = ""
-    """Instance that the session's pages show."""
+    """Instance that the socket describes: the one in its address, else the session's."""
+    requested = ""
+    """Instance in the socket's address; "" without one."""
 
     async def connect(self) -> None:
         """Accept a logged-in operator and send the first snapshot.
@@ -191,24 +194,26 @@ class LiveFeed(AsyncWebsocketConsumer):
         if not self.scope["user"].is_authenticated:
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
-        if not await self._still_welcome():
+        query = self.scope.get("query_string", b"").decode("latin-1")
+        self.requested = live_window.requested_instance(query)
+        if not await self._check_session():
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
         with suppress(ValueError):
-            self.want = live_window.parse_query(self.scope.get("query_string", b"").decode("latin-1"))
-        self.watching = asyncio.create_task(self._watch_session())
+            self.view_request = live_window.parse_query(query)
+        self.session_check = asyncio.create_task(self._watch_session())
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
             # Without the broker no snapshot exists yet; the broker's first message will bring one.
             names = [one.name for one in addresses_of(self.instance)]
-            found = [await _seen.large_snapshot_time(name) for name in names]
+            found = [await _cache.load_large_snapshot(name) for name in names]
             shown = next((one for one in reversed(found) if one is not None), None)
             asked = database_sync_to_async(live.instance_snapshot)
             await self._offer(shown or live_window.SharedSnapshot(await asked(self.instance)))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group and cancel the tasks."""
-        for task in (self.delayed, self.watching):
+        for task in (self.delayed, self.session_check):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         await self.channel_layer.group_discard(GROUP, self.channel_name)
@@ -218,27 +223,27 @@ class LiveFeed(AsyncWebsocketConsumer):
 
         Ignores any other message.
         """
-        if not text_data or len(text_data) > MAX_SAID:
+        if not text_data or len(text_data) > MAX_MESSAGE_CHARS:
             return
         if text_data != "snapshot":
             try:
-                self.want = live_window.parse_message(text_data)
+                self.view_request = live_window.parse_message(text_data)
             except msgspec.MsgspecError:
                 return
         if self.newest is not None:
-            self.sent = self.held = None
+            self.sent = self.window = None
             await self._send_newest()
 
     async def live_snapshot(self, event: dict[str, Any]) -> None:
         """Handle a broker's snapshot, or the notice that Redis has a large one."""
         if "snapshot" in event:
-            await self._offer(_seen.add_snapshot(event["snapshot"]))
+            await self._offer(_cache.add_snapshot(event["snapshot"]))
         elif event["broker"].partition("/")[0] == self.instance:
-            found = await asyncio.shield(_seen.fetch(event["broker"], event["at"]))
+            found = await asyncio.shield(_cache.fetch(event["broker"], event["at"]))
             if found is not None:
                 await self._offer(found)
 
-    def _seen(self, snapshot: Snapshot) -> Snapshot | None:
+    def _visible_part(self, snapshot: Snapshot) -> Snapshot | None:
         """Return the part of a snapshot that the account may see; None if it must not see the instance."""
         instance = snapshot.status.instance
         if not self.access.allows(Permission.VIEW, instance=instance):
@@ -265,7 +270,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._send({"type": "decision", "decision": decision})
 
     async def _offer(self, shared: live_window.SharedSnapshot) -> None:
-        """Send a snapshot now, or once `LEAST_INTERVAL_S` has passed.
+        """Send a snapshot now, or once `MIN_INTERVAL_S` has passed.
 
         If several arrive within the interval, only the newest is sent. Ignores other instances and older
         snapshots.
@@ -275,15 +280,15 @@ class LiveFeed(AsyncWebsocketConsumer):
             return
         if self.newest is not None and snapshot.at < self.newest.at:
             return  # the group's message overtook the snapshot requested at connect
-        if self.want is None:
-            seen = self._seen(snapshot)
+        if self.view_request is None:
+            seen = self._visible_part(snapshot)
         else:  # `build_window` restricts a window to visible clients
             allowed = self.access.allows(Permission.VIEW, instance=snapshot.status.instance)
             seen = snapshot if allowed else None
         if seen is None:
             return
         self.newest, self.shared = seen, shared
-        wait = self.sent_at + LEAST_INTERVAL_S - time.monotonic()
+        wait = self.sent_at + MIN_INTERVAL_S - time.monotonic()
         if wait <= 0:
             await self._send_newest()
         elif self.delayed is None or self.delayed.done():
@@ -299,13 +304,16 @@ class LiveFeed(AsyncWebsocketConsumer):
         if snapshot is None or snapshot is sent:
             return
         self.sent, self.sent_at = snapshot, time.monotonic()
-        if self.want is not None and self.shared is not None:
+        if self.view_request is not None and self.shared is not None:
             patterns = self.access.client_patterns(snapshot.status.instance)
-            before, self.held = self.held, live_window.build_window(self.shared, self.want, patterns)
+            before, self.window = (
+                self.window,
+                live_window.build_window(self.shared, self.view_request, patterns),
+            )
             told = (
-                live_window.window_snapshot(self.held)
+                live_window.window_snapshot(self.window)
                 if before is None
-                else live_window.window_delta(before, self.held)
+                else live_window.window_delta(before, self.window)
             )
             await self._send(told)
             return
@@ -328,22 +336,27 @@ class LiveFeed(AsyncWebsocketConsumer):
         while True:
             await asyncio.sleep(SESSION_CHECK_S)
             try:
-                welcome = await self._still_welcome()
+                welcome = await self._check_session()
             except DatabaseError:
                 continue  # the next check decides
             if not welcome:
                 await self.close(code=CLOSE_NOT_LOGGED_IN)
                 return
 
-    async def _still_welcome(self) -> bool:
-        holds: bool = await database_sync_to_async(self._session_holds)()
+    async def _check_session(self) -> bool:
+        holds: bool = await database_sync_to_async(self._is_session_valid)()
         return holds
 
-    def _session_holds(self) -> bool:
-        """Return whether the session is valid and its account active. Renews `access` and `instance`."""
+    def _is_session_valid(self) -> bool:
+        """Return whether the session is valid and its account active. Renews `access` and `instance`.
+
+        After a change of either, the snapshot that was allowed before is discarded.
+        """
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
-        self.instance = current_instance.instance_chosen_in(request.session)
-        user = get_user(request)
+        user, before = get_user(request), (self.instance, self.access)
+        self.instance = self.requested or current_instance.instance_chosen_in(request.session)
         self.access = access_of(user)
+        if (self.instance, self.access) != before:
+            self.newest = self.shared = self.sent = self.window = None
         return bool(user.is_authenticated and user.is_active)

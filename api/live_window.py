@@ -29,9 +29,9 @@ Word = Annotated[str, Meta(max_length=255)]
 """Text parameter of a view, at most 255 characters."""
 # Nested columns, which only a single client's page shows. `forecast` (the next limit that a client will
 # reach) stays in the table.
-_LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.kind is ColumnType.NESTED) - {
-    "forecast"
-}
+_NESTED_COLUMNS = frozenset(
+    one.key for one in client_columns.CLIENT_COLUMNS if one.kind is ColumnType.NESTED
+) - {"forecast"}
 
 
 class WindowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,7 +114,9 @@ class SharedSnapshot:
             None if patterns is None else tuple(patterns),
         )
         if key not in self._ordered:
-            self._ordered[key] = [one for one in self._in_order(want.sort, patterns) if _fits(one, want)]
+            self._ordered[key] = [
+                one for one in self._in_order(want.sort, patterns) if _matches_filters(one, want)
+            ]
         return self._ordered[key]
 
     def _in_order(self, sort: str, patterns: Sequence[str] | None) -> list[ClientEntry]:
@@ -145,12 +147,18 @@ class SharedSnapshot:
 
 
 def parse_query(query: str) -> WindowRequest | None:
-    """Return the view that a socket's query string requests; None without `view`.
+    """Return the view that a query string requests; None without `view`.
 
-    None means all clients, as programs receive them. Raises ValueError.
+    None means all clients, as programs receive them. The parameter `instance` is not part of a view. Raises
+    ValueError.
     """
-    given = {key: values[-1] for key, values in parse_qs(query).items()}
+    given = {key: values[-1] for key, values in parse_qs(query).items() if key != "instance"}
     return msgspec.convert(given, WindowRequest, strict=False) if "view" in given else None
+
+
+def requested_instance(query: str) -> str:
+    """Return the instance that a query string names; "" without the parameter."""
+    return parse_qs(query).get("instance", [""])[-1]
 
 
 def parse_message(text: str) -> WindowRequest:
@@ -173,7 +181,9 @@ def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence
             fitting = shared.sorted_clients(structs.replace(want, sort=""), patterns)
         total = len(fitting)
         rows = (
-            _held(shared, want, patterns) if want.names else fitting[want.offset : want.offset + want.limit]
+            _requested_clients(shared, want, patterns)
+            if want.names
+            else fitting[want.offset : want.offset + want.limit]
         )
     whole = want.view == "client"
     return WindowState(
@@ -253,7 +263,9 @@ def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str
     return whole if graph is None else {**whole, "flow": graph}
 
 
-def _held(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
+def _requested_clients(
+    shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None
+) -> list[ClientEntry]:
     """Return the visible clients among the requested `names`, in that order."""
     found = (shared.client_named(name) for name in want.names)
     allowed = None if patterns is None else {one.name for one in shared.visible_clients(patterns)}
@@ -263,10 +275,10 @@ def _held(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] |
 def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
     """Return a client as a row. `whole` includes the nested columns."""
     fields = structs.asdict(one)
-    return fields if whole else {key: value for key, value in fields.items() if key not in _LEFT_OUT}
+    return fields if whole else {key: value for key, value in fields.items() if key not in _NESTED_COLUMNS}
 
 
-def _fits(one: ClientEntry, want: WindowRequest) -> bool:
+def _matches_filters(one: ClientEntry, want: WindowRequest) -> bool:
     """Return whether a client matches the view's filters."""
     if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
         return False

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
-MOST_LEVELS = 64
+MAX_LEVELS = 64
 """Maximum nesting of objects and lists.
 
 Policies need far fewer levels; Python's recursion limit allows far more.
@@ -15,7 +15,7 @@ Policies need far fewer levels; Python's recursion limit allows far more.
 
 
 class BoundedJSONParser(JSONParser):
-    """JSON parser of DRF that raises ParseError for a value nested deeper than `MOST_LEVELS`."""
+    """JSON parser of DRF that raises ParseError for a value nested deeper than `MAX_LEVELS`."""
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
         """Return the value of a request's body. Raises ParseError."""
@@ -26,7 +26,7 @@ class BoundedJSONParser(JSONParser):
         level, inner = 0, [made]
         while inner := [child for one in inner for child in _children(one)]:
             level += 1
-            if level > MOST_LEVELS:
+            if level > MAX_LEVELS:
                 raise _too_deep()
         return made
 
@@ -38,4 +38,4 @@ def _children(value: Any) -> Any:
 
 
 def _too_deep() -> ParseError:
-    return ParseError(f"Objects and lists within each other have up to {MOST_LEVELS} levels.")
+    return ParseError(f"Objects and lists within each other have up to {MAX_LEVELS} levels.")

@@ -41,9 +41,7 @@ class DeclaredPermission(BasePermission):
         if isinstance(need, Permission):
             kwargs = {key: str(view.kwargs[name]) for key, name in getattr(view, "scope", {}).items()}
             whole = getattr(view, "whole_installation", False)
-            instance = (
-                "" if whole else request.query_params.get("instance") or current_instance.instance_name()
-            )
+            instance = "" if whole else current_instance.instance_name()
             access.require_permission(actor_of(request), need, **{"instance": instance, **kwargs})
         return True
 
@@ -64,8 +62,7 @@ def check_permission(
 ) -> None:
     """Require a permission for a subject that the view read from the body or a row.
 
-    `instance` defaults to the request's `?instance=`, then to the session's instance. Raises OperatorError
-    `not_allowed`.
+    `instance` defaults to the request's. Raises OperatorError `not_allowed`.
     """
-    about = instance or request.query_params.get("instance") or current_instance.instance_name()
+    about = instance or current_instance.instance_name()
     access.require_permission(actor_of(request), permission, instance=about, client=client, topic=topic)

@@ -13,7 +13,7 @@ from msgspec import structs
 from broker_core.documents.base import Document
 from broker_core.documents.instance import Snapshot
 
-Held = dict[str, Any]
+PageSnapshot = dict[str, Any]
 """Snapshot as a page has it: `{"at": ms, "status": {...}, "clients": [{"name": …, …}]}`.
 
 Clients are sorted by name.
@@ -29,7 +29,7 @@ has names. Empty parts are omitted.
 def make_delta(old: Snapshot, new: Snapshot) -> Delta:
     """Return the delta from `old` to `new`. A new client is included with all its fields."""
     made: Delta = {"at": new.at}
-    if status := _changed(old.status, new.status):
+    if status := _changed_fields(old.status, new.status):
         made["status"] = status
     before = {client.name: client for client in old.clients}
     changed = []
@@ -37,7 +37,7 @@ def make_delta(old: Snapshot, new: Snapshot) -> Delta:
         known = before.pop(client.name, None)
         if known is None:
             changed.append(structs.asdict(client))
-        elif fields := _changed(known, client):
+        elif fields := _changed_fields(known, client):
             changed.append({"name": client.name, **fields})
     if changed:
         made["changed"] = changed
@@ -46,7 +46,7 @@ def make_delta(old: Snapshot, new: Snapshot) -> Delta:
     return made
 
 
-def apply_delta(held: Held, change: Delta) -> Held:
+def apply_delta(held: PageSnapshot, change: Delta) -> PageSnapshot:
     """Return a page's snapshot after a delta received over the wire."""
     clients = {client["name"]: client for client in held["clients"]}
     for fields in change.get("changed", ()):
@@ -60,7 +60,7 @@ def apply_delta(held: Held, change: Delta) -> Held:
     }
 
 
-def _changed(old: Document, new: Document) -> dict[str, object]:
+def _changed_fields(old: Document, new: Document) -> dict[str, object]:
     if old == new:
         return {}
     before, after = structs.asdict(old), structs.asdict(new)

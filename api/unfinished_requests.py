@@ -20,7 +20,7 @@ BODY_BYTES_TOGETHER: Final = 64 * 1024 * 1024
 class RequestConnection(Protocol):
     """Connection whose request is not yet complete."""
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         """Close the connection to free a slot for another. `leave` was called before."""
 
 
@@ -34,7 +34,7 @@ class UnfinishedRequests:
         self._connections: dict[str, dict[RequestConnection, None]] = {}
         self._connection_count = 0
         self._body_bytes: dict[str, int] = {}
-        self._all_body_bytes = 0
+        self._total_body_bytes = 0
 
     def enter(self, address: str, connection: RequestConnection) -> None:
         """Count a connection.
@@ -61,18 +61,20 @@ class UnfinishedRequests:
             if not of_address:
                 del self._connections[address]
 
-    def hold_body(self, address: str, nbytes: int) -> bool:
+    def reserve_body(self, address: str, nbytes: int) -> bool:
         """Count `nbytes` of a body if both limits allow it. Returns whether they do."""
         held = self._body_bytes.get(address, 0) + nbytes
-        if (address and held > BODY_BYTES_PER_ADDRESS) or self._all_body_bytes + nbytes > BODY_BYTES_TOGETHER:
+        if (
+            address and held > BODY_BYTES_PER_ADDRESS
+        ) or self._total_body_bytes + nbytes > BODY_BYTES_TOGETHER:
             return False
         self._body_bytes[address] = held
-        self._all_body_bytes += nbytes
+        self._total_body_bytes += nbytes
         return True
 
     def release_body(self, address: str, nbytes: int) -> None:
-        """Stop counting `nbytes` that `hold_body` counted."""
-        self._all_body_bytes -= nbytes
+        """Stop counting `nbytes` that `reserve_body` counted."""
+        self._total_body_bytes -= nbytes
         left = self._body_bytes.get(address, 0) - nbytes
         if left > 0:
             self._body_bytes[address] = left
@@ -82,4 +84,4 @@ class UnfinishedRequests:
     def _close_oldest(self, address: str) -> None:
         oldest = next(iter(self._connections[address]))
         self.leave(address, oldest)
-        oldest.make_room()
+        oldest.close_for_room()

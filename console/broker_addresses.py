@@ -72,7 +72,7 @@ def read_addresses(texts: Sequence[str], run: Path) -> tuple[BrokerAddress, ...]
             raise _bad(f"SLUICE_BROKERS names {name} twice.")
     for one in made:
         if not one.member and any(other.instance == one.instance and other.member for other in made):
-            raise _bad(f"SLUICE_BROKERS has {one.instance} as a broker by itself and as a group.")
+            raise _bad(f"SLUICE_BROKERS has {one.instance} as a standalone broker and as a group.")
     return made
 
 

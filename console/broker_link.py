@@ -43,9 +43,9 @@ MAX_TOKEN_FILE = 64 * 1024
 DAY_S = 86_400
 CONNECT_S = 2.0
 """Seconds to connect to another machine and verify its certificate and token."""
-LEAST_WAIT_S, MAX_WAIT_S = 0.5, 10.0
+MIN_WAIT_S, MAX_WAIT_S = 0.5, 10.0
 """Minimum and maximum seconds between two attempts to reach a broker over the network. The delay doubles."""
-ASKED_AT_ONCE = 16
+MAX_PARALLEL_REQUESTS = 16
 """Maximum brokers asked in parallel."""
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -88,10 +88,10 @@ class BrokerLink:
         """
         allowed = timeout_s or self.timeout_s
         if self.address.path is not None:
-            return self._asked(request, allowed)
+            return self._request(request, allowed)
         _waits.check(self.address)
         try:
-            answer = self._asked(request, allowed)
+            answer = self._request(request, allowed)
         except BrokerUnavailable as away:
             _waits.record_failure(self.address, away)
             raise
@@ -101,7 +101,7 @@ class BrokerLink:
         _waits.record_success(self.address)
         return answer
 
-    def _asked(self, request: Request[T], allowed: float) -> T:
+    def _request(self, request: Request[T], allowed: float) -> T:
         """Send the request on a new connection and return the decoded answer."""
         line, deadline = msgspec.json.encode(request) + b"\n", time.monotonic() + allowed
         with contextlib.closing(self._proven(deadline)) as connection:
@@ -126,7 +126,7 @@ class BrokerLink:
                 return self._over_tls(deadline)
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                connection.settimeout(_left(deadline))
+                connection.settimeout(_seconds_until(deadline))
                 connection.connect(str(self.address.path))
             except BaseException:
                 connection.close()
@@ -149,10 +149,10 @@ class BrokerLink:
         """Return a TLS connection on which the broker accepted this console's token."""
         own, context, token = self.address, _context(), _token_for(self.address)
         until = min(deadline, time.monotonic() + CONNECT_S)
-        connection = socket.create_connection((own.host, own.port), _left(until))
+        connection = socket.create_connection((own.host, own.port), _seconds_until(until))
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(_left(until))
+            connection.settimeout(_seconds_until(until))
             connection = wrapped = context.wrap_socket(connection, server_hostname=own.host)
             _note_end(own, wrapped)
             lines = _LineSocket(connection, until)
@@ -215,9 +215,7 @@ class BrokerLink:
         if words is not None:
             said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
             return BrokerUnreachable("broker_away", said, words.fix, instance=name, ended=words.code)
-        return BrokerUnreachable(
-            "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
-        )
+        return BrokerUnreachable("broker_away", f"The broker {name} {why}.", self._advice(), instance=name)
 
     def _stalled(self, why: str) -> BrokerUnavailable | None:
         """Return the error for a local broker whose event loop is stalled, according to its stall file;
@@ -234,14 +232,12 @@ class BrokerLink:
     def _away(self, why: str) -> BrokerUnavailable:
         """Return the error for a broker that did not answer in time."""
         name = self.address.name
-        return BrokerUnavailable(
-            "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
-        )
+        return BrokerUnavailable("broker_away", f"The broker {name} {why}.", self._advice(), instance=name)
 
-    def _where_to_look(self) -> str:
+    def _advice(self) -> str:
         """Return the advice for a broker that does not answer."""
         if self.address.path is not None:
-            return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
+            return "Check whether it runs (`manage.py runbroker`, or `make up`), and check its log."
         return (
             f"See whether it runs on its machine, listens at {self.address.endpoint} "
             "(SLUICE_CONTROL_LISTEN), and can be reached."
@@ -253,7 +249,7 @@ class BrokerLink:
             "broker_unproven",
             f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
             "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY "
-            "name; the broker takes it up by itself."
+            "name; the broker loads it automatically."
             if "expired" in why
             else f"Its certificate must name {self.address.host} and be of an authority in "
             f"{settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
@@ -262,7 +258,7 @@ class BrokerLink:
 
     def _failed(self, why: str) -> BrokerUnavailable:
         """Return the error for a broker that ended during a request or sent an invalid answer."""
-        fix = "Look at its log, and whether what was asked for was done."
+        fix = "Check its log, and whether the request was carried out."
         name = self.address.name
         return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
 
@@ -439,7 +435,7 @@ class _RetryDelays:
         """Double the delay of a broker. Logs the first failure, and failures with another code."""
         with self._lock:
             known = self._away.get(address)
-            wait = min(known[1] * 2, MAX_WAIT_S) if known is not None else LEAST_WAIT_S
+            wait = min(known[1] * 2, MAX_WAIT_S) if known is not None else MIN_WAIT_S
             self._away[address] = (time.monotonic() + wait, wait, away)
         if known is None or known[2].code != away.code:
             logger.warning("%s: %s %s", away.code, away.sentence, away.fix)
@@ -466,10 +462,10 @@ class _LineSocket:
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection, self._deadline = connection, deadline
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def send(self, data: bytes) -> None:
-        self._connection.settimeout(_left(self._deadline))
+        self._connection.settimeout(_seconds_until(self._deadline))
         self._connection.sendall(data)
 
     def read(self) -> bytes:
@@ -478,21 +474,21 @@ class _LineSocket:
         Raises TimeoutError at the deadline, ConnectionAbortedError for an answer that is too long.
         """
         looked = 0
-        while (end := self._held.find(b"\n", looked)) < 0:
-            looked = len(self._held)
+        while (end := self._buffer.find(b"\n", looked)) < 0:
+            looked = len(self._buffer)
             if looked > MAX_ANSWER_BYTES:
                 raise ConnectionAbortedError("the answer is too long")
-            self._connection.settimeout(_left(self._deadline))
+            self._connection.settimeout(_seconds_until(self._deadline))
             part = self._connection.recv(262_144)
             if not part:
                 raise ConnectionResetError("the broker closed the connection before it answered")
-            self._held += part
-        line = bytes(self._held[: end + 1])
-        del self._held[: end + 1]
+            self._buffer += part
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
         return line
 
 
-def _left(deadline: float) -> float:
+def _seconds_until(deadline: float) -> float:
     """Return the seconds until a monotonic deadline. Raises TimeoutError when it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
@@ -503,7 +499,7 @@ def _left(deadline: float) -> float:
 @cache
 def _askers() -> ThreadPoolExecutor:
     """Return the thread pool that asks several brokers in parallel."""
-    return ThreadPoolExecutor(min(ASKED_AT_ONCE, MAX_BROKERS), "ask-broker")
+    return ThreadPoolExecutor(min(MAX_PARALLEL_REQUESTS, MAX_BROKERS), "ask-broker")
 
 
 def _context() -> ssl.SSLContext:
@@ -513,7 +509,7 @@ def _context() -> ssl.SSLContext:
     """
     path = settings.SLUICE_BROKERS_CA
     try:
-        return _context_of(path, Path(path).stat().st_mtime_ns)
+        return _tls_context(path, Path(path).stat().st_mtime_ns)
     except (OSError, ValueError) as problem:  # SSLError is a subclass of OSError
         raise BrokerUnreachable(
             "bad_control_link",
@@ -524,7 +520,7 @@ def _context() -> ssl.SSLContext:
 
 
 @cache
-def _context_of(path: str, stamp: int) -> ssl.SSLContext:
+def _tls_context(path: str, stamp: int) -> ssl.SSLContext:
     """Return the TLS context for a file.
 
     `stamp`, its modification time, makes the cache load a changed file.
@@ -558,7 +554,7 @@ def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
         told = now
         logger.warning(
             "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of "
-            "its files (SLUICE_CONTROL_CERTIFICATE); the broker takes it up by itself.",
+            "its files (SLUICE_CONTROL_CERTIFICATE); the broker loads it automatically.",
             address.name,
             time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends)),
         )

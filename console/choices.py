@@ -35,8 +35,8 @@ class PolicyEntryKind(models.TextChoices):
 class ResumeFrom(models.TextChoices):
     """Position from which a STOMP client continues after a policy disconnected it."""
 
-    NOW = "now", "With what comes, told what it missed"
-    LAST_ACKED = "last-acked", "With what it hadn’t acknowledged"
+    NOW = "now", "New messages, with a notice of the gap"
+    LAST_ACKED = "last-acked", "From the first unacknowledged message"
 
 
 class Authentication(models.TextChoices):
@@ -53,7 +53,7 @@ class RolloutState(models.TextChoices):
 
     RUNNING = "running", "Running"
     PUBLISHED = "published", "In force everywhere"
-    RETURNED = "returned", "Returned by itself"
+    RETURNED = "returned", "Withdrawn automatically"
     STOPPED = "stopped", "Stopped"
 
 
@@ -133,7 +133,7 @@ class AlertSubject(models.TextChoices):
     ASKS = "asks", "a client is stalled, flapping or falling behind"
     LIMIT = "limit", "a client will reach a limit within five minutes"
     DECISION = "decision", "a client was acted on"
-    STANDING = "standing", "something stands at the top of every page"
+    STANDING = "standing", "a system condition is reported"
 
 
 class MessageState(models.TextChoices):

@@ -1,4 +1,8 @@
-"""Instance that a request concerns: the one selected in its session, else this installation's own."""
+"""Instance that a request is about: the one it names, else its session's, else this installation's own.
+
+Permission checks and queries both ask `instance_name`, so a response never describes another instance than
+the one whose permission was checked.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,14 @@ class Session(Protocol):
 
 
 _session: ContextVar[Session | None] = ContextVar("session", default=None)
+_requested: ContextVar[str] = ContextVar("requested", default="")
+"""Instance that an API request names with `?instance=`; "" without the parameter."""
 
 
 def instance_name() -> str:
     """Return the instance of the current request; outside requests the installation's own."""
+    if requested := _requested.get():
+        return requested
     session = _session.get()
     return instance_chosen_in(session) if session is not None else str(settings.SLUICE_INSTANCE)
 
@@ -41,3 +49,13 @@ def use_instance_of(session: Session) -> Iterator[None]:
         yield
     finally:
         _session.reset(before)
+
+
+@contextmanager
+def use_instance(name: str) -> Iterator[None]:
+    """Use the named instance for the duration of a request (context manager). "" changes nothing."""
+    token = _requested.set(name or _requested.get())
+    try:
+        yield
+    finally:
+        _requested.reset(token)

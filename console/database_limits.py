@@ -20,29 +20,33 @@ def limit_waits(*, statements: bool = True) -> None:
     """Limit the waits of every connection that this process opens from now on.
 
     A locked table then raises an error after LOCK_TIMEOUT_S. With `statements=False`, as for migrations,
-    statements have no limit.
+    statements have no limit. A later call of this function or `limit_lock_waits` replaces the limits.
     """
-
-    def bound(connection: Any, **_: Any) -> None:
-        set_limits(connection, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S if statements else 0)
-
     for database in connections.settings.values():
         if database["ENGINE"] == "django.db.backends.sqlite3":
             # Opening a connection may wait for a lock: switching to the write-ahead log needs one.
             database.setdefault("OPTIONS", {})["timeout"] = LOCK_TIMEOUT_S
-    connection_created.connect(bound, weak=False, dispatch_uid=_UID)
+    _limit_new_connections(STATEMENT_TIMEOUT_S if statements else 0)
 
 
 def limit_lock_waits() -> None:
     """Limit the waits for locks of PostgreSQL, for connections that this process opens from now on.
 
-    The limit of SQLite is in the settings.
+    The limit of SQLite is in the settings. A later call of this function or `limit_waits` replaces the
+    limits.
     """
+    _limit_new_connections(0)
 
-    def bound(connection: Any, **_: Any) -> None:
-        set_limits(connection, LOCK_TIMEOUT_S, 0)
 
-    connection_created.connect(bound, weak=False, dispatch_uid=_UID)
+def _limit_new_connections(statement_s: float) -> None:
+    """Limit new connections to LOCK_TIMEOUT_S and `statement_s`; 0 means no limit."""
+
+    def limit_connection(connection: Any, **_: Any) -> None:
+        set_limits(connection, LOCK_TIMEOUT_S, statement_s)
+
+    # Django ignores a second receiver with the same uid, so the first one must be removed.
+    connection_created.disconnect(dispatch_uid=_UID)
+    connection_created.connect(limit_connection, weak=False, dispatch_uid=_UID)
 
 
 def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:

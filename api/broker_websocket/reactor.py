@@ -46,7 +46,7 @@ class UvloopReactor(AsyncioSelectorReactor):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self._standing: dict[Connection, Callable[[], None]] = {}
+        self._queue_exits: dict[Connection, Callable[[], None]] = {}
         """Connections that wait to be read, each with a callback that removes it from the
         queue.
         """
@@ -77,11 +77,11 @@ class UvloopReactor(AsyncioSelectorReactor):
             read
             and isinstance(selectable, Connection)
             and selectable in self._readers
-            and _failed(selectable)
+            and _has_socket_error(selectable)
         ):
-            self._asyncioEventloop.call_soon(self._enter_anew, selectable)
+            self._asyncioEventloop.call_soon(self._register_again, selectable)
 
-    def _enter_anew(self, reader: Any) -> None:
+    def _register_again(self, reader: Any) -> None:
         """Register a reader again, so that it gets a working uvloop handle."""
         if reader in self._readers:  # it may have been lost, or have stopped reading, meanwhile
             self.removeReader(reader)
@@ -93,7 +93,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         if door is not None:
             if reader not in self._readers:
                 self._readers[reader] = reader.fileno()
-                self._stand(reader, door)
+                self._enqueue_reader(reader, door)
             return
         try:
             super().addReader(reader)
@@ -106,21 +106,21 @@ class UvloopReactor(AsyncioSelectorReactor):
             super().removeReader(reader)
             return
         self._readers.pop(reader, None)
-        if (leave := self._standing.pop(reader, None)) is not None:
+        if (leave := self._queue_exits.pop(reader, None)) is not None:
             leave()
 
-    def _stand(self, reader: Any, door: PreLogonReadQueue) -> None:
+    def _enqueue_reader(self, reader: Any, door: PreLogonReadQueue) -> None:
         """Wait in the queue for the next read."""
-        descriptor, heard = self._readers[reader], partial(self._heard, reader)
-        self._standing[reader] = partial(door.remove_reader, descriptor, heard)
+        descriptor, heard = self._readers[reader], partial(self._on_read_turn, reader)
+        self._queue_exits[reader] = partial(door.remove_reader, descriptor, heard)
         door.add_reader(descriptor, heard)
 
-    def _heard(self, reader: Any) -> None:
+    def _on_read_turn(self, reader: Any) -> None:
         """Read once because it is the connection's turn, then wait again."""
-        del self._standing[reader]
+        del self._queue_exits[reader]
         callWithLogger(reader, self._readOrWrite, reader, True)
-        if reader in self._readers and reader not in self._standing and reader.door is not None:
-            self._stand(reader, reader.door)
+        if reader in self._readers and reader not in self._queue_exits and reader.door is not None:
+            self._enqueue_reader(reader, reader.door)
 
     def addWriter(self, writer: Any) -> None:
         try:
@@ -134,7 +134,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         self._asyncioEventloop.call_soon(self._disconnectSelectable, selectable, why.value, False)
 
 
-def _failed(connection: Any) -> bool:
+def _has_socket_error(connection: Any) -> bool:
     """Return whether a connection's socket has an error.
 
     Reading SO_ERROR clears the error; data that can still be read, and its end, stay.

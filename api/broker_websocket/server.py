@@ -101,7 +101,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.room = SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
-        self.unfinished = InputBufferUsage(self.factory.server_class.pending_connections, self._take_no_more)
+        self.unfinished = InputBufferUsage(self.factory.server_class.pending_connections, self._reject_input)
         self.on_overflow: Callable[[ClientError], None] | None = None
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
@@ -207,9 +207,9 @@ class BackpressureProtocol(WebSocketProtocol):
         try:
             self.unfinished.set_bytes(len(self.data) + self.partial + self.application_queue.nbytes)
         except ClientError as error:
-            self._take_no_more(error)
+            self._reject_input(error)
 
-    def _take_no_more(self, error: ClientError) -> None:
+    def _reject_input(self, error: ClientError) -> None:
         """Discard buffered input, stop reading, and end the connection with an error.
 
         Without an error handler (before the upgrade) the connection is dropped.
@@ -231,7 +231,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.failedByMe = True  # the rest of the message is skipped
         sentence = f"A WebSocket message of {msg_size} bytes is over the limit of {max_msg_size}."
         fix = "Send smaller batches; the logon acknowledgement says the limit in max_frame."
-        self._take_no_more(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
+        self._reject_input(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
 
     def _fail_connection(self, code: int = 1002, reason: str = "") -> None:
         """Send a close frame to a peer that violated RFC 6455 (5.5 and 8.1).
@@ -304,10 +304,10 @@ class BackpressureProtocol(WebSocketProtocol):
             super().consumeData()
             return
         while self.reading and self.state != self.STATE_CLOSED:
-            if self._take_whole() or not self.reading or not self.processData():
+            if self._deliver_messages() or not self.reading or not self.processData():
                 return
 
-    def _take_whole(self) -> bool:
+    def _deliver_messages(self) -> bool:
         """Deliver complete single-frame messages while the application accepts them.
 
         Returns whether the rest of the buffer should wait for more bytes. Otherwise Autobahn parses it.
@@ -446,7 +446,7 @@ def _descriptor(transport: Any) -> Any:
     return transport if isinstance(transport, FileDescriptor) else transport.transport
 
 
-def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
+def pending_upgrade_protocol(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
     """Return the protocol of a new connection. `HTTPFactory` calls it as a method."""
     return _GenericHTTPChannelProtocol(PendingUpgrade())
 
@@ -454,7 +454,7 @@ def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
 class BackpressureHTTPFactory(HTTPFactory):
     """Factory of connections that begin as HTTP and send no bodies."""
 
-    protocol = _doorway
+    protocol = pending_upgrade_protocol
 
     def __init__(self, server: BackpressureServer) -> None:
         super().__init__(server)

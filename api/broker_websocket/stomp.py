@@ -42,7 +42,7 @@ class StompSink(WebSocketSink):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._outgoing = MessageFrameQueue()
-        self._ended = False
+        self._is_closing = False
 
     @property
     def is_flushed(self) -> bool:
@@ -115,10 +115,10 @@ class StompSink(WebSocketSink):
             behind: Send it after the queued messages instead of immediately.
             last: Discard the queued messages. Later frames are ignored.
         """
-        if self._ended:
+        if self._is_closing:
             return
         if last:
-            self._ended = True
+            self._is_closing = True
             self.written_bytes -= self._outgoing.drop()
         if behind and self._outgoing:
             self.written_bytes += self._outgoing.put(frame)
@@ -129,7 +129,7 @@ class StompSink(WebSocketSink):
     def close_with(self, number: int, reason: str) -> None:
         """Close the connection. Frames that are still queued are discarded."""
         self.written_bytes -= self._outgoing.drop()
-        self._ended = True
+        self._is_closing = True
         super().close_with(number, reason)
 
     def end(self) -> None:

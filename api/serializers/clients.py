@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from api.serializers.policies import PolicyStatusSerializer
 from broker_core.documents import client_columns
 from broker_core.documents.clients import ClientEntry, DeliveryState, EffectiveSetting, ForecastEntry, Health
@@ -14,16 +14,16 @@ from broker_core.documents.instance import InstanceStatus
 from console.models import Decision
 from console.queries.missing_members import MissingMember
 
-ClientSerializer = serializer_of(ClientEntry)
-EffectiveSettingSerializer = serializer_of(EffectiveSetting)
-ForecastSerializer = serializer_of(ForecastEntry)
+ClientSerializer = serializer_for(ClientEntry)
+EffectiveSettingSerializer = serializer_for(EffectiveSetting)
+ForecastSerializer = serializer_for(ForecastEntry)
 
 
-class StatusSerializer(serializer_of(InstanceStatus)):  # type: ignore[misc]
+class StatusSerializer(serializer_for(InstanceStatus)):  # type: ignore[misc]
     """Status that a broker reports, and whether the policy is in force there."""
 
     in_force = PolicyStatusSerializer()
-    missing = serializer_of(MissingMember)(many=True)
+    missing = serializer_for(MissingMember)(many=True)
 
 
 class SortField(serializers.ChoiceField):

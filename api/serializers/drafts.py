@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import ConfirmationSerializer, StrictSerializer
 from broker_core.documents.instance import PolicyEffect
@@ -172,7 +172,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     problems = serializers.ListField(child=serializers.CharField())
     differences = DocumentChangeSerializer(many=True)
     findings = FindingSerializer(many=True)
-    effect = serializer_of(PolicyEffect)(allow_null=True)
+    effect = serializer_for(PolicyEffect)(allow_null=True)
     away = serializers.CharField()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from broker_core.delivery.account import DiscardCause
 from broker_core.documents.replays import DurableEntry
 from console.models import LossRecord
@@ -44,4 +44,4 @@ class LossSerializer(serializers.ModelSerializer[LossRecord]):
         ]
 
 
-DurableSerializer = serializer_of(DurableEntry)
+DurableSerializer = serializer_for(DurableEntry)

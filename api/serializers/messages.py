@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from api.serializers.policies import StrictSerializer
 from broker_core.documents.journals import BrowsedPage
 
@@ -26,7 +26,7 @@ class BrowseSerializer(serializers.Serializer[Any]):
         return {**super().get_fields(), "from": serializers.DateTimeField(required=False)}
 
 
-MessagesSerializer = serializer_of(BrowsedPage)
+MessagesSerializer = serializer_for(BrowsedPage)
 
 
 class PublishSerializer(StrictSerializer):

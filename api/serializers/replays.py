@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from api.serializers.policies import StrictSerializer
 from console.models.replay import REPLAY_STATES
 from console.queries.replays import ReplayView
@@ -50,4 +50,4 @@ class NewReplaySerializer(StrictSerializer):
     paused = serializers.BooleanField(required=False, default=False)
 
 
-ReplaySerializer = serializer_of(ReplayView)
+ReplaySerializer = serializer_for(ReplayView)

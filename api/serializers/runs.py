@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from api.serializers.policies import StrictSerializer
 from broker_core.documents.journals import SegmentEntry
 from console.models import ActionRun
 from console.queries import run_redaction
 from console.services.actors import access_of_request
 
-SegmentSerializer = serializer_of(SegmentEntry)
+SegmentSerializer = serializer_for(SegmentEntry)
 
 
 IN_LAKE = "Remove only what the lake has, by counts and checksums of its files."

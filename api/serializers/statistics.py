@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from console.live import seconds_ring
 from console.queries.missing_members import MissingMember
 from console.queries.statistics import DELAYS, KINDS
@@ -64,4 +64,4 @@ class SeriesSerializer(serializers.Serializer[Any]):
     source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])  # type: ignore[assignment]
     step = serializers.IntegerField()
     points = PointSerializer(many=True)
-    missing = serializer_of(MissingMember)(many=True)
+    missing = serializer_for(MissingMember)(many=True)

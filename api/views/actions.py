@@ -44,7 +44,7 @@ def _action(request: Request, action_id: int) -> Action:
     return queries.action(instance_named(instance_name(request)), action_id)
 
 
-def _shown(action: Action, code: int = status.HTTP_200_OK) -> Response:
+def _detail_response(action: Action, code: int = status.HTTP_200_OK) -> Response:
     """Return a response with an action and its ETag."""
     return set_etag(Response(ActionSerializer(action).data, status=code), action.version)
 
@@ -64,7 +64,7 @@ class ActionsView(PagedView):
         """Create an action."""
         asked = parse_request(ActionWriteSerializer, request.data)
         made = editor.create(actor_of(request), instance_named(instance_name(request)), asked)
-        answer = _shown(made, status.HTTP_201_CREATED)
+        answer = _detail_response(made, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:action", args=[made.pk])
         return answer
 
@@ -77,13 +77,13 @@ class ActionView(ApiView):
     @extend_schema(responses=ActionSerializer)
     def get(self, request: Request, action_id: int) -> Response:
         """Return an action with its next five firings."""
-        return _shown(_action(request, action_id))
+        return _detail_response(_action(request, action_id))
 
     @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, action_id: int) -> Response:
         """Change fields of an action. Requires If-Match with the action's ETag, or *."""
         asked = parse_request(ActionPatchSerializer, request.data)
-        return _shown(
+        return _detail_response(
             editor.change(actor_of(request), _action(request, action_id), asked, required_revision(request))
         )
 

@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.serializers.audit import AuditSerializer
-from api.views.lists import PagedView, filtered, query_of
+from api.views.lists import PagedView, filter_parameters, filtered
 from console.choices import Permission
 from console.models import AuditEvent
 from console.queries.filters import AuditFilter
@@ -19,7 +19,7 @@ class AuditView(PagedView):
     needs = {"GET": Permission.READ_AUDIT}
     whole_installation = True
 
-    @extend_schema(parameters=query_of(AuditFilter), responses=AuditSerializer(many=True))
+    @extend_schema(parameters=filter_parameters(AuditFilter), responses=AuditSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List changes, failed attempts and refusals, newest first."""
         return self.page(filtered(AuditFilter, request, AuditEvent.objects.all()), AuditSerializer)

@@ -47,9 +47,7 @@ def visible_patterns(request: Request) -> list[str] | None:
 
     None means all clients.
     """
-    return access_of_request(request).client_patterns(
-        instance_name(request) or current_instance.instance_name()
-    )
+    return access_of_request(request).client_patterns(current_instance.instance_name())
 
 
 def expected_revision(request: Request) -> int | None:
@@ -76,7 +74,7 @@ def required_revision(request: Request) -> int | None:
     if not request.headers.get("If-Match", "").strip():
         raise OperatorError(
             "if_match_needed",
-            "A change must say which version it is based on, so that nobody's edit is lost.",
+            "A change must name the version that it is based on, so that no other edit is lost.",
             "Send the ETag of your last GET as If-Match, or * to overwrite whatever is there.",
         )
     return expected_revision(request)

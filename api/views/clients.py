@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.auth import actor_of
-from api.document_serializers import serializer_of, to_plain
+from api.document_serializers import serializer_for, to_plain
 from api.openapi import MemberSource
 from api.pagination import MembersCursorPagination, MembersNumberedPagination
 from api.serializers.clients import (
@@ -29,7 +29,7 @@ from api.serializers.clients import (
 )
 from api.serializers.policies import PolicyStatusSerializer
 from api.views.base import PagedView, instance_name, member_name, parse_request, visible_patterns
-from api.views.lists import filtered, query_of
+from api.views.lists import filter_parameters, filtered
 from api.views.view import ApiView
 from broker_core.documents import client_columns
 from console.choices import Permission
@@ -46,13 +46,13 @@ class BrokersView(ApiView):
 
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(responses=serializer_of(BrokerEntry)(many=True))
+    @extend_schema(responses=serializer_for(BrokerEntry)(many=True))
     def get(self, request: Request) -> Response:
-        """List the brokers of all instances that the caller may see.
+        """List the brokers of all instances that the caller may see, or of the requested instance.
 
         Each entry says whether the broker answers, and its state.
         """
-        return Response(to_plain(brokers.brokers(access_of_request(request))))
+        return Response(to_plain(brokers.brokers(access_of_request(request), instance_name(request))))
 
 
 class StatusView(ApiView):
@@ -211,7 +211,7 @@ class DecisionsView(PagedView):
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(
-        parameters=[InstanceQuerySerializer, *query_of(DecisionFilter)],
+        parameters=[InstanceQuerySerializer, *filter_parameters(DecisionFilter)],
         responses=DecisionSerializer(many=True),
     )
     def get(self, request: Request) -> Response:

@@ -42,7 +42,7 @@ def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDra
     return draft
 
 
-def _shown(draft: PolicyDraft, code: int = status.HTTP_200_OK) -> Response:
+def _detail_response(draft: PolicyDraft, code: int = status.HTTP_200_OK) -> Response:
     """Return a response with a draft and its ETag."""
     return set_etag(Response(DraftSerializer(draft).data, status=code), draft.version)
 
@@ -69,7 +69,7 @@ class DraftsView(PagedView):
             revision=asked.get("revision"),
             instance_name=instance_name(request),
         )
-        answer = _shown(draft, status.HTTP_201_CREATED)
+        answer = _detail_response(draft, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:draft", args=[draft.pk])
         return answer
 
@@ -108,7 +108,7 @@ class DraftView(ApiView):
     @extend_schema(responses=DraftSerializer)
     def get(self, request: Request, draft_id: int) -> Response:
         """Return a draft. Its ETag is the draft's version."""
-        return _shown(_draft(request, draft_id, Permission.VIEW))
+        return _detail_response(_draft(request, draft_id, Permission.VIEW))
 
     @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, draft_id: int) -> Response:
@@ -122,7 +122,7 @@ class DraftView(ApiView):
             title=asked.get("title"),
             expected_version=required_revision(request),
         )
-        return _shown(draft)
+        return _detail_response(draft)
 
     @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def delete(self, request: Request, draft_id: int) -> Response:

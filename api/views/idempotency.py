@@ -6,14 +6,19 @@ from typing import Any
 
 from rest_framework.request import Request
 
+from console import current_instance
 from console.services.runs import IdempotencyKey
 
 
 def idempotency_key(request: Request, *asked: Any) -> IdempotencyKey | None:
-    """Return the request's idempotency key, bound to the arguments of the request; None without the header.
+    """Return the request's idempotency key; None without the header.
 
-    Raises OperatorError `bad_idempotency_key`.
+    The key is bound to the instance, the member and the arguments of the request. Raises OperatorError
+    `bad_idempotency_key`.
     """
     return IdempotencyKey.for_request(
-        request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked
+        request.headers.get("Idempotency-Key", ""),
+        current_instance.instance_name(),
+        request.query_params.get("member", ""),
+        *asked,
     )

@@ -72,7 +72,7 @@ def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) ->
     return found
 
 
-def query_of(filters: type[FilterSet]) -> list[OpenApiParameter]:
+def filter_parameters(filters: type[FilterSet]) -> list[OpenApiParameter]:
     """Return a filter set's filters as parameters for the OpenAPI document."""
     kinds = {IsoDateTimeFilter: OpenApiTypes.DATETIME, NumberFilter: OpenApiTypes.INT}
     return [

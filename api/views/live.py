@@ -11,14 +11,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api import live_window
-from api.document_serializers import serializer_of, to_plain
+from api.document_serializers import serializer_for, to_plain
 from api.openapi import MemberSource
+from api.views.base import instance_name, visible_patterns
 from api.views.view import ApiView
-from console import current_instance
 from console.choices import Permission
 from console.queries import live
 from console.queries.message_flow import Flow
-from console.services.actors import access_of_request
 
 
 class FlowView(ApiView):
@@ -27,14 +26,14 @@ class FlowView(ApiView):
     of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(responses=serializer_of(Flow))
+    @extend_schema(responses=serializer_for(Flow))
     def get(self, request: Request) -> Response:
         """Return publishers, topics and clients with messages per second.
 
         Rates need two snapshots: the first response may lack them. Request again some seconds later.
         """
-        patterns = access_of_request(request).client_patterns(current_instance.instance_name())
-        return Response(to_plain(live_window.SharedSnapshot(live.instance_snapshot()).flow(patterns)))
+        shared = live_window.SharedSnapshot(live.instance_snapshot(instance_name(request)))
+        return Response(to_plain(shared.flow(visible_patterns(request))))
 
 
 class LiveView(ApiView):
@@ -59,8 +58,8 @@ class LiveView(ApiView):
             )
         except (msgspec.MsgspecError, ValueError) as problem:
             raise ValidationError({"view": [str(problem)]}) from problem
-        patterns = access_of_request(request).client_patterns(current_instance.instance_name())
-        held = live_window.build_window(live_window.SharedSnapshot(live.instance_snapshot()), want, patterns)
+        shared = live_window.SharedSnapshot(live.instance_snapshot(instance_name(request)))
+        window = live_window.build_window(shared, want, visible_patterns(request))
         return HttpResponse(
-            msgspec.json.encode(live_window.window_snapshot(held)), content_type="application/json"
+            msgspec.json.encode(live_window.window_snapshot(window)), content_type="application/json"
         )

@@ -43,7 +43,7 @@ class TransportsView(ApiView):
     def get(self, request: Request) -> Response:
         """List the policy's transports and their running state. The ETag is the revision."""
         document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
-        return set_etag(Response(transports_of(document)), document["revision"])
+        return set_etag(Response(list_transports(document)), document["revision"])
 
 
 class TransportView(ApiView):
@@ -55,7 +55,7 @@ class TransportView(ApiView):
     def get(self, request: Request, name: str) -> Response:
         """Return a transport of the policy and its running state."""
         document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
-        for transport in transports_of(document):
+        for transport in list_transports(document):
             if transport["name"] == name:
                 return set_etag(Response(transport), document["revision"])
         raise OperatorError(
@@ -151,7 +151,7 @@ class RevisionView(ApiView):
         return Response(RevisionSerializer(queries.revision_numbered(instance, number)).data)
 
 
-def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+def list_transports(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the document's transports, each with its running state; null while the broker is unavailable."""
     try:
         running = {

@@ -24,7 +24,7 @@ from api.serializers.runs import (
 )
 from api.views.base import PagedView, instance_name, member_name, parse_request
 from api.views.idempotency import idempotency_key
-from api.views.lists import filtered, query_of
+from api.views.lists import filter_parameters, filtered
 from api.views.view import ApiView
 from broker_core.errors import OperatorError
 from console import current_instance
@@ -163,7 +163,7 @@ class RunsView(PagedView):
 
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(parameters=query_of(RunFilter), responses=RunSerializer(many=True))
+    @extend_schema(parameters=filter_parameters(RunFilter), responses=RunSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List runs, newest first."""
         found = queries.runs(instance_named(instance_name(request)))
@@ -225,7 +225,7 @@ class RepeatView(ApiView):
             return accepted_response(request, run_requests.repeat(actor_of(request), run, asked["plan"]))
         except OperatorError as problem:
             if problem.code == "plan_needed":
-                seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
+                seen = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
                 problem.details = {**problem.details, "plan": seen}
             raise
 

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from api.openapi import CSV, MISSING, MemberSource, documented_parameters
+from console import current_instance
 from console.broker_link import collect_unreachable
 from console.queries.missing_members import MissingMember, members_without_reports, unreachable_members
 from console.queries.policies import instance_named
@@ -29,8 +30,9 @@ class ApiView(APIView):
     """Source of the response's data, if it combines all members of a group."""
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Handle the request, and record the members that could not be reached."""
-        with collect_unreachable() as self._unreached:
+        """Handle the request for its instance, and record the members that could not be reached."""
+        named = request.GET.get("instance", "")
+        with current_instance.use_instance(named), collect_unreachable() as self._unreached:
             return super().dispatch(request, *args, **kwargs)
 
     def missing(self) -> list[MissingMember]:
@@ -58,7 +60,7 @@ class ApiView(APIView):
             (type(self), str(request.method)), sorted(documented_parameters(self, str(request.method)))
         )
         if unknown := sorted(set(request.query_params) - set(known)):
-            there = f"Known: {', '.join(known)}." if known else "There is none."
+            there = f"Known: {', '.join(known)}." if known else "This address has none."
             raise ValidationError({name[:100]: [f"No such parameter. {there}"] for name in unknown[:20]})
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:

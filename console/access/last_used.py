@@ -25,7 +25,7 @@ REPORT_INTERVAL_S = 10
 """Minimum seconds between two writes to Redis about one session."""
 TOKENS_INTERVAL_S = 60
 """Minimum seconds between two writes to Redis about one token."""
-MOST = 10_000
+MAX_REMEMBERED = 10_000
 """Maximum sessions, and maximum tokens, that a process remembers."""
 
 
@@ -41,7 +41,7 @@ class _LastUseCache:
         due = now - told >= every
         self.used[key] = (now, now if due else told)
         self.used.move_to_end(key)
-        while len(self.used) > MOST:
+        while len(self.used) > MAX_REMEMBERED:
             self.used.popitem(last=False)
         return due
 

@@ -42,7 +42,7 @@ class LoginThrottle:
     def __init__(self) -> None:
         self._lock = Lock()
         self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._minute, self._told = 0, set[str]()
+        self._minute, self._reported = 0, set[str]()
 
     def wait_s(self, address: str, now: float) -> float:
         """Return the seconds until a login from this address is accepted; 0 means now."""
@@ -69,17 +69,17 @@ class LoginThrottle:
         minute, key = int(now // 60), rate_limit_prefix(address)
         with self._lock:
             if minute != self._minute:
-                self._minute, self._told = minute, set()
-            new = key not in self._told and len(self._told) < REPORT_ADDRESSES
+                self._minute, self._reported = minute, set()
+            new = key not in self._reported and len(self._reported) < REPORT_ADDRESSES
             if new:
-                self._told.add(key)
+                self._reported.add(key)
             return new
 
     def clear(self) -> None:
         """Forget all failures."""
         with self._lock:
             self._failures.clear()
-            self._told.clear()
+            self._reported.clear()
 
     def _level(self, key: str, now: float) -> float:
         """Return the failures of an address that are not forgiven yet."""
@@ -89,7 +89,7 @@ class LoginThrottle:
 
 LIMIT = LoginThrottle()
 """Throttle of this process."""
-_turns = BoundedSemaphore(HASHED_AT_ONCE)
+_hashing_slots = BoundedSemaphore(HASHED_AT_ONCE)
 _waiting = BoundedSemaphore(HASHED_AT_ONCE + MAX_WAITING)
 
 
@@ -102,12 +102,12 @@ def hashing_slot() -> Iterator[None]:
     if not _waiting.acquire(blocking=False):
         raise _busy()
     try:
-        if not _turns.acquire(timeout=LONGEST_WAIT_S):
+        if not _hashing_slots.acquire(timeout=LONGEST_WAIT_S):
             raise _busy()
         try:
             yield
         finally:
-            _turns.release()
+            _hashing_slots.release()
     finally:
         _waiting.release()
 

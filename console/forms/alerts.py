@@ -29,7 +29,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         super().__init__(*args, **kwargs | {"auto_id": "alert_%s"})
         if instance_of is not None:
             self.instance.instance = instance_of
-        self.fields["name"].help_text = "Stands in what is sent."
+        self.fields["name"].help_text = "Part of each message."
         self.fields["about"].label = "When"
         self.fields["for_s"].label = "For at least, in seconds"
         for field in self.fields.values():

@@ -92,10 +92,14 @@ class EntitlementForm(DraftPartForm):
 
     GROUPS = (("", ("who", "transports", "publish", "subscribe", "filter")),)
 
-    who = LinesField(label="Who", help_text="One a line: user names, feed-*, group:name, or * for everybody.")
+    who = LinesField(
+        label="Who", help_text="One per line: user names, feed-*, group:name, or * for all users."
+    )
     transports = LinesField(label="On these transports", required=False, help_text="One a line. None: all.")
-    publish = LinesField(label="May publish to", required=False, help_text="Topic patterns, one a line.")
-    subscribe = LinesField(label="May subscribe to", required=False, help_text="Topic patterns, one a line.")
+    publish = LinesField(label="May publish to", required=False, help_text="Topic patterns, one per line.")
+    subscribe = LinesField(
+        label="May subscribe to", required=False, help_text="Topic patterns, one per line."
+    )
     filter = forms.CharField(
         label="Filter",
         required=False,

@@ -16,7 +16,7 @@ class DestinationForm(DraftPartForm):
 
     GROUPS = (
         ("Destination", ("name", "addresses", "enabled")),
-        ("What is carried", ("topic", "filter", "begin", "durability")),
+        ("Topics to forward", ("topic", "filter", "begin", "durability")),
         ("TLS", ("ca", "certificate", "key")),
     )
 
@@ -31,7 +31,8 @@ class DestinationForm(DraftPartForm):
     addresses = LinesField(
         label="Addresses",
         help_text=(
-            "tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members."
+            "tcp://HOST:PORT or tcps://HOST:PORT, one per line: a broker’s address, or those of a group’s "
+            "members."
         ),
     )
     enabled = OptionalBooleanField(

@@ -9,6 +9,7 @@ from django import forms
 from broker_core.errors import OperatorError
 from console.forms.fields import style_widget
 from console.services.policy_files import MAX_SENT, SYSTEMS, decode_file
+from console.services.policy_import import refuse_large_text
 from console.services.rollouts import RolloutPlan
 
 _NAMES = {
@@ -20,7 +21,7 @@ _NAMES = {
 }
 """Labels of configuration formats."""
 _WHOM = (
-    ("all", "for everybody at once"),
+    ("all", "for all clients immediately"),
     ("client", "for clients by a pattern of names first"),
     ("share", "for a share of the clients first"),
 )
@@ -45,7 +46,7 @@ class ImportForm(_StyledForm):
     """Form to import a configuration file, pasted or uploaded. `text` has its content."""
 
     system = forms.ChoiceField(
-        label="Whose configuration", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS]
+        label="Configuration format", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS]
     )
     title = forms.CharField(label="Title of the draft", max_length=200, required=False)
     text = forms.CharField(
@@ -62,11 +63,10 @@ class ImportForm(_StyledForm):
         """Set `text` from the uploaded file, if any. One of the two is required."""
         clean: dict[str, Any] = super().clean() or {}
         file = clean.get("file")
-        if file is not None and file.size > MAX_SENT:
-            self.add_error("file", "The file is over 1 MiB.")
-        elif file is not None:
+        if file is not None:  # at most as large as the body of a request may be
             try:
                 clean["text"] = decode_file(file.read())
+                refuse_large_text(clean["text"], MAX_SENT)
             except OperatorError as problem:
                 self.add_error("file", f"{problem.sentence} {problem.fix}")
         elif not clean.get("text") and not self.errors:

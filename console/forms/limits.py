@@ -153,7 +153,7 @@ class InstanceLimitsForm(LimitsForm):
         label="Taken out of those",
         required=False,
         validators=[check_patterns],
-        help_text="Patterns, one a line, whose messages are never written. Default: scratch.>",
+        help_text="Patterns, one per line, whose messages are never written. Default: scratch.>",
     )
     journal_size = SizeField(
         label="Segment size",
@@ -182,14 +182,14 @@ class InstanceLimitsForm(LimitsForm):
     sync_members = LinesField(
         label="Sync members",
         required=False,
-        help_text="Of a group: the members that fully_durable waits for, one a line. Default: none.",
+        help_text="In a group: members that fully_durable waits for, one per line. Default: none.",
     )
     sync_topics = PatternsField(
         label="Sync topics",
         required=False,
         validators=[check_patterns],
         help_text=(
-            "Of a group: patterns, one a line, whose acknowledgements wait for those members too. "
+            "In a group: patterns, one per line, whose acknowledgements wait for those members too. "
             "Default: none."
         ),
     )

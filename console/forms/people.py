@@ -71,7 +71,7 @@ class GrantForm(OwnPasswordMixin):
         """Return the account's name. Raises ValidationError for an unknown name."""
         name = str(self.cleaned_data["person"])
         if not get_user_model().objects.filter(username=name).exists():
-            raise forms.ValidationError("There is nobody of that name.")
+            raise forms.ValidationError("There is no account of that name.")
         return name
 
 
@@ -80,7 +80,7 @@ class TokenForm(OwnPasswordMixin):
 
     field_order = ("name", "lifetime", "networks", "scope", "own_password")
 
-    name = forms.CharField(label="What it is for", max_length=100, widget=_text(placeholder="nightly export"))
+    name = forms.CharField(label="Purpose", max_length=100, widget=_text(placeholder="nightly export"))
     lifetime = forms.CharField(
         label="Ends after", max_length=40, initial="90d", widget=_text(), help_text="At most 366d."
     )

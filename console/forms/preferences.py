@@ -20,7 +20,7 @@ class PreferencesForm(forms.Form):
     range = forms.ChoiceField(
         label="Range of plots",
         choices=[(one.key, one.label) for one in RANGES.values()],
-        help_text="Of the overview and of a client, where the address names none.",
+        help_text="Default range of the overview and of a client’s page.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -63,7 +63,7 @@ class ActiveMqForm(TopicEntryForm):
         ACTIVEMQ["constant_pending_message_limit_strategy"], "Kept beyond the prefetch"
     )
     prefetch_rate_pending_message_limit_strategy = preset_field(
-        ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Kept as a multiple of the prefetch"
+        ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Retained multiple of the prefetch"
     )
     abort_slow_consumer_strategy = preset_field(
         ACTIVEMQ["abort_slow_consumer_strategy"], "Abort slow consumers"
@@ -108,19 +108,19 @@ class QuotaForm(DraftPartForm):
     )
 
     user = forms.CharField(
-        label="User", max_length=64, required=False, help_text="A user’s name; empty is everybody."
+        label="User", max_length=64, required=False, help_text="A user’s name; empty means all users."
     )
     transport = transport_field()
     user_connections = preset_field(QUOTAS["user_connections"], "Connections")
     user_subscriptions = preset_field(QUOTAS["user_subscriptions"], "Subscriptions")
     user_durables = preset_field(QUOTAS["user_durables"], "Durable subscriptions")
     user_replays = preset_field(QUOTAS["user_replays"], "Managed replays")
-    user_pinned_bytes = preset_field(QUOTAS["user_pinned_bytes"], "Held of the log")
+    user_pinned_bytes = preset_field(QUOTAS["user_pinned_bytes"], "Retained log")
     user_publish_rate = preset_field(QUOTAS["user_publish_rate"], "Published")
     user_topics = preset_field(QUOTAS["user_topics"], "Topics")
     client_subscriptions = preset_field(QUOTAS["client_subscriptions"], "Subscriptions")
     client_durables = preset_field(QUOTAS["client_durables"], "Durable subscriptions")
     client_replays = preset_field(QUOTAS["client_replays"], "Managed replays")
-    client_pinned_bytes = preset_field(QUOTAS["client_pinned_bytes"], "Held of the log")
+    client_pinned_bytes = preset_field(QUOTAS["client_pinned_bytes"], "Retained log")
     client_publish_rate = preset_field(QUOTAS["client_publish_rate"], "Published")
     client_topics = preset_field(QUOTAS["client_topics"], "Topics")

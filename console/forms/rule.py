@@ -35,7 +35,7 @@ class RuleForm(DraftPartForm):
 
     GROUPS = (
         ("Rule", ("name", "mode")),
-        ("For whom", ("transport", "client", "user", "topic", "subscription", "protected")),
+        ("Applies to", ("transport", "client", "user", "topic", "subscription", "protected")),
         (
             "When",
             ("signal", "shape", "limit", "percent", "hold_ms", "window_ms", "count", "clear", "guard_bytes"),
@@ -59,7 +59,7 @@ class RuleForm(DraftPartForm):
         label="Subscription", required=False, max_length=255, help_text="Its id or durable name."
     )
     protected = LinesField(
-        label="Never these clients", required=False, help_text="Patterns of names, one a line."
+        label="Never these clients", required=False, help_text="Patterns of names, one per line."
     )
     signal = EnumField([str(signal) for signal in Signal], label="Signal")
     shape = EnumField([str(shape) for shape in Shape], label="Shape", help_text="Default: hard.")
@@ -69,21 +69,21 @@ class RuleForm(DraftPartForm):
         max_length=40,
         help_text="In the signal’s unit: 64MiB, 30s, or a number of messages.",
     )
-    percent = integer_field("Percent of the pool’s limit", 1, "With percent_of, in place of the limit.")
+    percent = integer_field("Percent of the pool’s limit", 1, "With percent_of, instead of the limit.")
     hold_ms = IntervalField(
         label="Hold", required=False, help_text="How long without a dip, such as 10s. Default: none."
     )
     window_ms = IntervalField(
         label="Window", required=False, help_text="For rates and counts. Default: none."
     )
-    count = integer_field("Count", 0, "Times within the window, or looks of a rate. Default: none.")
+    count = integer_field("Count", 0, "Occurrences within the window, or samples of a rate. Default: none.")
     clear = forms.CharField(
         label="Clear", required=False, max_length=40, help_text="With set_clear: below the limit."
     )
     guard_bytes = SizeField(
         label="Only while this much waits",
         required=False,
-        help_text="Of a rate: nobody is slow while less waits. Default: 1.",
+        help_text="For a rate: minimum backlog for a client to count as slow. Default: 1.",
     )
     check_ms = IntervalField(
         label="Check", required=False, help_text="The time between two looks. Default: 1s."

@@ -78,8 +78,8 @@ class DraftTransportForm(TransportLimitsForm):
     origins = LinesField(
         label="Origins of pages",
         required=False,
-        help_text="Whose pages may connect by WebSocket, one a line, such as https://desk.example; * is any. "
-        "Default: none but its own. Programs send no origin.",
+        help_text="Origins of pages that may connect by WebSocket, one per line, such as "
+        "https://desk.example; * means any. Default: its own. Programs send no origin.",
     )
 
     resume = forms.ChoiceField(

@@ -38,7 +38,7 @@ class ResourcePoint:
 def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoint]]:
     """Yield the figures of the instance, each transport and each pool of a snapshot."""
     status, clients = snapshot.status, snapshot.clients
-    rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
+    rates, whole = status.rates, _with_pools(_resource_point(status.instance, clients), status.pools)
     yield (
         ScopeKind.INSTANCE,
         replace(
@@ -57,12 +57,12 @@ def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoi
         by_transport.setdefault(client.transport, []).append(client)
         by_pool.setdefault(client.pool, []).append(client)
     for transport in status.transports:
-        yield ScopeKind.TRANSPORT, _of(transport.name, by_transport.get(transport.name, []))
+        yield ScopeKind.TRANSPORT, _resource_point(transport.name, by_transport.get(transport.name, []))
     for pool in status.pools:
-        yield ScopeKind.POOL, _with_pools(_of(pool.name, by_pool.get(pool.name, [])), [pool])
+        yield ScopeKind.POOL, _with_pools(_resource_point(pool.name, by_pool.get(pool.name, [])), [pool])
 
 
-def _of(name: str, clients: Sequence[ClientEntry]) -> ResourcePoint:
+def _resource_point(name: str, clients: Sequence[ClientEntry]) -> ResourcePoint:
     """Return the figures of some clients under a name."""
     return ResourcePoint(
         name,

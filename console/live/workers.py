@@ -23,19 +23,19 @@ def worker_key(queue: str) -> str:
     return "sluice:worker" if queue in ("", USUAL_QUEUE) else f"sluice:worker:{queue}"
 
 
-def pulse_key_of(queue: str) -> str:
+def pulse_key(queue: str) -> str:
     """Return the key of the time, by Redis's clock, at which a queue last ran a pulse."""
     return f"sluice:pulse:{queue or USUAL_QUEUE}"
 
 
 def note_pulse(client: redis.Redis, queue: str) -> None:
     """Record that a queue has just run a pulse."""
-    client.set(pulse_key_of(queue), client.time()[0])
+    client.set(pulse_key(queue), client.time()[0])
 
 
 def seconds_stuck(client: redis.Redis, queue: str) -> int:
     """Return the seconds since a queue's last pulse; 0 if that is at most `STUCK_S` ago or unknown."""
-    noted = client.get(pulse_key_of(queue))
+    noted = client.get(pulse_key(queue))
     silent = client.time()[0] - int(noted) if noted is not None else 0
     return silent if silent > STUCK_S else 0
 

@@ -55,7 +55,7 @@ def group_startup_text(
     rows = [("console", at.web_address)]
     for member, transports in members:
         rows += [(f"{member.name}: {one.name}", transport_address(one)) for one in transports]
-    rows += [(f"engine {number}", one) for number, one in enumerate(engines, 1)]
+    rows += [(f"NATS server {number}", one) for number, one in enumerate(engines, 1)]
     rows += [(f"data of {member.name}", str(member.at.home)) for member, _ in members]
     rows.append(("output", str(at.home / "log")))
     listed = "".join(f"  {name:<15}{value}\n" for name, value in rows)
@@ -98,7 +98,7 @@ def _first_commands(at: Installation, addresses: str, project: Path, more: str =
     module = f"  {_short(at, project)} -m broker_core.client"
     option = f"--address {addresses}"
     return (
-        "\nTry it, each in a terminal of its own:\n"
+        "\nTry it, each in a separate terminal:\n"
         f"{module} subscribe 'greetings.>' {option}{more}\n"
         f"""{module} publish greetings.first '{{"hello": "world"}}' {option}\n"""
     )

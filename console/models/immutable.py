@@ -16,7 +16,7 @@ def _refuse(what: str, act: str) -> NoReturn:
     raise OperatorError(
         "immutable",
         f"A {what} can't be {act}.",
-        "Make a new one; what was recorded stays as it was.",
+        "Create a new one; recorded rows never change.",
     )
 
 

@@ -79,9 +79,13 @@ def visible_instances(access: EffectiveAccess) -> list[str]:
     return [name for name in instances() if access.allows(Permission.VIEW, instance=name)]
 
 
-def brokers(access: EffectiveAccess) -> list[BrokerEntry]:
-    """Return the status of the brokers of all visible instances. Requests run in parallel."""
-    addresses = [one for name in visible_instances(access) for one in addresses_of(name)]
+def brokers(access: EffectiveAccess, instance: str | None = None) -> list[BrokerEntry]:
+    """Return the status of the brokers of all visible instances, or of `instance`.
+
+    Requests run in parallel.
+    """
+    names = [name for name in visible_instances(access) if instance in (None, name)]
+    addresses = [one for name in names for one in addresses_of(name)]
     return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]
 
 
@@ -92,10 +96,12 @@ def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
         error = told.error
         assert error is not None
         code = str(error.details.get("ended", error.code))
-        return BrokerEntry(**_who(at), answers=False, code=code, problem=error.sentence, fix=error.fix)
+        return BrokerEntry(
+            **_identity_fields(at), answers=False, code=code, problem=error.sentence, fix=error.fix
+        )
     return BrokerEntry(
-        **_who(at),
-        **_wrong(status),
+        **_identity_fields(at),
+        **_problem_fields(status),
         problems=status.problems,
         answers=True,
         revision=status.revision,
@@ -103,11 +109,11 @@ def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
         rates=status.rates,
         durable_sequence=status.durable_sequence,
         uptime_s=status.uptime_s,
-        **_certificate(at),
+        **_certificate_fields(at),
     )
 
 
-def _wrong(status: InstanceStatus) -> dict[str, Any]:
+def _problem_fields(status: InstanceStatus) -> dict[str, Any]:
     """Return the broker's own problem as fields of an entry: a refused policy, its database, or its first
     severe problem.
     """
@@ -119,7 +125,7 @@ def _wrong(status: InstanceStatus) -> dict[str, Any]:
             "problem": refused.message,
             "fix": refused.fix,
         }
-    database = _database(status)
+    database = _database_fields(status)
     severe = next((one for one in status.problems if one.severe), None)
     if database or severe is None:
         return database
@@ -127,7 +133,7 @@ def _wrong(status: InstanceStatus) -> dict[str, Any]:
     return {"code": severe.code, "problem": said, "fix": severe.fix, "since": severe.since}
 
 
-def _database(status: InstanceStatus) -> dict[str, Any]:
+def _database_fields(status: InstanceStatus) -> dict[str, Any]:
     """Return a problem of the broker's database as fields of an entry."""
     entry = status.database
     if entry is None or not entry.code:
@@ -135,7 +141,7 @@ def _database(status: InstanceStatus) -> dict[str, Any]:
     return {"code": entry.code, "problem": entry.message, "fix": entry.fix, "since": entry.away_since}
 
 
-def _certificate(at: BrokerAddress) -> dict[str, Any]:
+def _certificate_fields(at: BrokerAddress) -> dict[str, Any]:
     """Return the expiry of the control link's certificate as fields of an entry."""
     ends = certificate_expiry(at)
     if ends is None:
@@ -143,6 +149,6 @@ def _certificate(at: BrokerAddress) -> dict[str, Any]:
     return {"certificate_ends_at": ends * 1_000, "certificate_ends_soon": expires_soon(ends, time.time())}
 
 
-def _who(at: BrokerAddress) -> dict[str, Any]:
+def _identity_fields(at: BrokerAddress) -> dict[str, Any]:
     """Return the identity of a broker as fields of an entry."""
     return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.endpoint}

@@ -42,7 +42,7 @@ class ClientSequence(Sequence[ClientEntry]):
         member: str = "",
     ) -> None:
         self._link = link_to(instance_named(instance_name).name, member)
-        self._asked = requests.PageClients(
+        self._page_request = requests.PageClients(
             delivery=delivery,
             health=health,
             transport=transport,
@@ -54,7 +54,7 @@ class ClientSequence(Sequence[ClientEntry]):
         self._answer: ClientsPage | None = None
 
     def __len__(self) -> int:
-        return (self._answer or self._ask(0, 100)).total
+        return (self._answer or self._fetch_page(0, 100)).total
 
     @overload
     def __getitem__(self, key: int) -> ClientEntry: ...
@@ -66,11 +66,11 @@ class ClientSequence(Sequence[ClientEntry]):
         start, stop, _ = key.indices(2**31)
         known, (first, last) = self._answer, self._part
         if known is None or not first <= start <= stop <= last:
-            known, first = self._ask(start, stop - start), start
+            known, first = self._fetch_page(start, stop - start), start
         return known.clients[start - first : stop - first]
 
-    def _ask(self, offset: int, limit: int) -> ClientsPage:
-        asked = structs.replace(self._asked, offset=offset, limit=min(limit, requests.MAX_CLIENTS))
+    def _fetch_page(self, offset: int, limit: int) -> ClientsPage:
+        asked = structs.replace(self._page_request, offset=offset, limit=min(limit, requests.MAX_CLIENTS))
         self._answer, self._part = self._link.call(asked), (offset, offset + limit)
         return self._answer
 

@@ -29,7 +29,7 @@ Each probe is a write, and `/readyz` needs no login.
 """
 PROBE_BYTES: Final = 16 * 1024
 """Bytes of the probe's row: more than a page of either database, so that a full file system refuses it."""
-LEAST_FREE_BYTES: Final = 1024 * 1024
+MIN_FREE_BYTES: Final = 1024 * 1024
 """Minimum free bytes of the disk.
 
 They come on top of the space that SQLite's log or PostgreSQL's table reserves for a probe.
@@ -68,7 +68,7 @@ def database_problem() -> OperatorError | None:
         return OperatorError(
             "database_away",
             "The database doesn't answer.",
-            "Look at its process, its sessions and its locks.",
+            "Check its process, its sessions and its locks.",
         )
     try:
         if _last is not None and time.monotonic() - _last[0] < RESULT_S:
@@ -117,7 +117,7 @@ def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
     with database.cursor() as cursor:
         if database.vendor == "postgresql":
             cursor.execute("SET LOCAL work_mem = '64kB'")
-            cursor.execute(_SPILL, [LEAST_FREE_BYTES // _SPILLED_ROW_BYTES])
+            cursor.execute(_SPILL, [MIN_FREE_BYTES // _SPILLED_ROW_BYTES])
         cursor.execute(f"DELETE FROM {table}")
         row = [database.ops.adapt_datetimefield_value(timezone.now()), os.urandom(PROBE_BYTES)]
         cursor.execute(f"INSERT INTO {table} (at, filler) VALUES (%s, %s)", row)
@@ -145,7 +145,7 @@ def _full() -> OperatorError | None:
     except OSError:
         return None  # opening the file will report the problem
     free = found.f_bavail * found.f_frsize
-    if free >= LEAST_FREE_BYTES:
+    if free >= MIN_FREE_BYTES:
         return None
     return OperatorError(
         "database_full", f"The database's disk has {free} bytes left.", f"Free disk space in {place}."

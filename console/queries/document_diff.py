@@ -43,7 +43,7 @@ def diff_documents(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
     The revision number is not a setting.
     """
-    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    old, new = dict(_flatten(before, "")), dict(_flatten(after, ""))
     paths = [*new, *(path for path in old if path not in new)]
     return [
         DocumentChange(
@@ -69,18 +69,18 @@ def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
             made[-1] = DocumentChange(
                 title,
                 *(
-                    _joined(part, field, value)
+                    _append_field(part, field, value)
                     for part, value in ((before, change.before), (after, change.after))
                 ),
             )
         elif whole:
-            made.append(DocumentChange(title, *(_joined("", field, value) for value in change[1:])))
+            made.append(DocumentChange(title, *(_append_field("", field, value) for value in change[1:])))
         else:
             made.append(change)
     return made
 
 
-def _joined(text: str, field: str, value: str) -> str:
+def _append_field(text: str, field: str, value: str) -> str:
     """Return the text of a list entry with another field appended."""
     return (
         GONE
@@ -89,13 +89,13 @@ def _joined(text: str, field: str, value: str) -> str:
     )
 
 
-def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+def _flatten(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the settings of a document as (path, value)."""
     if isinstance(value, Mapping):
         return [
             leaf
             for key, part in value.items()
-            for leaf in _leaves(part, f"{path}.{key}" if path else str(key))
+            for leaf in _flatten(part, f"{path}.{key}" if path else str(key))
         ]
     if path in _NAMED and isinstance(value, Sequence) and all(isinstance(entry, Mapping) for entry in value):
         # An entry is identified by its naming fields, so that its position in the list does not matter.
@@ -108,7 +108,7 @@ def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
     names = _NAMED[path]
     called = " ".join(text for name in names if (text := _called(entry.get(name))))
     title = called if path == "transports" else f"{path} {called}".strip()
-    return _leaves(
+    return _flatten(
         {key: value for key, value in entry.items() if key not in names and value is not None}, title
     )
 

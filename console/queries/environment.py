@@ -46,7 +46,11 @@ def environment_settings() -> list[EnvironmentSetting]:
             "Decisions and losses",
             f"{settings.SLUICE_DECISION_RETENTION_DAYS} days",
         ),
-        ("SLUICE_AUDIT_RETENTION_DAYS", "Audit events", f"{_kept(days['*'])}, logins {_kept(days['login'])}"),
+        (
+            "SLUICE_AUDIT_RETENTION_DAYS",
+            "Audit events",
+            f"{_retention_text(days['*'])}, logins {_retention_text(days['login'])}",
+        ),
         ("SLUICE_SESSION_HOURS", "A session ends after", f"{settings.SESSION_COOKIE_AGE // 3600} h"),
         (
             "SLUICE_SESSION_IDLE_MINUTES",
@@ -67,6 +71,6 @@ def environment_settings() -> list[EnvironmentSetting]:
     ]
 
 
-def _kept(days: int) -> str:
+def _retention_text(days: int) -> str:
     """Return the retention of audit events as text; 0 days means forever."""
     return f"{days:,} days" if days else "for ever"

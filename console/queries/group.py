@@ -93,16 +93,19 @@ def group_view(instance_name: str) -> GroupView:
     if status is None:
         members = [MemberView(one.member, None, None, one.error) for one in told if one.member]
         return GroupView(None, members, told[0].error)
-    asked = {_name_of(one): one for one in told}
+    asked = {_member_name(one): one for one in told}
     entries = {one.name: one for one in status.members}
     return GroupView(
         status,
-        [_seen(name, entries.get(name), asked.get(name)) for name in dict.fromkeys([*entries, *asked])],
+        [
+            _member_view(name, entries.get(name), asked.get(name))
+            for name in dict.fromkeys([*entries, *asked])
+        ],
         None,
     )
 
 
-def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
+def _member_name(told: BrokerAnswer[GroupStatus]) -> str:
     """Return a member's name from its own report.
 
     The broker on this machine may be configured without a member's name.
@@ -110,7 +113,7 @@ def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
     return told.answer.member if told.answer is not None else told.member
 
 
-def _seen(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> MemberView:
+def _member_view(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> MemberView:
     """Return a member's view from the first report and its own answer."""
     if told is None:
         return MemberView(name, entry, None, None)

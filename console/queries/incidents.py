@@ -16,7 +16,7 @@ from console.models import Decision
 
 GAP: Final = timedelta(minutes=5)
 """Maximum time between two decisions of an incident."""
-LEAST: Final = 3
+MIN_DECISIONS: Final = 3
 """Minimum number of decisions of an incident."""
 MAX_READ: Final = 2_000
 """Maximum number of decisions that callers load."""
@@ -93,7 +93,7 @@ def group_incidents(decisions: Iterable[Decision]) -> list[Incident]:
         else:
             running[key] = [one]
             found.append(running[key])
-    made = [_incident(group) for group in found if len(group) >= LEAST]
+    made = [_incident(group) for group in found if len(group) >= MIN_DECISIONS]
     return sorted(made, key=lambda one: one.last, reverse=True)
 
 

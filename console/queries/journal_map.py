@@ -188,7 +188,7 @@ def holders_by_kind(segments: Sequence[SegmentEntry], start: int = 0, end: int =
     found: dict[str, list[LogHolder]] = {}
     for owner, segment in first.items():
         kind = next((one for one in KINDS if owner.startswith(one)), "reader")
-        client, name = _whose(kind, owner)
+        client, name = _parse_owner(kind, owner)
         x = _x(segment.first_at or end, start, end)
         found.setdefault(kind, []).append(
             LogHolder(kind, owner, client, name, segment.first_at, held[owner], x)
@@ -274,7 +274,7 @@ def _x(at: int, start: int, end: int) -> float:
     return round(min(WIDTH, max(0.0, WIDTH * (at - start) / max(1, end - start))), 1)
 
 
-def _whose(kind: str, owner: str) -> tuple[str, str]:
+def _parse_owner(kind: str, owner: str) -> tuple[str, str]:
     """Return the client and the subscription or replay that an owner's text names."""
     words = owner.removeprefix(kind).strip()
     if kind in ("replay", "spool"):

@@ -146,11 +146,13 @@ def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
     if rule is None:
         return None
     minute = _minute(details, rule)
-    if not _acts(rule, minute, details):
+    if not _has_decision(rule, minute, details):
         return None
     # Only observed values matter: a larger value exceeds a limit, and a hold ends after the observed time.
     values = {value for _, value in minute if value > rule.limit}
-    limit = _least(values, lambda tried: not _acts(replace(rule, limit=tried), minute, details, or_soon=True))
+    limit = _smallest_sparing_value(
+        values, lambda tried: not _has_decision(replace(rule, limit=tried), minute, details, or_soon=True)
+    )
     if limit is None:
         return None
     # round up by at least 0.5 % so that the advice differs visibly from the old limit
@@ -158,7 +160,9 @@ def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
     hold = None
     if not _preset(rule.name) and rule.signal not in POOL_SIGNALS:
         rule_states = {minute[-1][0] - at + 1 for at, _ in minute if minute[-1][0] - at >= rule.hold_ms}
-        hold = _least(rule_states, lambda tried: not _acts(replace(rule, hold_ms=tried), minute, details))
+        hold = _smallest_sparing_value(
+            rule_states, lambda tried: not _has_decision(replace(rule, hold_ms=tried), minute, details)
+        )
     return LimitAdvice(-(-limit // step) * step, rule.limit, rule.unit, hold and -(-hold // 1_000) * 1_000)
 
 
@@ -206,7 +210,7 @@ def _minute(details: Mapping[str, Any], rule: Rule) -> list[tuple[int, int]]:
     return [*seen, (at, int(details["observed"]))]
 
 
-def _acts(
+def _has_decision(
     rule: Rule, minute: Sequence[tuple[int, int]], details: Mapping[str, Any], or_soon: bool = False
 ) -> bool:
     """Return whether the broker's judge makes a decision from the samples.
@@ -244,7 +248,7 @@ def _acts(
     return or_soon and any(hold.over_since for hold in (*rule_states.values(), *pool_states.values()))
 
 
-def _least(tried: Collection[int], spares: Callable[[int], bool]) -> int | None:
+def _smallest_sparing_value(tried: Collection[int], spares: Callable[[int], bool]) -> int | None:
     """Return the smallest value that spares the client.
 
     Every greater value must spare it too (binary search).

@@ -56,11 +56,12 @@ def current_links(instance_name: str) -> LinksView:
         for link in one.answer.links if one.answer is not None else ():
             found.setdefault(link.name, []).append((one.member, link))
     return LinksView(
-        [_seen(said, instance_name) for said in found.values()], [one for one in told if one.answer is None]
+        [_link_view(said, instance_name) for said in found.values()],
+        [one for one in told if one.answer is None],
     )
 
 
-def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
+def _link_view(said: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
     """Return a link as its best-informed member reports it.
 
     This is the member that carries it, else one that tries to, or has it disabled.

@@ -8,7 +8,7 @@ are never grouped with healthy ones.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple
@@ -20,6 +20,7 @@ from broker_core.documents.clients import ClientEntry, Health
 from broker_core.documents.instance import Snapshot
 from broker_core.names import name_matches
 from console.access.rights import topic_within
+from console.broker_addresses import MAX_BROKERS
 
 MAX_PUBLISHERS: Final = 12
 """Maximum boxes of publishers."""
@@ -30,8 +31,8 @@ MAX_SLOW: Final = 12
 MAX_GROUPS: Final = 14
 """Maximum boxes of other clients."""
 SAMPLES: Final = 6
-"""Maximum totals that a `FlowMeter` remembers."""
-LEAST_MS, MAX_MS = 900, 12_000
+"""Maximum totals of one instance that a `FlowMeter` remembers."""
+MIN_MS, MAX_MS = 900, 12_000
 """Minimum and maximum milliseconds between two compared snapshots.
 
 A shorter span gives inaccurate rates; a longer one is no longer current.
@@ -120,25 +121,38 @@ def flow_totals(snapshot: Snapshot) -> FlowTotals:
 class FlowMeter:
     """Recent totals of this process, from which rates are computed.
 
-    It records totals only when a flow is requested. Rates use the oldest total in the span.
+    It records totals only when a flow is requested. Rates use the oldest total of the instance in the span.
     """
 
     def __init__(self) -> None:
-        self._looks: deque[FlowTotals] = deque(maxlen=SAMPLES)
+        self._samples: OrderedDict[str, deque[FlowTotals]] = OrderedDict()
+        """Recent totals by instance, the most recently requested instance last."""
 
     def rates(self, snapshot: Snapshot) -> FlowRates:
         """Return the rates up to this snapshot, and record its totals."""
-        now, looks = flow_totals(snapshot), self._looks
-        while looks and not 0 <= now.at - looks[0].at <= MAX_MS:
-            looks.popleft()
-        first = looks[0] if looks else None
-        if not looks or now.at - looks[-1].at >= LEAST_MS:
-            looks.append(now)
-        if first is None or (span := now.at - first.at) < LEAST_MS:
+        now, samples = flow_totals(snapshot), self._samples_for(snapshot.status.instance)
+        while samples and not 0 <= now.at - samples[0].at <= MAX_MS:
+            samples.popleft()
+        first = samples[0] if samples else None
+        if not samples or now.at - samples[-1].at >= MIN_MS:
+            samples.append(now)
+        if first is None or (span := now.at - first.at) < MIN_MS:
             return FlowRates(None, dict.fromkeys(now.published, 0.0), dict.fromkeys(now.handed, 0.0))
         return FlowRates(
             span, _grown(first.published, now.published, span), _grown(first.handed, now.handed, span)
         )
+
+    def clear(self) -> None:
+        """Remove all recorded totals."""
+        self._samples.clear()
+
+    def _samples_for(self, instance: str) -> deque[FlowTotals]:
+        """Return the instance's recent totals. Removes those of the least recently requested instance."""
+        found = self._samples.setdefault(instance, deque(maxlen=SAMPLES))
+        self._samples.move_to_end(instance)
+        while len(self._samples) > MAX_BROKERS:
+            self._samples.popitem(last=False)
+        return found
 
 
 def _grown(before: Mapping[Key, int], now: Mapping[Key, int], span_ms: int) -> dict[Key, float]:
@@ -258,7 +272,9 @@ class _TopicMembership:
 
     def __init__(self, boxes: Sequence[FlowGroup]) -> None:
         self._boxes = boxes
-        self._own = {member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)}
+        self._box_by_name = {
+            member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)
+        }
         self._found: dict[str, list[int]] = {}
 
     def __call__(self, topic: str, weights: Sequence[float]) -> list[tuple[int, float]]:
@@ -269,15 +285,15 @@ class _TopicMembership:
         """
         places = self._found.get(topic)
         if places is None:
-            places = self._found[topic] = self._look(topic)
+            places = self._found[topic] = self._overlapping_boxes(topic)
         if len(places) == 1:
             return [(places[0], 1.0)]
         whole = sum(weights[place] for place in places)
         return [(place, weights[place] / whole if whole else 1 / len(places)) for place in places]
 
-    def _look(self, topic: str) -> list[int]:
+    def _overlapping_boxes(self, topic: str) -> list[int]:
         """Return the indices of the boxes that a topic or pattern overlaps."""
-        own = self._own.get(topic)
+        own = self._box_by_name.get(topic)
         if own is not None:
             return [own]
         return [

@@ -74,7 +74,7 @@ class _InstancesCollector(Collector):
             revisions.add_metric([*name, "running"], state["running"] or 0)
             try:
                 link = link_to(*name)
-                group = _group_of(link)
+                group = _group_lines(link)
                 links = link.call(GetLinks(), timeout_s=2.0).links
                 status = link.call(GetStatus(), timeout_s=2.0)
                 slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
@@ -164,7 +164,7 @@ def _problems(broker: Name, status: InstanceStatus) -> Metric:
     return gauge
 
 
-def _group_of(link: RequestChannel) -> GroupStatus | None:
+def _group_lines(link: RequestChannel) -> GroupStatus | None:
     """Return the broker's group status; None without a group."""
     try:
         return link.call(GetGroup(), timeout_s=2.0)

@@ -10,6 +10,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from django.conf import settings
 
 from broker_core.safe_text import to_csv
+from console import current_instance
 
 MAX_LISTED = 500
 """Maximum runs in a list."""
@@ -48,15 +50,21 @@ def runs_directory() -> Path:
 
 
 def stored_runs(job: str = "") -> list[dict[str, Any]]:
-    """Return the newest runs first, optionally of one job."""
+    """Return the newest runs of the current instance first, optionally of one job."""
     shelf = runs_directory()
     names = sorted((one.name for one in shelf.iterdir()), reverse=True) if shelf.is_dir() else []
-    chosen = [name for name in names if not name.startswith(".") and (not job or f"-{job}-" in name)]
-    return [run for name in chosen[:MAX_LISTED] if (run := stored_run(name)) is not None]
+    chosen = (name for name in names if not name.startswith(".") and (not job or f"-{job}-" in name))
+    return list(islice((run for name in chosen if (run := stored_run(name)) is not None), MAX_LISTED))
 
 
 def stored_run(identity: str) -> dict[str, Any] | None:
-    """Return the record of a run, or None if there is no run with that identity."""
+    """Return the record of a run; None if the current instance has no run with that identity."""
+    found = _read_record(identity)
+    return found if found is not None and found.get("instance") == current_instance.instance_name() else None
+
+
+def _read_record(identity: str) -> dict[str, Any] | None:
+    """Return the record of a run of any instance, or None if there is no run with that identity."""
     try:
         path = runs_directory() / identity / "run.json"
         if path.parent.parent != runs_directory() or path.stat().st_size > MAX_RECORD:

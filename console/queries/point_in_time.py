@@ -35,7 +35,7 @@ A client with waiting messages is sampled every 10 seconds.
 """
 RESTING: Final = timedelta(seconds=75)
 """Time without a sample after which an idle client counts as disconnected. It is sampled once a minute."""
-AROUND: Final = timedelta(minutes=15)
+SAMPLE_WINDOW: Final = timedelta(minutes=15)
 """Length of the timeline before a moment."""
 MAX_DECISIONS: Final = 20
 """Maximum decisions of `decisions_before`."""
@@ -132,7 +132,7 @@ def client_at(
     """Return a client's samples of a part of its timeline, newest first; by default the 15 minutes before
     the moment.
     """
-    span = shown or TimelinePart(when.at - AROUND, when.at, when.minutes)
+    span = shown or TimelinePart(when.at - SAMPLE_WINDOW, when.at, when.minutes)
     rows = _samples(instance, PointInTime(span.until, span.minutes), None).filter(
         client=name, at__gt=span.since, at__lte=span.until
     )

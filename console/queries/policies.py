@@ -100,7 +100,7 @@ def decisions_by_member(rollout: StagedRollout) -> dict[str, int]:
     return {row["member"]: row["number"] for row in counted}
 
 
-def held_decision(rollout: StagedRollout) -> Decision | None:
+def exceeding_decision(rollout: StagedRollout) -> Decision | None:
     """Return the first decision that exceeded the rollout's allowance, or None."""
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
@@ -131,7 +131,7 @@ def rollouts(instance: Instance) -> QuerySet[StagedRollout]:
     return rows.annotate(decisions=Coalesce(Subquery(counted), 0))
 
 
-def members_heard(instance: Instance) -> tuple[str, ...]:
+def reachable_members(instance: Instance) -> tuple[str, ...]:
     """Return the members that commands are sent to: the configured ones, or those that reported recently."""
     listed = members_of(instance.name)
     if any(listed):
@@ -259,7 +259,7 @@ def _states(instances: QuerySet[Instance], now: datetime | None) -> list[PolicyS
         (one.instance_id, one.state): one
         for one in told.filter(Q(state=RolloutState.RUNNING) | made_the_newest)
     }
-    heard, moment = _heard([row["pk"] for row in rows]), now or timezone.now()
+    heard, moment = _load_reports([row["pk"] for row in rows]), now or timezone.now()
     return [
         _state(
             row,
@@ -274,7 +274,7 @@ def _states(instances: QuerySet[Instance], now: datetime | None) -> list[PolicyS
     ]
 
 
-class _Heard(NamedTuple):
+class _BrokerReport(NamedTuple):
     """Newest report of a broker."""
 
     running: int
@@ -282,19 +282,19 @@ class _Heard(NamedTuple):
     set_back: bool
 
 
-def _heard(instances: list[int]) -> dict[int, dict[str, _Heard]]:
+def _load_reports(instances: list[int]) -> dict[int, dict[str, _BrokerReport]]:
     """Return the newest report of each member, by instance."""
     same = RevisionReport.objects.filter(instance=OuterRef("instance"), member=OuterRef("member"))
     numbers, kept = (same.order_by("-seen_at", "-id").values(field)[:1] for field in ("number", "set_back"))
     rows = RevisionReport.objects.filter(instance__in=instances).order_by().values("instance", "member")
-    found: dict[int, dict[str, _Heard]] = {pk: {} for pk in instances}
+    found: dict[int, dict[str, _BrokerReport]] = {pk: {} for pk in instances}
     newest = rows.annotate(newest=Max("seen_at"), running=Subquery(numbers), set_back=Subquery(kept))
     for row in newest:
-        found[row["instance"]][row["member"]] = _Heard(row["running"], row["newest"], row["set_back"])
+        found[row["instance"]][row["member"]] = _BrokerReport(row["running"], row["newest"], row["set_back"])
     return found
 
 
-def _expected(instance_name: str, heard: Mapping[str, _Heard]) -> tuple[str, ...]:
+def _expected(instance_name: str, heard: Mapping[str, _BrokerReport]) -> tuple[str, ...]:
     """Return the members that should run the policy: the configured ones, else the one that reported last."""
     listed = members_of(instance_name)
     if any(listed) or not heard:
@@ -305,7 +305,7 @@ def _expected(instance_name: str, heard: Mapping[str, _Heard]) -> tuple[str, ...
 def _state(
     row: Mapping[str, Any],
     member: str,
-    heard: _Heard | None,
+    heard: _BrokerReport | None,
     rollout: StagedRollout | None,
     withdrawn: StagedRollout | None,
     moment: datetime,

@@ -77,11 +77,11 @@ class EffectSummary(NamedTuple):
         parts = [f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if line.carried_out]
         held = sum(line.count for line in self.at_once if line.kind == "held")
         if held:
-            parts.append(f"{held:,} more would match than is allowed: the revision is withdrawn at once")
+            parts.append(f"{held:,} decisions exceed the allowance: the revision is withdrawn immediately")
         shadow = sum(line.count for line in self.at_once if line.recorded_only)
         if shadow:
             parts.append(f"{_clients(shadow)} would be acted on (recorded only)")
-        return (", ".join(parts) or "Nobody is cut off or acted on") + "."
+        return (", ".join(parts) or "No client is disconnected or acted on") + "."
 
 
 _HEADS = {
@@ -190,7 +190,7 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
 
 _UNSEEN: Final = {
     "enforced": "acted on",
-    "held": "not acted on: the rollout may make no more decisions",
+    "held": "not acted on: the rollout's allowance is used up",
     "recorded": "would be acted on",
 }
 """Sentences about decisions on clients that the caller must not see."""

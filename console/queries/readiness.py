@@ -30,7 +30,7 @@ WORKER_KEY = worker_key("")
 REDIS_REFUSES: Final = "redis_refuses_writes"
 REDIS_PROBE: Final = "sluice:probe"
 """Key that is written to find a Redis that answers and stores nothing."""
-DATABASE_OF = "database of broker"
+DATABASE_PREFIX = "database of broker"
 """Name of the component that reports a broker's database, followed by the broker's name if there are
 several.
 """
@@ -101,7 +101,7 @@ def _redis(*, write: bool) -> tuple[ComponentStatus, ComponentStatus]:
         fix = f"Give it memory or room on its disk, or name one that may be written to: {refused}"
         alive = {"name": "redis", "ok": False, "problem": REDIS_REFUSES, "fix": fix}
     if not worker:
-        return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
+        return alive, {"name": "worker", "ok": False, "problem": "no worker has reported for 15 s"}
     stuck_s = queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0)
     return alive, _moving("worker", stuck_s, busy=bool(stuck_s) and _works())
 
@@ -118,7 +118,7 @@ def _workers() -> list[ComponentStatus]:
             "name": f"worker {name}",
             "ok": False,
             "problem": "no_worker",
-            "fix": f"Start one{there(queue)}: celery -A console.project worker -Q {queue}",
+            "fix": f"Start one{worker_location_suffix(queue)}: celery -A console.project worker -Q {queue}",
         }
         if queue in missed
         else _moving(f"worker {name}", stuck.get(queue, 0))
@@ -126,7 +126,7 @@ def _workers() -> list[ComponentStatus]:
     ]
 
 
-def there(queue: str) -> str:
+def worker_location_suffix(queue: str) -> str:
     """Return the suffix of a sentence that says where to start a queue's worker; "" for this machine."""
     return "" if queue == CHORES_QUEUE else " there"
 
@@ -166,16 +166,16 @@ def _brokers() -> list[ComponentStatus]:
     )
     several = len(told) > 1
     brokers = [_part(f"broker {one.address.name}" if several else "broker", one) for one in told]
-    databases = [part for one in told for part in _database_of(one, several=several)]
+    databases = [part for one in told for part in _database_components(one, several=several)]
     return [*brokers, *databases, *(part for name in instances() for part in _problems(name, told))]
 
 
-def _database_of(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[ComponentStatus]:
+def _database_components(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[ComponentStatus]:
     """Return a component for a broker that can't use the database, or runs the policy on its own disk."""
     entry = told.answer.database if told.answer is not None else None
     if entry is None or not entry.code:
         return []
-    name = f"{DATABASE_OF}{f' {told.address.name}' if several else ''}"
+    name = f"{DATABASE_PREFIX}{f' {told.address.name}' if several else ''}"
     part: ComponentStatus = {"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}
     return [part if entry.away_since is None else part | {"since": entry.away_since}]
 

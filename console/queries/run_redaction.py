@@ -62,7 +62,7 @@ def withheld_parts(run: ActionRun, access: EffectiveAccess) -> list[str]:
     return found
 
 
-def plan_shown(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
+def redact_plan(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
     """Return the plan of a run's remaining steps, redacted."""
     made = copy.copy(run)
     made.plan = plan
@@ -121,7 +121,7 @@ def _plan_without_names(plan: Any) -> Any:
     skipped = [
         {
             **one,
-            "why": "somebody needs it"
+            "why": "a reader needs it"
             if str(one.get("why", "")).startswith(NEEDED_BY)
             else one.get("why", ""),
         }

@@ -14,12 +14,12 @@ from broker_core.documents.stalls import CAUSES, StallEntry
 from console import current_instance
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import DATABASE_OF, ComponentStatus, check_components, problem_name
+from console.queries.readiness import DATABASE_PREFIX, ComponentStatus, check_components, problem_name
 from console.units import format as formats
 
-RESTART_TOLD = timedelta(minutes=15)
+RESTART_REPORT_TIME = timedelta(minutes=15)
 """Time for which every page shows a restart. Time axes show it longer."""
-TAKES_UP = timedelta(seconds=5)
+APPLY_TIMEOUT = timedelta(seconds=5)
 """Time that a broker has to apply a revision before pages report a delay."""
 ALERT = "alert"
 """Key of a condition for an open alert."""
@@ -55,18 +55,18 @@ class SystemCondition(NamedTuple):
 _PARTS = {  # worst first
     "broker": (
         "The broker doesn't answer",
-        "Clients can't be seen or acted on. What is shown is what was known before.",
-        "Look at log/broker.log, and whether it runs.",
+        "Clients can't be listed or acted on. Pages show the last known state.",
+        "Check log/broker.log, and whether the broker runs.",
     ),
     "redis": (
         "Redis doesn't answer",
-        "Pages don't move by themselves, and nothing that is planned runs.",
-        "Look at log/redis.log, and whether it runs.",
+        "Pages don't update, and scheduled actions don't run.",
+        "Check log/redis.log, and whether Redis runs.",
     ),
     "worker": (
         "No worker answers",
-        "Archiving, schedules and other runs wait.",
-        "Look at log/worker.log, and whether it runs.",
+        "Archiving, schedules and other runs are delayed.",
+        "Check log/worker.log, and whether the worker runs.",
     ),
 }
 """Title, sentence and fix for an unavailable component, worst first."""
@@ -75,15 +75,15 @@ _PARTS = {  # worst first
 _DATABASE_OF_BROKER = {
     "policy_from_disk": (
         "The broker {} runs the policy on its own disk",
-        "It can't read the database: changes of the policy don't reach it until it can.",
+        "It can't read the database: policy changes don't reach it until it can.",
     ),
     "policy_not_stored": (
         "The broker {} can't store its policy on its own disk",
-        "It couldn't start while the database is away.",
+        "It can't start while the database is unavailable.",
     ),
     "database_away": (
         "The broker {} can't use the database",
-        "It goes on with its policy. Decisions, losses and events wait in its memory.",
+        "It keeps its policy. Decisions, losses and events are buffered in memory.",
     ),
 }
 """Title and sentence for a problem of a broker with the database, by code."""
@@ -100,7 +100,8 @@ def current_conditions() -> list[SystemCondition]:
     missed = [
         part
         for part in parts
-        if "entry" not in part and _missed(part["name"], ok=part["ok"] and STUCK not in part["problem"])
+        if "entry" not in part
+        and _is_unavailable(part["name"], ok=part["ok"] and STUCK not in part["problem"])
     ]
     found = [
         _away(name, instance) if STUCK not in part["problem"] else _stuck(part, "Runs and alerts")
@@ -114,17 +115,21 @@ def current_conditions() -> list[SystemCondition]:
         return found
     mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
     blind = bool(mine) and not any(part["ok"] for part in mine)
-    away = {_member_of(part): part for part in missed if part in mine}
-    found += [_one_of_several(part, instance, member, blind=blind) for member, part in away.items()]
+    away = {_member_name(part): part for part in missed if part in mine}
+    found += [_broker_unavailable(part, instance, member, blind=blind) for member, part in away.items()]
     found += [
         _no_worker(part) if STUCK not in part["problem"] else _stuck(part, "Journals and schedules")
         for part in missed
-        if part["name"] == "worker chores" or part["name"].startswith(f"worker {own}")
+        if part["name"] == "worker chores" or _instance_after("worker ", part) == own
     ]
-    found += [_no_database(part, own) for part in missed if part["name"].startswith(DATABASE_OF)]
+    found += [
+        _no_database(part, own) for part in missed if _instance_after(DATABASE_PREFIX, part) in ("", own)
+    ]
     if blind:
         return found
-    found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
+    found += _problems(
+        [part["entry"] for part in parts if "entry" in part and _is_problem_of(part, own)], away
+    )
     found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
     # Members that do not answer are reported above; the policy status is that of the others.
     state = policies.policy_status(instance, without=away)
@@ -137,7 +142,7 @@ def current_conditions() -> list[SystemCondition]:
     ]
 
 
-def _missed(name: str, *, ok: bool) -> bool:
+def _is_unavailable(name: str, *, ok: bool) -> bool:
     """Return whether a component is unavailable, and remember since when."""
     if ok:
         mark_available(name)
@@ -165,11 +170,11 @@ def _away(name: str, instance: Instance | None) -> SystemCondition:
     return SystemCondition(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
 
 
-def _member_of(part: ComponentStatus) -> str:
+def _member_name(part: ComponentStatus) -> str:
     return part["name"].removeprefix("broker ").partition("/")[2]
 
 
-def _one_of_several(
+def _broker_unavailable(
     part: ComponentStatus, instance: Instance, member: str, *, blind: bool
 ) -> SystemCondition:
     """Return the condition for one of several brokers that does not answer."""
@@ -178,7 +183,7 @@ def _one_of_several(
     return SystemCondition(
         part["name"],
         f"The broker {name} doesn't answer ({part['problem']})",
-        "Its clients can't be seen or acted on, and aren't in what is shown of all.",
+        "Its clients can't be listed or acted on, and are missing from lists and totals.",
         part.get("fix", ""),
         since,
         severe=True,
@@ -187,20 +192,20 @@ def _one_of_several(
 
 
 def _is_recent(stall: StallEntry | None) -> bool:
-    """Return whether a stall ended within `RESTART_TOLD`."""
+    """Return whether a stall ended within `RESTART_REPORT_TIME`."""
     if stall is None:
         return False
     ended = datetime.fromtimestamp((stall.at + stall.lasted_ms) / 1_000, UTC)
-    return timezone.now() - ended < RESTART_TOLD
+    return timezone.now() - ended < RESTART_REPORT_TIME
 
 
 def _stood_still(part: ComponentStatus) -> SystemCondition:
     """Return the condition of a recent stall of a broker's event loop."""
-    stall, member = part["stall"], _member_of(part)
+    stall, member = part["stall"], _member_name(part)
     text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
     return SystemCondition(
         f"stall {member}".rstrip(),
-        f"{who} stood still for {formats.duration(stall.lasted_ms)} ({stall.cause})",
+        f"{who} stalled for {formats.duration(stall.lasted_ms)} ({stall.cause})",
         text.meaning,
         f"{text.fix} See Decisions for its last work.",
         datetime.fromtimestamp(stall.at / 1_000, UTC),
@@ -209,7 +214,17 @@ def _stood_still(part: ComponentStatus) -> SystemCondition:
     )
 
 
-def _is_of(part: ComponentStatus, instance: str) -> bool:
+def _instance_after(prefix: str, part: ComponentStatus) -> str | None:
+    """Return the instance of the broker whose name follows a prefix; "" for a single broker without a name.
+
+    None if the component's name has another prefix.
+    """
+    if not part["name"].startswith(prefix):
+        return None
+    return part["name"].removeprefix(prefix).strip().partition("/")[0]
+
+
+def _is_problem_of(part: ComponentStatus, instance: str) -> bool:
     return part["name"] == problem_name(instance, part["entry"])
 
 
@@ -237,9 +252,9 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
     name = part["name"].removeprefix("worker ")
     whose = "the chores" if name == "chores" else f"the journal of {name}"
     waits = (
-        "Archiving, schedules and the watch over alerts wait."
+        "Archiving, schedules and alert checks are delayed."
         if name == "chores"
-        else "What is to be done with its segments waits."
+        else "Actions on its segments are delayed."
     )
     return SystemCondition(
         part["name"],
@@ -253,7 +268,7 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
 
 def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
     """Return the condition of a broker that can't use the database, or runs the policy on its own disk."""
-    name = part["name"].removeprefix(DATABASE_OF).strip() or own
+    name = part["name"].removeprefix(DATABASE_PREFIX).strip() or own
     word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
     since = (
         datetime.fromtimestamp(part["since"] / 1_000, UTC)
@@ -309,12 +324,12 @@ def broker_restarts(instance: Instance, since: datetime) -> list[datetime]:
 
 
 def _restarted(instance: Instance) -> list[SystemCondition]:
-    newest = broker_restarts(instance, timezone.now() - RESTART_TOLD)[-1:]
+    newest = broker_restarts(instance, timezone.now() - RESTART_REPORT_TIME)[-1:]
     return [
         SystemCondition(
             "restart",
             "The broker was restarted",
-            "Clients log on again; what was only in memory, such as accounts and health, began anew.",
+            "Clients log on again. State in memory, such as delivery accounts and health, was reset.",
             "",
             at,
             severe=False,
@@ -367,7 +382,7 @@ def _withdrawn(state: policies.PolicyStatus) -> list[SystemCondition]:
 def is_overdue(instance: Instance) -> bool:
     """Return whether brokers have had enough time to apply the newest revision."""
     wanted = policies.newest_revision(instance)
-    return wanted is None or timezone.now() - wanted.created_at >= TAKES_UP
+    return wanted is None or timezone.now() - wanted.created_at >= APPLY_TIMEOUT
 
 
 def _not_in_force(instance: Instance, state: policies.PolicyStatus) -> list[SystemCondition]:

@@ -50,7 +50,7 @@ CLOSE_TIMEOUT_S = 8.0
 _NO_ANSWER = OperatorError(
     "database_away",
     "The database has accepted a request and doesn't answer it.",
-    "Look at its process, its sessions and its locks.",
+    "Check its process, its sessions and its locks.",
 )
 _NOT_STORED = OperatorError(
     "policy_not_stored",
@@ -103,35 +103,35 @@ class SnapshotReporter:
         self._layer = get_channel_layer()
         self._stored: asyncio.Task[None] | None = None
         self._written = SnapshotEncoder()
-        self._told = 0
+        self._published_decisions = 0
         self._kept = 0
         self._lost = 0
         self._ticks = 0
 
     async def report(self, snapshot: Snapshot) -> None:
         """Send a snapshot to the live feed, and store it in the background."""
-        await self._tell(snapshot)
+        await self._publish(snapshot)
         # The database may be slow: one write at a time, and the tick doesn't wait for it.
         if self._stored is None or self._stored.done():
             self._ticks += 1
             self._stored = asyncio.create_task(self._store(snapshot), name="store-report")
         self._show_database()
 
-    async def _tell(self, snapshot: Snapshot) -> None:
+    async def _publish(self, snapshot: Snapshot) -> None:
         """Send the snapshot and new decisions to the live feed.
 
         Errors are logged, because the feed may be lost.
         """
         try:
             await self._layer.group_send(LIVE_GROUP, await self._told_of(snapshot))
-            for decision in self._new_decisions(self._told):
+            for decision in self._new_decisions(self._published_decisions):
                 told = {
                     "type": "live.decision",
                     "instance": self._broker.engine.instance,
                     "decision": msgspec.json.encode(decision),
                 }
                 await self._layer.group_send(LIVE_GROUP, told)
-            self._told = self._broker.engine.decisions.total
+            self._published_decisions = self._broker.engine.decisions.total
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
         except Exception as problem:
@@ -163,7 +163,7 @@ class SnapshotReporter:
         except Exception as problem:
             log.warning("report_not_stored", why=repr(problem))
         else:
-            self._note_there()
+            self._announce_large_snapshot()
 
     async def _store_rows(self, snapshot: Snapshot) -> None:
         """Store reports, decisions, losses and refused logons; withdraw an exceeded rollout; reconcile."""
@@ -234,7 +234,7 @@ class SnapshotReporter:
     def _from_disk(self, why: SluiceError) -> OperatorError:
         return policy_from_disk(self._broker.engine.policy.revision, why)
 
-    def _note_there(self) -> None:
+    def _announce_large_snapshot(self) -> None:
         """Show that the database answers, and log its return."""
         if self._database.away_since is not None:
             log.info("database_back", dropped=self._unstored)

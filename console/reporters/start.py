@@ -208,6 +208,6 @@ def _named(problem: BaseException, timeout_s: float) -> OperatorError:
         return OperatorError(
             "database_away",
             f"The database didn't answer within {timeout_s:g} s.",
-            "Look at the database's sessions and locks, and at DATABASE_URL.",
+            "Check the database's sessions and locks, and DATABASE_URL.",
         )
     return database_error(problem)

@@ -72,7 +72,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     AlertSubject.ASKS: ("doesn’t keep up", "don’t keep up"),
     AlertSubject.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
     AlertSubject.DECISION: ("was acted on", "were acted on"),
-    AlertSubject.STANDING: ("stands at the top of every page", "stand at the top of every page"),
+    AlertSubject.STANDING: ("is a system condition", "are system conditions"),
 }
 Members = dict[str, float]
 """Members of an alert by name, with the time since when each matches (seconds since 1970)."""
@@ -179,7 +179,7 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
             elif alert is not None:
                 alert.closed_at = now
                 alert.save()
-                _tell(alert, now, over=True)
+                queue_messages(alert, now, over=True)
             return
         if alert is None:
             alert = Alert(rule=rule, begun_at=now)
@@ -199,7 +199,7 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
             alert.opened_at = now
         alert.save()
         if opens:
-            _tell(alert, now, over=False)
+            queue_messages(alert, now, over=False)
 
 
 def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
@@ -217,7 +217,7 @@ def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
     return f"{number:,} {what} {many}: {named}{rest}."
 
 
-def _tell(alert: Alert, now: datetime, *, over: bool) -> None:
+def queue_messages(alert: Alert, now: datetime, *, over: bool) -> None:
     """Queue one message per address and webhook of the alert's rule. `over`: the alert has closed."""
     rule = alert.rule
     targets = [(EMAIL, one) for one in rule.addresses] + ([(WEBHOOK, rule.webhook)] if rule.webhook else [])

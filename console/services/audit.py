@@ -99,8 +99,8 @@ def record_request(request: HttpRequest, response: HttpResponse) -> None:
         actor,
         f"{kind}.{str(request.method).lower()}",
         request.path,
-        result=_result_of(status, actor),
-        message="" if status < HTTPStatus.BAD_REQUEST else f"{status} {_why(response)}".strip(),
+        result=_event_result(status, actor),
+        message="" if status < HTTPStatus.BAD_REQUEST else f"{status} {_refusal_reason(response)}".strip(),
     )
 
 
@@ -117,7 +117,7 @@ def delete_expired(now: datetime) -> int:
     return gone
 
 
-def _result_of(status: int, actor: Actor) -> AuditResult:
+def _event_result(status: int, actor: Actor) -> AuditResult:
     if actor.user_id is None and status == HTTPStatus.FOUND:
         # A page redirected an anonymous request to the login.
         return AuditResult.DENIED
@@ -126,6 +126,6 @@ def _result_of(status: int, actor: Actor) -> AuditResult:
     return AuditResult.FAILED if status >= HTTPStatus.BAD_REQUEST else AuditResult.DONE
 
 
-def _why(response: HttpResponse) -> str:
+def _refusal_reason(response: HttpResponse) -> str:
     data = getattr(response, "data", None)
     return f"{data.get('code', '')}: {data.get('detail', '')}" if isinstance(data, dict) else ""

@@ -152,7 +152,7 @@ def _wrong(
             else "the event is missing before its time"
         )
     if event.expires_at != link.expires_at or event_digest(event) != link.content:
-        return "the event isn't what was written"
+        return "the event was changed"
     return ""
 
 

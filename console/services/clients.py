@@ -29,7 +29,9 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
     target = f"{instance.name}: client {name}"
     if not why:
         raise OperatorError(
-            "reason_needed", "A reason is required: the client is told it.", "Say why in `reason`."
+            "reason_needed",
+            "A reason is required: the broker sends it to the client.",
+            "Say why in `reason`.",
         )
     try:
         result = link_to(instance.name).call(requests.DisconnectClient(name=name, reason=why[:500]))

@@ -64,7 +64,7 @@ class DraftPreview:
         if not self.away:
             return ""
         where = f" on {', '.join(self.members)}" if self.members else ""
-        return f"Whom it touches{where} can’t be said: {self.away}"
+        return f"Affected clients{where} are unknown: {self.away}"
 
 
 def create_draft(

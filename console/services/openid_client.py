@@ -30,7 +30,7 @@ def begin(request: Any, back: str) -> Any:
     try:
         return _provider().authorize_redirect(request, back)
     except _FAILURES as problem:
-        raise _failed(problem) from problem
+        raise _provider_error(problem) from problem
 
 
 def finish(request: Any) -> Mapping[str, Any]:
@@ -42,10 +42,10 @@ def finish(request: Any) -> Mapping[str, Any]:
     try:
         token = client.authorize_access_token(request)
     except _FAILURES as problem:
-        raise _failed(problem) from problem
+        raise _provider_error(problem) from problem
     claims = token.get("userinfo")
     if not claims or not claims.get("sub"):
-        raise _failed("the provider's answer has no signed token")
+        raise _provider_error("the provider's answer has no signed token")
     return dict(claims)
 
 
@@ -71,7 +71,7 @@ def _client(issuer: str, client_id: str, client_secret: str) -> Any:
     )
 
 
-def _failed(problem: Any) -> OperatorError:
+def _provider_error(problem: Any) -> OperatorError:
     return OperatorError(
         "oidc_failed",
         f"The login at the identity provider failed: {str(problem)[:300]}.",

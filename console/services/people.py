@@ -22,7 +22,7 @@ def get_person(name: str) -> User:
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
         raise OperatorError(
-            "unknown_person", f"There is nobody with the name {name[:150]!r}.", "See /api/v1/people."
+            "unknown_person", f"There is no account with the name {name[:150]!r}.", "See /api/v1/people."
         )
     return found
 
@@ -83,7 +83,7 @@ def revoke(actor: Actor, found: Grant) -> None:
         user, facts = found.user, _facts(found)
         found.delete()
         audit.record(actor, "grant.revoke", _target(user), before=facts)
-        _keep_an_administrator()
+        _require_remaining_administrator()
 
 
 def set_active(actor: Actor, user: User, active: bool) -> None:
@@ -98,10 +98,10 @@ def set_active(actor: Actor, user: User, active: bool) -> None:
         audit.record(
             actor, "person.open" if active else "person.close", _target(user), before=before, after=active
         )
-        _keep_an_administrator()
+        _require_remaining_administrator()
 
 
-def _keep_an_administrator() -> None:
+def _require_remaining_administrator() -> None:
     """Raise OperatorError `last_administrator` unless one is left.
 
     The error rolls the caller's transaction back.
@@ -109,8 +109,8 @@ def _keep_an_administrator() -> None:
     if not operators.has_operator():
         raise OperatorError(
             "last_administrator",
-            "Nobody would be left who can give others access.",
-            "Make somebody else administrator first.",
+            "No account would be left that can grant access.",
+            "Make another account an administrator first.",
         )
 
 

@@ -276,7 +276,8 @@ def refuse_during_rollout(instance: Instance) -> None:
     if rollout is not None:
         raise OperatorError(
             "rollout_running",
-            f"Revision {rollout.revision.number} is staged; a change now would put it in force everywhere.",
+            f"Revision {rollout.revision.number} is staged; a change now would put it in force for all "
+            "clients.",
             "Promote or stop the rollout first.",
             revision=rollout.revision.number,
         )
@@ -412,7 +413,7 @@ def _change(
     """
     name = ensure_instance(instance_name or current_instance.instance_name()).name
     if guard is not None:
-        expected_revision = _ask_guard(guard, name, edit, expected_revision)
+        expected_revision = _call_guard(guard, name, edit, expected_revision)
     with transaction.atomic():
         instance, before, document, findings = _edited(name, edit, expected_revision)
         if same_policy(document, before.document):
@@ -432,7 +433,7 @@ def _change(
     return replace(apply_at_broker(revision), findings=tuple(findings))
 
 
-def _ask_guard(
+def _call_guard(
     guard: Guard, name: str, edit: Callable[[Instance], None], expected_revision: int | None
 ) -> int:
     """Call `guard` with the document that an edit would make, and return the number of the base revision.

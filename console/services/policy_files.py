@@ -26,11 +26,13 @@ from console.services.policy_import import ImportReport
 YAML = "yaml"
 SYSTEMS = (YAML, *policy_import.READERS)
 MAX_BYTES = 4 * 1024 * 1024
-"""Maximum characters of a YAML file, which may have many users."""
+"""Maximum bytes of a YAML file's text in UTF-8. A file may have many users."""
+MAX_READ_BYTES = 2 * MAX_BYTES + len(codecs.BOM_UTF16)
+"""Maximum bytes to read of a file. In UTF-16 a text takes at most twice the bytes that it takes in UTF-8."""
 MAX_NAMED = 10
 """Maximum topics that a warning names."""
-MAX_SENT = policy_import.MAX_TEXT
-"""Maximum characters of a file that an operator pastes, uploads or sends through the API."""
+MAX_SENT = policy_import.MAX_TEXT_BYTES
+"""Maximum bytes, in UTF-8, of a text that an operator pastes, uploads or sends through the API."""
 
 
 _DECLARED: Final = re.compile(rb"""<\?xml[^>]{0,80}?\sencoding\s*=\s*["']([\w-]{1,20})["']""")
@@ -98,28 +100,28 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
     newest = policies.newest_revision(instance).document
     if system == YAML:
         document = {**read_yaml(text), "revision": newest["revision"]}
-        return ParsedPolicyFile(document, warnings=_narrowed(newest, document))
+        return ParsedPolicyFile(document, warnings=_journaling_warnings(newest, document))
     imported = policy_import.import_policy(system, text)
-    _keep_ports(imported, newest)
-    _leave_out_misplaced(imported)
+    _skip_taken_ports(imported, newest)
+    _skip_misplaced_directories(imported)
     if imported.is_empty():
         raise imported.nothing_imported_error(policy_import.import_hint(system))
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
     if "rules" in given:
-        given["rules"] = _laid_beside(newest.get("rules") or [], given["rules"])
+        given["rules"] = _merge_rules(newest.get("rules") or [], given["rules"])
     document = drafts.merge_changes(newest, given)
-    return ParsedPolicyFile(document, imported, _narrowed(newest, document))
+    return ParsedPolicyFile(document, imported, _journaling_warnings(newest, document))
 
 
-def _laid_beside(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_rules(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the newest revision's rules and the imported ones, which replace rules of equal name."""
     names = {rule["name"] for rule in imported}
     return [*(rule for rule in newest if rule.get("name") not in names), *imported]
 
 
-def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
+def _journaling_warnings(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a warning if a document no longer journals topics that are journaled now.
 
     No warning for a document that can't be read.
@@ -139,12 +141,13 @@ def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[s
     more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return (
         f"Topics that are journaled now no longer would be: {', '.join(lost[:MAX_NAMED])}{more}."
-        " Bookmark and durable subscriptions and queues get nothing more of them; the preview names these."
+        " Bookmark and durable subscriptions and queues get no more messages of them; the preview "
+        "names these."
         " Check Journaled topics of the draft.",
     )
 
 
-def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
+def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
     """Skip imported transports on a port of an existing transport with another name.
 
     Only the operator can decide which of the two is meant.
@@ -161,10 +164,10 @@ def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
             )
     if not imported.document.get("transports", True):
         del imported.document["transports"]
-        imported.undo_part("transports", "None of the file's transports is taken over.")
+        imported.undo_part("transports", "None of the file's transports was imported.")
 
 
-def _leave_out_misplaced(imported: ImportReport) -> None:
+def _skip_misplaced_directories(imported: ImportReport) -> None:
     """Skip directories that a policy may not name here: paths of another machine mean nothing on this one."""
     found = imported.document
     named = [("instance", "instance", setting) for setting in ("journal_directory", "archive_directory")]
@@ -227,12 +230,7 @@ def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
 
 def read_yaml(text: str) -> dict[str, Any]:
     """Return the document in a text of `dump_yaml`. Raises OperatorError `bad_import`."""
-    if len(text) > MAX_BYTES:
-        raise OperatorError(
-            "bad_import",
-            f"The file is over {MAX_BYTES} characters.",
-            "Import only the part with the policy.",
-        )
+    policy_import.refuse_large_text(text, MAX_BYTES)
     try:
         found = yaml.load(text, _NoAliasLoader)  # a subclass of SafeLoader
         document = json.loads(json.dumps(found, allow_nan=False))

@@ -51,16 +51,20 @@ def counted_guess(request: HttpRequest, name: str) -> Iterator[None]:
 def refuse_if_locked(request: HttpRequest, name: str) -> None:
     """Raise OperatorError `locked` while too many wrong secrets were sent for this name from this address.
 
-    The refused attempt counts as a failure too.
+    The refused attempt is audited and counts as a failure of the address, but does not prolong the lock.
     """
     if AxesProxyHandler.is_allowed(request, {"username": name}):
         return
+    request.axes_locked_out = True  # type: ignore[attr-defined]  # axes then leaves its lock as it is
     count_failure(request, name)
     raise OperatorError("locked", LOCKED_NAME, LOCK_FIX, retry_after_ms=LOCK_S * 1_000)
 
 
 def count_failure(request: HttpRequest, name: str) -> None:
-    """Count a wrong password or code as a failed login of this name and address."""
+    """Count a wrong password or code as a failed login of this name and address.
+
+    While the name is locked there, only the address's failures are counted.
+    """
     user_login_failed.send(__name__, credentials={"username": name}, request=request)
 
 

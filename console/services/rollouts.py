@@ -28,7 +28,7 @@ from console.services.actors import SYSTEM, Actor
 from console.units import labels
 from console.units.format import number_exact
 
-ENDED: Final = ("no_rollout", "revision_changed")
+ENDED_CODES: Final = ("no_rollout", "revision_changed")
 """Error codes that mean that a rollout was ended concurrently."""
 
 
@@ -43,10 +43,10 @@ class RolloutPlan:
 
 def validate(plan: RolloutPlan) -> None:
     """Raise OperatorError `bad_rollout` if no rollout can start with this plan."""
-    _of(plan)
+    unsaved_rollout(plan)
 
 
-def _of(plan: RolloutPlan) -> StagedRollout:
+def unsaved_rollout(plan: RolloutPlan) -> StagedRollout:
     """Return an unsaved rollout for a plan. Raises OperatorError `bad_rollout`."""
     rollout = StagedRollout(client=plan.client, share=plan.share, most_decisions=plan.most_decisions)
     try:
@@ -97,9 +97,9 @@ def start(
 
 def planned(instance: Instance, plan: RolloutPlan) -> StagedRollout:
     """Return an unsaved rollout for a plan, with each member's part of the allowance."""
-    rollout = _of(plan)
+    rollout = unsaved_rollout(plan)
     rollout.instance = instance
-    rollout.allowances = share_out(plan.most_decisions, read.members_heard(instance))
+    rollout.allowances = share_out(plan.most_decisions, read.reachable_members(instance))
     return rollout
 
 
@@ -133,7 +133,7 @@ def promote(
         # Lock the instance, so that the rollout can't be withdrawn meanwhile.
         Instance.objects.select_for_update().get(pk=instance.pk)
         rollout = _running(instance, expected_revision)
-        _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
+        _end(rollout, RolloutState.PUBLISHED, f"Put in force for all clients by {actor.name}.")
         audit.record(actor, "rollout.promote", str(rollout), reason=reason)
     return policies.apply_at_broker(rollout.revision)
 
@@ -158,19 +158,19 @@ def stop_if_exceeded(instance: Instance, withdrawn: int = 0) -> policies.PolicyC
     rollout = read.running_rollout(instance)
     if rollout is None:
         return None
-    held, made = read.held_decision(rollout), count_decisions(rollout)
+    held, made = read.exceeding_decision(rollout), count_decisions(rollout)
     if held is None and made <= rollout.most_decisions and rollout.revision.number != withdrawn:
         return None
     try:
-        return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _why_withdrawn(rollout, made, held))
+        return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _withdrawal_reason(rollout, made, held))
     except OperatorError as problem:
-        if problem.code in ENDED:
+        if problem.code in ENDED_CODES:
             # An operator ended the rollout first, and that decision stays.
             return None
         raise
 
 
-def _why_withdrawn(rollout: StagedRollout, made: int, held: Decision | None) -> str:
+def _withdrawal_reason(rollout: StagedRollout, made: int, held: Decision | None) -> str:
     """Return why a rollout was withdrawn.
 
     `made` lacks decisions that aren't reported yet, so the text has it only if it exceeds the allowance.
@@ -238,7 +238,7 @@ def _running(instance: Instance, expected_revision: int | None) -> StagedRollout
         raise OperatorError(
             "revision_changed",
             f"Revision {staged} is staged, not {expected_revision}.",
-            "Look at it first.",
+            "Check it first.",
             revision=staged,
         )
     return rollout

@@ -54,7 +54,7 @@ def roll_up(now: datetime) -> int:
     for _ in range(MAX_HOURS):
         if hour is None or start is None or hour + HOUR > start:
             break
-        made += _places(hour, HOUR, 60, 3600)
+        made += _roll_up_resources(hour, HOUR, 60, 3600)
         hour += HOUR
     return made
 
@@ -105,10 +105,10 @@ def _minute(start: datetime) -> int:
         for row in rows
     ]
     ClientMinute.objects.bulk_create(clients, batch_size=500, ignore_conflicts=True)
-    return len(clients) + _places(start, MINUTE, 10, 60)
+    return len(clients) + _roll_up_resources(start, MINUTE, 10, 60)
 
 
-def _places(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
+def _roll_up_resources(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
     """Write means and peaks of every resource over a span, and return the number of rows.
 
     Rows of `finer` seconds are read, rows of `seconds` written.

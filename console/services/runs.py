@@ -114,14 +114,18 @@ def request(
     """
     if once is not None and (known := find_by_key(actor, once)) is not None:
         return known
-    if not plan_hash and causes.asks(actor) and is_destructive(kind, parameters, len(more.get("steps", ()))):
+    if (
+        not plan_hash
+        and causes.is_requester(actor)
+        and is_destructive(kind, parameters, len(more.get("steps", ())))
+    ):
         raise OperatorError(
             "plan_needed",
-            "This removes something or cuts somebody off.",
+            "This removes data or disconnects clients.",
             "Plan it, and send the plan's hash.",
         )
     needs_approval = more.pop("needs_approval", False) or waits_for_approval(kind, parameters)
-    more["causes"] = causes.joined(more.get("causes", ()), causes.of_actor(actor))
+    more["causes"] = causes.merge_causes(more.get("causes", ()), causes.causes_from_actor(actor))
     run = ActionRun(
         instance=instance,
         kind=kind,
@@ -139,7 +143,9 @@ def request(
     try:
         with transaction.atomic():
             run.save(force_insert=True)
-            audit.record(actor, f"run.{kind}", f"{instance.name}: run {run.pk}", after=_told(parameters))
+            audit.record(
+                actor, f"run.{kind}", f"{instance.name}: run {run.pk}", after=audit_parameters(parameters)
+            )
     except IntegrityError as taken:
         if once is not None and (known := find_by_key(actor, once)) is not None:
             return known
@@ -179,7 +185,7 @@ def enqueue(run: ActionRun) -> None:
         run.refresh_from_db()
 
     if queue != USUAL_QUEUE:
-        _say_who_serves(run, queue)
+        _update_worker_error(run, queue)
 
 
 def queue_for(run: ActionRun) -> str:
@@ -188,7 +194,7 @@ def queue_for(run: ActionRun) -> str:
     On a single machine every worker can reach the journal. There an action with long steps uses the usual
     queue, so that it doesn't occupy the few workers for short jobs.
     """
-    address = _place_of(run)
+    address = _broker_address(run)
     if address is None or (address.path is not None and _is_long(run)):
         return USUAL_QUEUE
     return queue_for_broker(address)
@@ -200,11 +206,11 @@ def _is_long(run: ActionRun) -> bool:
 
 def is_elsewhere(run: ActionRun) -> bool:
     """Whether a run needs a journal on another machine, so that only a worker there can perform it."""
-    address = _place_of(run)
+    address = _broker_address(run)
     return address is not None and address.path is None
 
 
-def _place_of(run: ActionRun) -> BrokerAddress | None:
+def _broker_address(run: ActionRun) -> BrokerAddress | None:
     """Return the address of the broker whose journal a run needs, or None."""
     if not needs_journal_worker(run.kind, run.parameters):
         return None
@@ -219,7 +225,7 @@ def needs_journal_worker(kind: str, parameters: Mapping[str, Any]) -> bool:
     return any(step.get("do") in JOURNAL_ACTIONS for step in parameters.get("steps", ()))
 
 
-def _say_who_serves(run: ActionRun, queue: str) -> None:
+def _update_worker_error(run: ActionRun, queue: str) -> None:
     """Store in a waiting run the error that its queue has no worker, or remove that error."""
     error = None
     if queues_without_worker([queue]):
@@ -259,7 +265,7 @@ def claim_run(run_id: UUID | str, now: datetime) -> ActionRun | None:
             if not claimed:
                 return None
             run = ActionRun.objects.select_related("instance", "action").get(pk=run_id)
-            _hold(run)
+            _create_locks(run)
     except IntegrityError:
         return None
     return run
@@ -281,14 +287,14 @@ def prepare_step(run: ActionRun) -> bool:
         _release(run, spare)
     try:
         with transaction.atomic():
-            _hold(run)
+            _create_locks(run)
     except IntegrityError:
         _put_back(run)
         return False
     return True
 
 
-def _hold(run: ActionRun) -> None:
+def _create_locks(run: ActionRun) -> None:
     """Create the locks that a run needs and doesn't hold yet.
 
     Raises IntegrityError if another run holds one.
@@ -382,8 +388,9 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
         audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}", result=AuditResult.DENIED)
         raise OperatorError(
             "own_run",
-            "Nobody approves a run that they asked for, or caused by an event, a message or a schedule.",
-            "Ask somebody else.",
+            "An account can't approve a run that it requested, or caused by an event, a message or a "
+            "schedule.",
+            "Ask another approver.",
         )
     try:
         with transaction.atomic():
@@ -391,9 +398,7 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
                 state=RunState.WAITING, approver=actor.name[:200]
             )
             if not moved:
-                raise OperatorError(
-                    "not_awaiting", "The run isn't waiting for approval.", "Look at its state."
-                )
+                raise OperatorError("not_awaiting", "The run isn't waiting for approval.", "Check its state.")
             audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}")
     except IntegrityError as taken:
         raise _in_progress(run) from taken
@@ -517,7 +522,7 @@ def _in_progress(run: ActionRun) -> OperatorError:
     )
 
 
-def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def audit_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters for the audit: without the bodies of messages, and with shortened variables."""
     variables = parameters.get("variables")
     if not isinstance(variables, Mapping):

@@ -46,7 +46,7 @@ def resolve_set_back(
         OperatorError: `policy_not_set_back` when no answering broker has a newer policy; `bad_policy`.
     """
     name = policies.ensure_instance(instance_name or current_instance.instance_name()).name
-    kept, in_force = _kept_policies(name)
+    kept, in_force = _stored_policies(name)
     with transaction.atomic():
         instance = Instance.objects.select_for_update().get(name=name)
         before = newest = policies.newest_revision(instance)
@@ -78,7 +78,7 @@ _REASONS = {
 }
 
 
-def _kept_policies(name: str) -> tuple[list[Document], Document]:
+def _stored_policies(name: str) -> tuple[list[Document], Document]:
     """Return the policies that brokers have stored and the database lacks.
 
     Returns:
@@ -93,7 +93,7 @@ def _kept_policies(name: str) -> tuple[list[Document], Document]:
         raise OperatorError(
             "policy_not_set_back",
             f"No broker of {name} that answers keeps a policy that the database lacks.",
-            "Look at the page Policies: it says which revision is in force.",
+            "See the page Policies for the revision in force.",
         )
     found: list[Document] = []
     for document in [one.policy for one in kept] + [one.staged for one in kept if one.staged is not None]:

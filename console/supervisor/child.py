@@ -16,7 +16,7 @@ from console.supervisor.backoff import RestartBackoff
 from console.supervisor.child_specs import ChildSpec
 from console.supervisor.logs import ChildLog
 
-ASK_INTERVAL_S = 0.25
+CHECK_INTERVAL_S = 0.25
 """Interval between readiness checks of a child."""
 _PR_SET_PDEATHSIG = 1
 try:
@@ -122,7 +122,7 @@ class ChildProcess:
                 break
             failures = self._backoff.failures_after(failures, time.monotonic() - began)
             delay = self._backoff.delay_s(failures)
-            self._say_death(outcome, delay)
+            self._report_exit(outcome, delay)
             await wait_or_timeout(self.stopping, delay)
         self.done.set()
 
@@ -184,8 +184,8 @@ class ChildProcess:
             if waited > self.spec.ready_s and not told:
                 told = True
                 self._say(f"{self.spec.name} runs but isn't ready after {waited:.0f} s; we go on asking")
-                self._say_last_lines()
-            await asyncio.sleep(ASK_INTERVAL_S)
+                self._report_last_lines()
+            await asyncio.sleep(CHECK_INTERVAL_S)
         self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s, pid {self.pid})")
         self.ready.set()
 
@@ -209,11 +209,11 @@ class ChildProcess:
             if exited.done():
                 return
 
-    def _say_death(self, outcome: str, delay: float) -> None:
+    def _report_exit(self, outcome: str, delay: float) -> None:
         self._say(f"{self.spec.name} died ({outcome}); started again in {delay:.1f} s. Log: {self._log.path}")
-        self._say_last_lines()
+        self._report_last_lines()
 
-    def _say_last_lines(self) -> None:
+    def _report_last_lines(self) -> None:
         for line in self._log.last_lines():
             self._say(f"    {self.spec.name} | {line}")
 

@@ -13,12 +13,12 @@ ANSWER_S = 2.0
 
 async def is_redis_ready(socket: Path) -> bool:
     """Whether Redis answers PING on its Unix socket."""
-    return (await _ask_unix(socket, b"PING\r\n")).startswith(b"+PONG")
+    return (await _request_unix(socket, b"PING\r\n")).startswith(b"+PONG")
 
 
 async def is_broker_ready(socket: Path) -> bool:
     """Whether the broker's control socket answers `status`."""
-    answer = await _ask_unix(socket, b'{"do":"status"}\n')
+    answer = await _request_unix(socket, b'{"do":"status"}\n')
     try:
         return bool(json.loads(answer).get("ok"))
     except (ValueError, AttributeError):
@@ -29,7 +29,7 @@ async def is_nats_ready(host: str, port: int) -> bool:
     """Whether the NATS server sends its greeting."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            return (await _ask(*await asyncio.open_connection(host, port), b"")).startswith(b"INFO ")
+            return (await _request(*await asyncio.open_connection(host, port), b"")).startswith(b"INFO ")
     except (OSError, TimeoutError, ValueError):
         return False
 
@@ -40,7 +40,7 @@ async def is_http_ready(host: str, port: int, path: str, *, tls: bool = False) -
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await _ask(
+            answer = await _request(
                 *await asyncio.open_connection(local, port, ssl=_own_process() if tls else None), request
             )
     except (OSError, TimeoutError):
@@ -105,15 +105,15 @@ def _ping_worker(redis_url: str, node: str) -> bool:
         app.close()
 
 
-async def _ask_unix(socket: Path, request: bytes) -> bytes:
+async def _request_unix(socket: Path, request: bytes) -> bytes:
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await _ask(*await asyncio.open_unix_connection(str(socket), limit=4 << 20), request)
+            return await _request(*await asyncio.open_unix_connection(str(socket), limit=4 << 20), request)
     except (OSError, TimeoutError, ValueError):
         return b""
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
     """Send a request, and return the first line of the answer. Closes the connection."""
     try:
         writer.write(request)

@@ -43,7 +43,7 @@ class Supervisor:
         self._when_ready = when_ready
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._asked_at = 0.0
+        self._stop_requested_at = 0.0
         self.children: dict[str, ChildProcess] = {}
         for spec in self._specs:
             echo = self._echo(spec.name) if show_output else None
@@ -73,23 +73,23 @@ class Supervisor:
         """Stop all children in order at the first request; at a second one, stop waiting for them."""
         now = time.monotonic()
         if not self._stop.is_set():
-            self._asked_at = now
+            self._stop_requested_at = now
             self._say(f"{why}: stopping all, in reverse order of the start (again: without waiting)")
             self._stop.set()
-        elif now - self._asked_at > SAME_REQUEST_S and not self._hurry.is_set():
-            self._say(f"{why} again: what still runs gets no more time")
+        elif now - self._stop_requested_at > SAME_REQUEST_S and not self._hurry.is_set():
+            self._say(f"{why} again: remaining processes get no more time")
             self._hurry.set()
 
     async def _start(self, child: ChildProcess) -> None:
         """Run a child once its dependencies are ready."""
         for name in child.spec.needs:
-            await _first_of(self.children[name].ready, child.stopping)
+            await _wait_for_first(self.children[name].ready, child.stopping)
         await child.keep_running()
 
     async def _announce(self) -> None:
         """Call `when_ready` once every child is ready or done."""
         for child in self.children.values():
-            await _first_of(child.ready, child.done)
+            await _wait_for_first(child.ready, child.done)
         self._when_ready()
 
     async def _all_done(self) -> None:
@@ -132,7 +132,7 @@ def check_needs(specs: Sequence[ChildSpec]) -> Sequence[ChildSpec]:
     return specs
 
 
-async def _first_of(one: asyncio.Event, other: asyncio.Event) -> None:
+async def _wait_for_first(one: asyncio.Event, other: asyncio.Event) -> None:
     """Wait for the first of two events."""
     tasks = {asyncio.create_task(one.wait()), asyncio.create_task(other.wait())}
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

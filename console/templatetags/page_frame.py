@@ -60,7 +60,7 @@ AWAY = StateLabel("Not known", "help", "The broker that may have it can't be ask
 # anything.
 HEALTHS = {
     Health.STALLED: StateLabel(
-        "Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"
+        "Stalled", "alert-octagon", "It reads or acknowledges none of its waiting messages"
     ),
     Health.FLAPPING: StateLabel("Flapping", "activity", "It is offlined again and again"),
     Health.FALLING_BEHIND: StateLabel("Falling behind", "alert-triangle", "More comes for it than it takes"),
@@ -70,7 +70,7 @@ HEALTHS = {
         "The policy no longer journals its topics: nothing more comes for it",
     ),
     Health.UNKNOWN: StateLabel(
-        "Not known yet", "help", "It hasn't been looked at for long enough, or the broker is late"
+        "Not known yet", "help", "It has not been observed for long enough, or the broker is delayed"
     ),
     Health.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent to it"),
     Health.KEEPS_UP: StateLabel("Keeps up", "point", "Nothing waits for it, or it comes nearer"),

@@ -48,7 +48,7 @@ REASONS: Final[Mapping[DecisionReason, str]] = {
     DecisionReason.WINDOW_FULL: "Its window stayed full",
     DecisionReason.UNACKED: "Not acknowledged",
     DecisionReason.ACK_SILENCE: "No acknowledgement",
-    DecisionReason.PINNED: "What it holds of the log",
+    DecisionReason.PINNED: "Retained log",
     DecisionReason.RESOURCE_ERROR: "Backlog over its topic’s limit",
     DecisionReason.SPOOL_FAILED: "Its spool couldn’t be written",
 }

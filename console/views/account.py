@@ -22,18 +22,18 @@ from console.services import operators, proof, second_factor
 from console.services.actors import require_user
 from console.views import common
 
-own = common.requires_permission(PublicAccess.OWN_ACCOUNT)
+requires_login = common.requires_permission(PublicAccess.OWN_ACCOUNT)
 """Decorator of views that every logged-in account may use."""
 
 
-@own
+@requires_login
 @require_GET
 def account(request: HttpRequest) -> HttpResponse:
     """Show the account page."""
     return _show(request)
 
 
-@own
+@requires_login
 @sensitive_post_parameters()
 @require_POST
 def password(request: HttpRequest) -> HttpResponse:
@@ -52,7 +52,7 @@ def password(request: HttpRequest) -> HttpResponse:
     return redirect("account")
 
 
-@own
+@requires_login
 @sensitive_post_parameters()
 @require_POST
 def totp_begin(request: HttpRequest) -> HttpResponse:
@@ -70,7 +70,7 @@ def totp_begin(request: HttpRequest) -> HttpResponse:
     return _show(request, {"begin_form": form}, 422)
 
 
-@own
+@requires_login
 @require_POST
 def totp_confirm(request: HttpRequest) -> HttpResponse:
     """Enable the second factor with the app's first code.
@@ -95,14 +95,14 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
                 second_factor.confirm(
                     common.actor_of(request), request.user, device.pk, form.cleaned_data["code"]
                 )
-            messages.success(request, "From now on a login asks for a code of your app.")
+            messages.success(request, "From now on a login requires a code of your app.")
             return redirect("account")
     except OperatorError as problem:
         common.refuse_field(form, "code", problem)
     return _show_key(request, device, form, 422)
 
 
-@own
+@requires_login
 @sensitive_post_parameters()
 @require_POST
 def totp_remove(request: HttpRequest) -> HttpResponse:

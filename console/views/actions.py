@@ -36,8 +36,8 @@ def actions(request: HttpRequest) -> HttpResponse:
     rows = [
         {
             "action": one,
-            "when": _when(one),
-            "do": _do(one),
+            "when": _trigger_texts(one),
+            "do": _step_texts(one),
             "next_at": next(iter(next_firings(one, now, 1)), None),
         }
         for one in found
@@ -74,7 +74,7 @@ def draft(request: HttpRequest) -> HttpResponse:
     audit.mark_read_only(request)
     values = _values(request)
     said = action_form.edit_parts(values, request.POST.get("edit", ""), request.POST)
-    return _again(request, values, {"said": said})
+    return _show_editor(request, values, {"said": said})
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
@@ -83,7 +83,7 @@ def save(request: HttpRequest) -> HttpResponse:
     """Store a new or changed action."""
     values, actor = _values(request), common.actor_of(request)
     try:
-        found = _posted(request)
+        found = _edited_action(request)
         if found is None:
             stored = editor.create(actor, instance_named(), values)
         else:
@@ -94,7 +94,7 @@ def save(request: HttpRequest) -> HttpResponse:
             if isinstance(problem, SluiceError)
             else OperatorError("bad_action", "The version isn't a number.", "Load the page again.")
         )
-        return _again(
+        return _show_editor(
             request,
             values,
             {"problem": {"message": f"{told.sentence} {told.fix}".strip(), **told.details}},
@@ -185,7 +185,7 @@ def _editor(
             "choices": action_form.part_choices(group),
         }
         for group, title, empty in (
-            ("when", "When", "Nothing starts it: it runs when somebody asks for it."),
+            ("when", "When", "No trigger: it runs on request."),
             ("steps", "Do, in this order", "It does nothing yet."),
         )
     ]
@@ -205,12 +205,12 @@ def _editor(
     }
 
 
-def _again(
+def _show_editor(
     request: HttpRequest, values: dict[str, Any], more: dict[str, Any], status: int = 200
 ) -> HttpResponse:
     """Show the editor with the submitted values instead of the stored ones."""
     try:
-        found = _posted(request)
+        found = _edited_action(request)
     except OperatorError:
         found = None
     context = {
@@ -225,7 +225,7 @@ def _again(
     return common.page(request, "action.html", context, status)
 
 
-def _posted(request: HttpRequest) -> Action | None:
+def _edited_action(request: HttpRequest) -> Action | None:
     """Return the stored action that the form edits; None for a new one."""
     number = request.POST.get("action_id", "")
     return read.action(instance_named(), number) if number else None
@@ -276,7 +276,7 @@ def _parameters(found: Action) -> list[str]:
     return sorted({name for name in named if name})
 
 
-def _when(found: Action) -> list[str]:
+def _trigger_texts(found: Action) -> list[str]:
     """Return the triggers of an action as texts."""
     words = [trigger["every"] for trigger, _ in action_schedules(found)]
     return words + [
@@ -284,6 +284,6 @@ def _when(found: Action) -> list[str]:
     ]
 
 
-def _do(found: Action) -> list[str]:
+def _step_texts(found: Action) -> list[str]:
     """Return the steps of an action as texts."""
     return [definition.part_kind(step)[1].label for step in found.steps if "do" in step]

@@ -17,7 +17,7 @@ from console.queries.policies import instance_named
 from console.services import alerts as service
 from console.views import common, pending_changes
 
-MAX_OVER = 50
+MAX_CLOSED = 50
 """Maximum closed alerts on the page."""
 
 
@@ -55,8 +55,8 @@ def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpRespo
         .select_related("rule")
         .prefetch_related("messages")
     )
-    open_ = [_seen(one, patterns) for one in told.filter(closed_at=None)]
-    over = [_seen(one, patterns) for one in told.exclude(closed_at=None)[:MAX_OVER]]
+    open_ = [_visible_alert(one, patterns) for one in told.filter(closed_at=None)]
+    over = [_visible_alert(one, patterns) for one in told.exclude(closed_at=None)[:MAX_CLOSED]]
     context = {
         "open": open_,
         "over": over,
@@ -67,7 +67,7 @@ def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpRespo
     return common.page(request, "alerts.html", context, status)
 
 
-def _seen(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
+def _visible_alert(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
     """Return an alert as an account may see it whose clients match `patterns`; None means all."""
     names = sorted(alert.members)
     text = alert.sentence

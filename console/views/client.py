@@ -56,7 +56,7 @@ def slow_panel(request: HttpRequest, name: str) -> HttpResponse:
 
     The page requests this panel every two seconds.
     """
-    found, problem = _ask(name)
+    found, problem = _find_client(name)
     context = {
         "may": common.allowed_permissions(request),
         "name": name,
@@ -98,7 +98,7 @@ def _paused(found: ClientEntry | None) -> list[str]:
 def _show(request: HttpRequest, name: str) -> HttpResponse:
     """Render a client's page."""
     instance = common.local_instance()
-    found, problem = _ask(name)
+    found, problem = _find_client(name)
     kept = _history(instance, name)
     hourly = pipeline_history.client_hours(name)
     # While the broker is unavailable, no one can know that the client never existed.
@@ -115,7 +115,7 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
         "broker_problem": problem,
         "paused": _paused(found),
         "forecasts": _forecasts(found),
-        "acts": _acts(name, found),
+        "acts": _possible_actions(name, found),
         "hourly": hourly,
         **kept,
         "last_seen": last,
@@ -141,7 +141,7 @@ def _since(request: HttpRequest, now: datetime, span: timedelta) -> datetime:
     return max(min(now - span, datetime.fromtimestamp(asked, UTC)) if asked else now - span, now - MAX_BACK)
 
 
-def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
+def _find_client(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
     """Return the client, or None if it is not logged on, and the error if the broker is unavailable."""
     try:
         return read.client(name), None
@@ -159,7 +159,7 @@ def _durables(name: str) -> bool:
         return False
 
 
-def _acts(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str]]:
+def _possible_actions(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str]]:
     """Return the possible actions on a client: URL, icon, label, and cost."""
     if found is None:
         return []

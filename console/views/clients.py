@@ -28,19 +28,19 @@ FIRST = ("health", "name", "delivery")
 FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(DeliveryState)))
 """Filters of the table: name, label, choices."""
 MATCHING_ACTS = (
-    (PendingChangeKind.PAUSE_ALL, "player-pause", "Pause", "They get nothing more until they are resumed"),
-    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "What was paused of them goes on"),
+    (PendingChangeKind.PAUSE_ALL, "player-pause", "Pause", "They get no messages until they are resumed"),
+    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "Their paused subscriptions resume"),
     (
         PendingChangeKind.OFFLINE_ALL,
         "database-import",
         "Offline",
-        "What waits for them moves to their spools",
+        "Their backlog moves to their spools",
     ),
     (
         PendingChangeKind.DISCONNECT_ALL,
         "plug-x",
         "Disconnect",
-        "They are cut off; what no journal keeps is lost",
+        "They are disconnected; messages without a journal are lost",
     ),
 )
 """Actions on all matching clients: kind, icon, label, and cost."""
@@ -112,7 +112,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
         return redirect(_address(query))
-    messages.success(request, f"The view “{view.name}” is kept. Its address can be passed on.")
+    messages.success(request, f"The view “{view.name}” is saved. Its address can be shared.")
     return redirect(_address(view.query))
 
 
@@ -125,7 +125,10 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     if "delete" in request.POST:
         gone = service.delete_view(actor, view_id)
         if gone is not None:
-            messages.success(request, f"The view “{gone.name}” is deleted. What it showed can be kept again.")
+            messages.success(
+                request,
+                f"The view “{gone.name}” is deleted. Its filter is still shown, and can be saved again.",
+            )
             query = gone.query
         return redirect(_address(query))
     form = SavedViewForm(request.POST)

@@ -114,12 +114,14 @@ def referring_page(request: HttpRequest) -> str:
 
 
 def check_permission(request: HttpRequest, permission: Permission, **about: str) -> None:
-    """Raise PermissionDenied unless the caller has the permission.
+    """Raise PermissionDenied unless the caller has the permission, on the page's instance if none is given.
 
     For permissions that depend on a form or a row.
     """
     try:
-        access.require_permission(actor_of(request), permission, **about)
+        access.require_permission(
+            actor_of(request), permission, **{"instance": current_instance.instance_name(), **about}
+        )
     except OperatorError as refused:
         raise PermissionDenied(f"{refused.sentence} {refused.fix}") from refused
 

@@ -65,7 +65,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
         "actions": ACTIONS,
         "reasons": REASONS,
         "filtered": any(chosen.values()),
-        "query": query_of(chosen),
+        "query": filter_query(chosen),
     }
     return common.page(request, "decisions.html", context)
 
@@ -105,7 +105,7 @@ def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
     return [(one, CAUSES[one.cause]) for one in shown[:MAX_INCIDENTS]]
 
 
-def query_of(chosen: dict[str, str]) -> str:
+def filter_query(chosen: dict[str, str]) -> str:
     """Return the filter as the beginning of a query string, for the pager's links."""
     query = QueryDict(mutable=True)
     query.update({key: value for key, value in chosen.items() if value})

@@ -53,7 +53,7 @@ def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpRes
             return _put(request, draft, part, number, form)
     except SluiceError as problem:
         if request.method == "GET" or problem.code != "bad_policy":
-            return _told(request, int(draft_id), problem)
+            return redirect_with_error(request, int(draft_id), problem)
         _add(form, problem)
     title, _ = FORMS[part]
     return _show(
@@ -65,7 +65,7 @@ def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpRes
 @require_POST
 def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
     """Delete an entry."""
-    return _changed(
+    return _change_draft(
         request,
         int(draft_id),
         lambda draft: draft_parts.delete_entry(
@@ -88,7 +88,7 @@ def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
             return _save(request, draft, form.changes(), form.cleaned_data["expected_version"])
     except SluiceError as problem:
         if request.method == "GET" or problem.code != "bad_policy":
-            return _told(request, draft_id, problem)
+            return redirect_with_error(request, draft_id, problem)
         _add(form, problem)
     return _show(request, draft, form, "Limits and journaled topics")
 
@@ -121,7 +121,7 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
             )
     except SluiceError as problem:
         if request.method == "GET" or problem.code != "bad_policy":
-            return _told(request, draft_id, problem)
+            return redirect_with_error(request, draft_id, problem)
         _add(form, problem)
     return _show(request, draft, form, f"Transport {name}" if stored else "New transport")
 
@@ -134,7 +134,7 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
     The message names the settings that applied to this transport only and are removed too.
     """
 
-    def take_out(draft: PolicyDraft) -> str:
+    def remove_entry(draft: PolicyDraft) -> str:
         lost = draft_parts.transport_settings(draft.document, name)
         drafts.edit_draft(
             common.actor_of(request),
@@ -143,9 +143,12 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
             expected_version=version_of(request),
         )
         also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
-        return f"Transport {name} is taken out of the draft.{also} The preview says whom it cuts off."
+        return (
+            f"Transport {name} is removed from the draft.{also} The preview names the clients that it"
+            " disconnects."
+        )
 
-    return _changed(request, draft_id, take_out)
+    return _change_draft(request, draft_id, remove_entry)
 
 
 def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> DraftPartForm:
@@ -186,17 +189,17 @@ def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], 
     return redirect("drafts_one", draft.pk)
 
 
-def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
+def _change_draft(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
     """Apply a function to the draft, and redirect to its page."""
     try:
         said = change(get_draft(draft_id))
     except SluiceError as problem:
-        return _told(request, draft_id, problem)
-    messages.success(request, said if isinstance(said, str) else "Taken out of the draft.")
+        return redirect_with_error(request, draft_id, problem)
+    messages.success(request, said if isinstance(said, str) else "Removed from the draft.")
     return redirect("drafts_one", draft_id)
 
 
-def _told(request: HttpRequest, draft_id: int, problem: SluiceError) -> HttpResponse:
+def redirect_with_error(request: HttpRequest, draft_id: int, problem: SluiceError) -> HttpResponse:
     """Show an error on the draft's page."""
     common.show_error(request, problem)
     return redirect("drafts") if problem.code == "unknown_draft" else redirect("drafts_one", draft_id)

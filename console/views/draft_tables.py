@@ -30,7 +30,7 @@ _KEYS = ("topic", "user", "transport", "mode")
 
 def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
     """Return the draft's lists, each with columns and rows."""
-    acts = _acts(draft)
+    acts = _worst_case_actions(draft)
     presets = [
         {
             "part": part,
@@ -65,7 +65,7 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
         {
             **transport,
             "limits": _limits(transport),
-            "settings": _of_its_kind(transport),
+            "settings": _kind_settings(transport),
             "for_it_alone": _alone(draft, transport["name"]),
             "tls": transport.get("tls"),
             "authentication": transport.get("authentication") or "none",
@@ -74,17 +74,17 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
     ]
 
 
-def _of_its_kind(transport: Mapping[str, Any]) -> list[str]:
+def _kind_settings(transport: Mapping[str, Any]) -> list[str]:
     """Return the settings that only some kinds of transports have, where they differ from the default."""
     said = {name: transport[name] for name in RESTRICTED_FIELDS if name in transport}
     return [
-        f"{name.replace('_', ' ')} {_said(value)}"
+        f"{name.replace('_', ' ')} {_format_value(value)}"
         for name, value in said.items()
         if value != TRANSPORT_DEFAULTS[name]
     ]
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a setting's value as text."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -134,7 +134,7 @@ def _rules(draft: PolicyDraft, acts: list[list[WorstCaseAction]]) -> dict[str, A
     ]
     return {
         "part": "rules",
-        "title": "Rules of your own",
+        "title": "Custom rules",
         "columns": ("Rule", "When", "Does", "Mode", "Acts within"),
         "rows": rows,
         "add": "Add a rule",
@@ -269,21 +269,21 @@ def _rule(
     ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
     return [
         [str(rule.get("name")), *(named or ["instance"])],
-        _when(rule, signals),
+        _condition_texts(rule, signals),
         [labels.rung(rung) for rung in ladder] or ["as its rule"],
-        [_mode_of(rule, named)],
+        [_rule_mode(rule, named)],
         _within(acts),
     ]
 
 
-def _mode_of(rule: Mapping[str, Any], named: list[str]) -> str:
+def _rule_mode(rule: Mapping[str, Any], named: list[str]) -> str:
     """Return the mode of a rule. An entry with a scope and no mode has the mode of its rule."""
     if rule.get("mode"):
         return labels.mode_label(rule["mode"])
     return "as its rule" if named else labels.mode_label(EnforcementMode.SHADOW)
 
 
-def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
+def _condition_texts(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
     """Return the condition of a rule as texts."""
     signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
     told = [labels.signal_label(signal)] if signal in set(Signal) else []
@@ -323,7 +323,7 @@ def _at(acts: list[list[WorstCaseAction]], number: int) -> list[WorstCaseAction]
     return acts[number] if number < len(acts) else []
 
 
-def _acts(draft: PolicyDraft) -> dict[str, list[list[WorstCaseAction]]]:
+def _worst_case_actions(draft: PolicyDraft) -> dict[str, list[list[WorstCaseAction]]]:
     """Return the worst-case actions of each entry; empty for an invalid draft."""
     try:
         policy = PolicyDocument.from_dict({**draft.document, "revision": 1})

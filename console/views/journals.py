@@ -101,7 +101,7 @@ def _show(
         "plan_form": form,
         "disk": disk,
         "map": log,
-        "kept_bytes": _kept_back(segments),
+        "kept_bytes": _pinned_bytes(segments),
         "keeping": journal_map.retention_options(segments, disk, now),
         "range": chosen if chosen in journal_map.RANGES else "all",
         "ranges": RANGES,
@@ -127,6 +127,6 @@ def _full_in(disk: overview.DiskForecast | None) -> str:
     return f"{left / 86_400:,.0f} days" if left >= 2 * 86_400 else seconds(left)
 
 
-def _kept_back(segments: list[SegmentEntry]) -> int:
+def _pinned_bytes(segments: list[SegmentEntry]) -> int:
     """Return the bytes of sealed segments that holders need."""
     return sum(one.bytes for one in segments if one.pinned_by and one.state != "current")

@@ -67,7 +67,7 @@ class _Login(LoginView):
             Actor(asked.kind, user.get_username(), user.pk, asked.source, asked.request_id),
             "login.password",
             f"operator {user.get_username()}",
-            message="The password was right. The code is asked for next.",
+            message="The password was right. The code is required next.",
         )
         return redirect("second_factor")
 

@@ -61,11 +61,9 @@ def messages(request: HttpRequest) -> HttpResponse:
         status = 422
     else:
         topic = form.cleaned_data["topic"] or readable[0]
-        common.check_permission(
-            request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
-        )
+        common.check_permission(request, Permission.READ_MESSAGES, topic=topic)
         try:
-            found = {"topic": topic, "export_url": _export_url(topic, form), **_found(topic, form)}
+            found = {"topic": topic, "export_url": _export_url(topic, form), **_find_messages(topic, form)}
         except SluiceError as problem:
             found = {"topic": topic, "problem": problem}
     return _show(request, readable, {"form": form, **found}, status=status)
@@ -83,15 +81,13 @@ def follow(request: HttpRequest) -> HttpResponse:
     if not form.is_valid() or not form.cleaned_data["topic"]:
         return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
-    common.check_permission(
-        request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
-    )
+    common.check_permission(request, Permission.READ_MESSAGES, topic=topic)
     context: dict[str, Any]
     try:
         come = read.follow_messages(
             topic, filter=form.cleaned_data["filter"], after=request.GET.get("after", "")[:128]
         )
-        context = {"rows": _shown(come.messages), "come": come}
+        context = {"rows": _message_rows(come.messages), "come": come}
     except SluiceError as problem:
         context = {"rows": [], "problem": problem}
     return render(request, "components/followed.html", context)
@@ -103,12 +99,7 @@ def publish(request: HttpRequest) -> HttpResponse:
     """Add the publication of a message to the pending changes."""
     audit.mark_read_only(request)
     form = PublishMessageForm(request.POST)
-    common.check_permission(
-        request,
-        Permission.PUBLISH,
-        instance=current_instance.instance_name(),
-        topic=request.POST.get("topic", ""),
-    )
+    common.check_permission(request, Permission.PUBLISH, topic=request.POST.get("topic", ""))
     if form.is_valid():
         try:
             pending_service.add_change(
@@ -151,7 +142,7 @@ def _show(
     return common.page(request, "messages.html", context, status)
 
 
-def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
+def _find_messages(topic: str, form: MessagesForm) -> dict[str, Any]:
     """Return the messages that the form selects, as context."""
     asked = form.cleaned_data
     if asked["start"] or asked["end"]:
@@ -159,18 +150,23 @@ def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
             topic, filter=asked["filter"], bookmark=asked["start"] or "0", end=asked["end"], limit=PAGE
         )
         later = "" if page.complete else _query(form, start=page.next)
-        return {"rows": _shown(page.messages), "searched": page.searched, "later": later, "forwards": True}
+        return {
+            "rows": _message_rows(page.messages),
+            "searched": page.searched,
+            "later": later,
+            "forwards": True,
+        }
     found = read.newest_messages(topic, filter=asked["filter"], before=asked["before"], limit=PAGE)
     earlier = _query(form, before=found.earlier) if found.earlier else ""
     return {
-        "rows": _shown(found.messages),
+        "rows": _message_rows(found.messages),
         "searched": found.searched,
         "earlier": earlier,
         "newest": not asked["before"],
     }
 
 
-def _shown(messages: list[BrowsedMessage]) -> list[MessageRow]:
+def _message_rows(messages: list[BrowsedMessage]) -> list[MessageRow]:
     """Return messages as rows."""
     return [MessageRow(one, view_body(one), _just_before(one.bookmark)) for one in messages]
 
@@ -215,6 +211,6 @@ def _readable(request: HttpRequest) -> list[str]:
         current_instance.instance_name(), Permission.READ_MESSAGES
     )
     if patterns == []:
-        common.check_permission(request, Permission.READ_MESSAGES, instance=current_instance.instance_name())
+        common.check_permission(request, Permission.READ_MESSAGES)
         raise PermissionDenied
     return [EVERYTHING] if patterns is None else patterns

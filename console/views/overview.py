@@ -38,7 +38,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "ranges": read.RANGES.values(),
         "range": _range(request).key,
         "disk": read.current_disk_forecast(timezone.now()) if instance else None,
-        **_now(request),
+        **_current_context(request),
         **common.in_force(),
     }
     return common.page(request, "overview.html", context)
@@ -52,7 +52,7 @@ def verdict(request: HttpRequest) -> HttpResponse:
 
     The page requests it every five seconds.
     """
-    return render(request, "components/verdict.html", _now(request))
+    return render(request, "components/verdict.html", _current_context(request))
 
 
 @common.requires_permission(Permission.VIEW)
@@ -86,11 +86,11 @@ def _range(request: HttpRequest) -> read.PlotRange:
     return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
 
 
-def _now(request: HttpRequest) -> dict[str, Any]:
+def _current_context(request: HttpRequest) -> dict[str, Any]:
     """Return the current health and the events since the last visit, as context."""
     instance, patterns = common.local_instance(), common.visible_patterns(request)
     if instance is None:
-        return _brokers(request)
+        return _brokers_context(request)
     until = handover.last_seen(common.actor_of(request), timezone.now())
     since = read.events_since(instance, until, patterns)
     found: dict[str, Any] = {
@@ -102,10 +102,10 @@ def _now(request: HttpRequest) -> dict[str, Any]:
         found["verdict"] = read.current_verdict(patterns)
     except SluiceError:
         pass
-    return found | _brokers(request)
+    return found | _brokers_context(request)
 
 
-def _brokers(request: HttpRequest) -> dict[str, Any]:
+def _brokers_context(request: HttpRequest) -> dict[str, Any]:
     """Return the brokers for the page, each with its newest revision and whether that is overdue; {} for
     one broker.
     """

@@ -61,7 +61,7 @@ def add_for_clients(request: HttpRequest) -> HttpResponse:
     audit.mark_read_only(request)
     kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MAX_AT_ONCE]
     if kind not in OF_CLIENTS or not names:
-        messages.error(request, "Choose clients, and what to do.")
+        messages.error(request, "Choose clients, and a change.")
         return changes_response(request)
     try:
         for name in names:
@@ -79,7 +79,7 @@ def add_matching(request: HttpRequest) -> HttpResponse:
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
     unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
     if kind not in OF_MATCHING or unknown or len(asked["search"]) > MAX_SEARCH:
-        messages.error(request, "Choose a filter of the list, and what to do.")
+        messages.error(request, "Choose a filter of the list, and a change.")
         return changes_response(request)
     actor = common.actor_of(request)
     try:
@@ -88,13 +88,13 @@ def add_matching(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         return (
             render_pending(request, [f"{problem.sentence} {problem.fix}".strip()])
-            if _by_script(request)
-            else _told(request, problem)
+            if _is_script_request(request)
+            else redirect_with_error(request, problem)
         )
     return changes_response(request)
 
 
-def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
+def redirect_with_error(request: HttpRequest, problem: SluiceError) -> HttpResponse:
     """Show an error on the referring page."""
     common.show_error(request, problem)
     return redirect(common.referring_page(request))
@@ -141,10 +141,10 @@ def apply_changes(request: HttpRequest) -> HttpResponse:
     for outcome in outcomes:
         (messages.success if outcome.done else messages.error)(request, outcome.sentence)
     there = common.referring_page(request)
-    return redirect("policies" if _of_a_draft_that_went(there) else there)
+    return redirect("policies" if is_removed_draft_page(there) else there)
 
 
-def _of_a_draft_that_went(address: str) -> bool:
+def is_removed_draft_page(address: str) -> bool:
     """Return whether a URL is the page of a draft that no longer exists, because it was published or
     deleted.
     """
@@ -169,10 +169,12 @@ def add_change(
 
 def changes_response(request: HttpRequest) -> HttpResponse:
     """Return the panel for a script, otherwise a redirect to the referring page."""
-    return render_pending(request) if _by_script(request) else redirect(common.referring_page(request))
+    return (
+        render_pending(request) if _is_script_request(request) else redirect(common.referring_page(request))
+    )
 
 
-def _by_script(request: HttpRequest) -> bool:
+def _is_script_request(request: HttpRequest) -> bool:
     """Return whether a script (htmx) sent the request."""
     return bool(request.headers.get("HX-Request"))
 

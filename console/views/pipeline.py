@@ -22,7 +22,7 @@ from console.queries import runs
 from console.services import pipeline as service
 from console.services.pipeline import parse_options
 from console.views import common
-from console.views.decisions import query_of
+from console.views.decisions import filter_query
 from console.views.drafts import get_draft
 from console.views.runs import runs_panel
 
@@ -40,7 +40,7 @@ The whole log may take many times as long.
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def run_list(request: HttpRequest) -> HttpResponse:
-    """Show the newest runs of all accounts, and the available jobs."""
+    """Show the newest runs on the page's instance, of all accounts, and the available jobs."""
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
     jobs = PipelineJobs().names()
@@ -50,7 +50,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         "job": job,
         "known": job in jobs,
         "options": JOB_OPTIONS.get(job),
-        "query": query_of({"job": job}),
+        "query": filter_query({"job": job}),
     }
     return common.page(request, "pipeline.html", told)
 
@@ -69,9 +69,10 @@ def start(request: HttpRequest) -> HttpResponse:
         service.request(common.actor_of(request), job, options)
     except SluiceError as problem:
         common.show_error(request, problem)
-        return redirect(f"{reverse('pipeline')}?{query_of({'job': job[:64]})}")
+        return redirect(f"{reverse('pipeline')}?{filter_query({'job': job[:64]})}")
     messages.success(
-        request, "The pipeline job is asked for. What it finds is among the pipeline's runs when it is done."
+        request,
+        "The pipeline job is requested. Its result appears among the pipeline's runs when it has finished.",
     )
     return redirect("runs")
 
@@ -97,10 +98,10 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
             common.show_error(request, problem)
         else:
             messages.success(
-                request, "The back-test is asked for. What it finds is listed here when it is done."
+                request, "The back-test is requested. Its result is listed here when it has finished."
             )
             return redirect("drafts_backtest", draft_id)
-    return common.page(request, "backtest.html", {"asked": asked} | _tries(request, draft))
+    return common.page(request, "backtest.html", {"asked": asked} | _backtests_context(request, draft))
 
 
 @common.requires_permission(Permission.RUN_ACTIONS)
@@ -117,11 +118,11 @@ def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
     return render(
         request,
         "components/backtests.html",
-        {"may": common.allowed_permissions(request)} | _tries(request, draft),
+        {"may": common.allowed_permissions(request)} | _backtests_context(request, draft),
     )
 
 
-def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
+def _backtests_context(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
     """Return the back-tests of a draft as context."""
     mine = f"draft-{draft.pk}-"
     found = [
@@ -138,7 +139,7 @@ def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
 @require_GET
 def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     """Show a run with its tables and plots."""
-    run = _allowed(request, run_id)
+    run = _get_run(request, run_id)
     return common.page(request, "pipeline_run.html", {"run": run, "tables": read.run_tables(run)})
 
 
@@ -148,7 +149,7 @@ def download_table(
     request: HttpRequest, run_id: str, table: str, form: str
 ) -> HttpResponse | StreamingHttpResponse:
     """Return a table as a CSV or Parquet file."""
-    run = _allowed(request, run_id, table)
+    run = _get_run(request, run_id, table)
     path = read.table_path(run, table)
     if path is None or form not in ("csv", "parquet"):
         raise Http404("There is no such table.")
@@ -166,7 +167,7 @@ def download_table(
 @require_GET
 def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     """Return a plot as an SVG image, in which no script runs."""
-    drawn = read.run_plot(_allowed(request, run_id, name), name)
+    drawn = read.run_plot(_get_run(request, run_id, name), name)
     if drawn is None:
         raise Http404("There is no such plot.")
     return HttpResponse(drawn, content_type="image/svg+xml")
@@ -176,7 +177,7 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
 @require_GET
 def document(request: HttpRequest, run_id: str) -> HttpResponse:
     """Return a run's HTML document as a download, so that it is never shown as a page of the console."""
-    found = read.run_document(_allowed(request, run_id))
+    found = read.run_document(_get_run(request, run_id))
     if found is None:
         raise Http404("There is no such document.")
     answer = HttpResponse(found, content_type="text/html; charset=utf-8")
@@ -184,7 +185,7 @@ def document(request: HttpRequest, run_id: str) -> HttpResponse:
     return answer
 
 
-def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, Any]:
+def _get_run(request: HttpRequest, run_id: str, table: str = "") -> dict[str, Any]:
     """Return the run if the caller may see it. Raises PermissionDenied or Http404.
 
     The caller must be allowed to see all clients and, if the run contains message bodies, to read messages.
@@ -195,5 +196,5 @@ def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, An
     if run is None:
         raise Http404("There is no such run.")
     if read.contains_messages(run, table.partition(".")[0]):
-        common.check_permission(request, Permission.READ_MESSAGES, instance=run["instance"])
+        common.check_permission(request, Permission.READ_MESSAGES)
     return run

@@ -219,7 +219,7 @@ def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[P
         "anchor": f"transport-{name}",
         "opened": failed is not None,
         "subtitle": f"{kind} on {item['host']}:{item['port']}{'' if item['enabled'] else ', disabled'}; "
-        + ("has limits of its own" if differs else "uses the instance’s limits"),
+        + ("has its own limits" if differs else "uses the instance’s limits"),
         "url": reverse("policies_transport", args=[name]),
     }
 

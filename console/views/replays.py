@@ -46,7 +46,7 @@ PLANNED = {"pause": PendingChangeKind.REPLAY_PAUSE, "cancel": PendingChangeKind.
 DONE = {
     "resume": "resumed",
     "rate": "given another rate",
-    "forget": "taken off the list",
+    "forget": "removed from the list",
 }
 """Texts for changes that are applied immediately."""
 

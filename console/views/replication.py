@@ -27,7 +27,7 @@ from console.views import common
 @require_GET
 def replication(request: HttpRequest) -> HttpResponse:
     """Show the reports of all members. A broker without a group is shown as such."""
-    return common.page(request, "replication.html", _seen())
+    return common.page(request, "replication.html", _page_context())
 
 
 @common.requires_permission(Permission.VIEW)
@@ -35,10 +35,10 @@ def replication(request: HttpRequest) -> HttpResponse:
 @require_GET
 def replication_panel(request: HttpRequest) -> HttpResponse:
     """Show the reports without the page around them. The page requests this every two seconds."""
-    return render(request, "components/group.html", _seen())
+    return render(request, "components/group.html", _page_context())
 
 
-def _seen() -> dict[str, Any]:
+def _page_context() -> dict[str, Any]:
     """Return the context of the page."""
     instance = current_instance.instance_name()
     return {

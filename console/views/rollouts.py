@@ -32,7 +32,7 @@ def stop(request: HttpRequest) -> HttpResponse:
 def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
     """Add the end of the rollout to the pending changes, for the revision that the banner showed."""
     try:
-        seen = _seen(request)
+        seen = _shown_revision(request)
     except OperatorError as problem:
         audit.mark_read_only(request)
         common.show_error(request, problem)
@@ -40,7 +40,7 @@ def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
     return pending_changes.add_change(request, kind, parameters={"revision": seen})
 
 
-def _seen(request: HttpRequest) -> int:
+def _shown_revision(request: HttpRequest) -> int:
     """Return the revision that the banner showed. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("revision", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):

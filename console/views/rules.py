@@ -34,7 +34,7 @@ def new_rule(request: HttpRequest) -> HttpResponse:
         audit.mark_read_only(request)
         if form.is_valid():
             try:
-                listed = _listed(request)
+                listed = _planned_rules(request)
                 pending_service.add_policy_change(
                     common.actor_of(request),
                     {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]},
@@ -71,7 +71,7 @@ def remove_rule(request: HttpRequest, place: int) -> HttpResponse:
     `name` detects that the list has changed meanwhile.
     """
     audit.mark_read_only(request)
-    listed = _listed(request)
+    listed = _planned_rules(request)
     if place < len(listed) and str(listed[place].get("name")) == request.POST.get("name"):
         try:
             pending_service.add_policy_change(
@@ -114,7 +114,7 @@ def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
     }
 
 
-def _listed(request: HttpRequest) -> list[dict[str, Any]]:
+def _planned_rules(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the custom rules of the pending draft, else of the newest policy."""
     planned = pending_service.planned_document(common.actor_of(request))
     document = planned or policies.document_in_force(current_instance.instance_name())

@@ -24,7 +24,7 @@ from console.services import runs as service
 from console.services.actions import run_requests
 from console.services.actors import access_of_request
 from console.views import common, pending_changes
-from console.views.decisions import query_of
+from console.views.decisions import filter_query
 
 PAGE = 30
 """Runs per page."""
@@ -55,7 +55,7 @@ def start_job(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
     else:
-        messages.success(request, "The pipeline job is asked for.")
+        messages.success(request, "The pipeline job is requested.")
     return redirect("runs")
 
 
@@ -89,11 +89,11 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
     except SluiceError as problem:
         if problem.code == "plan_needed":
             audit.mark_read_only(request)
-            seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
+            seen = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
             return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
         common.show_error(request, problem)
     else:
-        messages.success(request, "The run is asked for again; steps that were done are left out.")
+        messages.success(request, "The run is requested again, without the completed steps.")
     return redirect("runs")
 
 
@@ -102,7 +102,7 @@ def _list(request: HttpRequest) -> dict[str, Any]:
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
     rows = RunFilter(chosen, read.runs(common.local_instance())).qs
     return runs_panel(request, rows) | {
-        "query": query_of(chosen),
+        "query": filter_query(chosen),
         "chosen": chosen,
         "kinds": RunKind.choices,
         "states": RunState.choices,

@@ -9,7 +9,7 @@ import pytest
 from rest_framework import serializers
 from rest_framework.test import APIClient
 
-from api.document_serializers import serializer_of
+from api.document_serializers import serializer_for
 from broker_core.documents import clients, instance, journals, replays, system_records
 from broker_core.documents.base import Document
 from broker_core.documents.clients import ClientEntry, EffectiveSetting, ForecastEntry
@@ -30,14 +30,14 @@ DOCUMENTS = sorted(
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda one: one.__name__)
 def test_every_document_has_a_serializer_with_all_its_fields(document: type[Document]) -> None:
-    made = serializer_of(document)()
+    made = serializer_for(document)()
     assert list(made.fields) == [field.encode_name for field in msgspec.structs.fields(document)]
     for field in msgspec.structs.fields(document):
         assert made.fields[field.encode_name].required == field.required
 
 
 def test_null_help_and_choices_come_from_the_struct() -> None:
-    fields: Any = serializer_of(ClientEntry)().fields
+    fields: Any = serializer_for(ClientEntry)().fields
     assert fields["offlined_since"].allow_null and not fields["name"].allow_null
     assert fields["caught_up_in_s"].help_text.startswith("Seconds until nothing waits")
     assert list(fields["health"].choices) == [one.value for one in clients.Health]
@@ -50,7 +50,7 @@ def test_a_field_nobody_can_describe_is_not_left_out() -> None:
         moments: set[int]
 
     with pytest.raises(TypeError, match="describes"):
-        serializer_of(Odd)
+        serializer_for(Odd)
 
 
 def test_what_the_api_answers_is_the_document(api: APIClient, broker: FakeBroker) -> None:

@@ -42,7 +42,7 @@ from console.models import (
 from console.services import operators
 from console.services import runs as runs_service
 from console.services.actors import SYSTEM, Actor, access_of
-from console.services.pending_changes.control import CONTROL_ACTS
+from console.services.pending_changes.control import CONTROL_CHANGE_KINDS
 from console.services.policies import ensure_instance
 from tests.api.doors import DOORS, NO_RUN, READS, WRITES, Door, addresses, send
 from tests.support.control_plane import person
@@ -221,7 +221,7 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
             assert refused.value.code == "not_allowed"
         item = PendingChange(instance=prices, kind=PendingChangeKind.RUN_CANCEL, target=str(run.pk))
         with pytest.raises(OperatorError) as unknown:
-            CONTROL_ACTS[PendingChangeKind.RUN_CANCEL].told(item, None)
+            CONTROL_CHANGE_KINDS[PendingChangeKind.RUN_CANCEL].preview(item, None)
         assert unknown.value.code == "unknown_run"
     assert everything_of(theirs) == before
 

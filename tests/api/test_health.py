@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from broker_core.control import exit_report
 from broker_core.errors import JournalError
-from console.live.workers import pulse_key_of, worker_key
+from console.live.workers import pulse_key, worker_key
 from console.models import ActionRun, Instance
 from console.project.celery import refresh_worker_key
 from console.queries import system_conditions
@@ -46,7 +46,7 @@ def test_readyz_names_by_what_the_broker_ended(client: Client, tmp_path: Path, s
 
 def test_readyz_is_ready_when_all_answer(client: Client, broker: FakeBroker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as connection:
-        connection.delete(WORKER_KEY, worker_key(CHORES_QUEUE), pulse_key_of(""), pulse_key_of(CHORES_QUEUE))
+        connection.delete(WORKER_KEY, worker_key(CHORES_QUEUE), pulse_key(""), pulse_key(CHORES_QUEUE))
     missed = [part["name"] for part in client.get("/readyz").json()["parts"] if not part["ok"]]
     assert missed == ["worker", "worker chores"]
     refresh_worker_key()
@@ -76,7 +76,7 @@ def test_readyz_says_when_a_queue_does_not_move(
 ) -> None:
     refresh_worker_key()
     with redis.Redis.from_url(redis_url) as connection:
-        connection.set(pulse_key_of(queue), connection.time()[0] - 90)
+        connection.set(pulse_key(queue), connection.time()[0] - 90)
     answer: Any = client.get("/readyz")
     (stuck,) = [part for part in answer.json()["parts"] if not part["ok"]]
     assert (answer.status_code, stuck["name"]) == (503, name)
@@ -92,7 +92,7 @@ def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_res
 ) -> None:
     refresh_worker_key()
     with redis.Redis.from_url(redis_url) as connection:
-        connection.set(pulse_key_of(USUAL_QUEUE), connection.time()[0] - 90)
+        connection.set(pulse_key(USUAL_QUEUE), connection.time()[0] - 90)
     run = ActionRun.objects.create(
         instance=instance, kind="pipeline", state="running", actor="maria", actor_kind="person",
         heard_at=timezone.now(),

@@ -19,6 +19,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from api.live_feed import LiveFeed
 from api.snapshot_delta import apply_delta
 from broker_core.documents.instance import InstanceStatus, Snapshot
 from broker_core.documents.system_records import DecisionEntry
@@ -292,3 +293,40 @@ async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str
         assert "replays" not in first, "an account may see some clients only"
         await reporter.close()
         raw.close()
+
+
+async def test_a_socket_describes_the_instance_in_its_address_to_those_who_may_view_it(
+    broker: FakeBroker,
+) -> None:
+    prices = await database_sync_to_async(policies.ensure_instance)("prices")
+    with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / "prices.sock", "prices") as other:
+        petra = await database_sync_to_async(person)("petra", Role.VIEWER, instance=prices)
+        cookie = await database_sync_to_async(cookie_of)(petra)
+        for query in ("?view=totals", "?view=totals&instance=sluice-1", "?instance=sluice-1"):
+            async with feed(cookie, query) as socket:
+                await push({"at": 2**50, "status": {"instance": broker.instance}, "clients": []})
+                assert await socket.receive_nothing(timeout=0.5), query
+        async with feed(cookie, "?view=clients&instance=prices") as socket:
+            first = await socket.receive_json_from(timeout=5)
+            assert (first["status"]["instance"], first["total"]) == ("prices", len(other.clients))
+
+
+async def test_a_withdrawn_grant_ends_snapshots_on_request_too(
+    broker: FakeBroker, cookie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = asyncio.Event()
+    monkeypatch.setattr("api.live_feed.SESSION_CHECK_S", 0.1)
+    async with feed(cookie, "?view=totals") as socket:
+        await socket.receive_json_from(timeout=5)
+        await Grant.objects.all().adelete()
+        still = LiveFeed._check_session
+
+        async def check(self: LiveFeed) -> bool:
+            found = await still(self)
+            checked.set()
+            return found
+
+        monkeypatch.setattr(LiveFeed, "_check_session", check)
+        await asyncio.wait_for(checked.wait(), 20)
+        await socket.send_to(text_data="snapshot")
+        assert await socket.receive_nothing(timeout=0.5)

@@ -117,6 +117,8 @@ def test_a_column_that_there_isnt_sorts_as_usual() -> None:
 def test_what_is_asked_is_bounded() -> None:
     assert live_window.parse_query("") is None
     assert live_window.parse_query("view=clients&limit=50") == WindowRequest(view="clients", limit=50)
+    assert live_window.parse_query("view=clients&instance=prices") == WindowRequest(view="clients")
+    assert live_window.requested_instance("view=clients&instance=prices") == "prices"
     for bad in ("view=everything", "view=clients&limit=100000", "view=clients&offset=-1", "view=clients&x=1"):
         with pytest.raises((ValueError, msgspec.MsgspecError)):
             live_window.parse_query(bad)

@@ -17,7 +17,7 @@ from django.urls import resolve
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
-from api.parsers import MOST_LEVELS
+from api.parsers import MAX_LEVELS
 from console.choices import Role, RunState
 from console.models import Action, ActionRun, Instance
 from console.services import drafts, operators, policies
@@ -130,7 +130,7 @@ def test_what_is_answered_is_in_the_document(door: Door, maria: Client, full: No
 @pytest.mark.parametrize("door", [door for door in API if door.body is not None], ids=str)
 def test_a_body_that_isn_t_one_is_a_problem(door: Door, maria: Client, full: None) -> None:
     bodies = ["", "{", "[]", "7", '"x"', "null", '{"nonsense": 1}', "[" * 100_000, '{"a":' * 100_000]
-    bodies += ["[" * (MOST_LEVELS + 2) + "]" * (MOST_LEVELS + 2)]
+    bodies += ["[" * (MAX_LEVELS + 2) + "]" * (MAX_LEVELS + 2)]
     for body in bodies:
         answer = maria.generic(door.method, door.path, body, "application/json")
         assert answer.status_code < 500, body[:20]

@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from api import bounded_http, unfinished_requests
-from api.bounded_http import BODY_WITHIN_S, HEAD_WITHIN_S, KEPT_ALIVE_S, LINGER_S, BoundedHTTPFactory
+from api.bounded_http import BODY_WITHIN_S, HEAD_WITHIN_S, KEEP_ALIVE_TIMEOUT_S, LINGER_S, BoundedHTTPFactory
 from api.unfinished_requests import UnfinishedRequests
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
@@ -79,7 +79,7 @@ def test_a_body_has_a_deadline_and_is_gone_from_memory(clock: Clock, factory: Bo
         clock.advance(1)
     assert (one.status, one.closing) == (408, True)
     one.lose()
-    assert factory.unfinished.hold_body("", unfinished_requests.BODY_BYTES_TOGETHER)
+    assert factory.unfinished.reserve_body("", unfinished_requests.BODY_BYTES_TOGETHER)
     assert not clock.getDelayedCalls()
 
 
@@ -117,12 +117,12 @@ def test_bodies_of_one_address_have_a_budget_until_their_requests_are_answered(
 def test_an_idle_connection_is_closed_without_an_answer(clock: Clock, factory: BoundedHTTPFactory) -> None:
     one = Connection(factory)
     one.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    clock.advance(KEPT_ALIVE_S * 3)
+    clock.advance(KEEP_ALIVE_TIMEOUT_S * 3)
     assert not one.closing, "a request that is being answered has no deadline here"
     channel = one.protocol._channel
     channel.requests[0].finish()
     said = one.transport.value()
-    clock.advance(KEPT_ALIVE_S)
+    clock.advance(KEEP_ALIVE_TIMEOUT_S)
     assert (one.closing, one.transport.value()) == (True, said)
 
 
@@ -159,7 +159,7 @@ class Line:
 
     closed = 0
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         self.closed += 1
 
 

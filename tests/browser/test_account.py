@@ -149,7 +149,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         expect(mine.locator(".errors")).to_contain_text("isn't your app's current code")
         accessible(mine)
         give_good_code(mine, app.code(), "Switch it on", re.compile("/account/$"))
-        expect(mine.locator("#messages")).to_contain_text("a login asks for a code")
+        expect(mine.locator("#messages")).to_contain_text("a login requires a code")
         accessible(mine)
 
         mine.get_by_role("button", name="Log out").click()

@@ -19,7 +19,7 @@ def test_a_client_is_disconnected_as_a_pending_change_with_a_reason(page: Page) 
     expect(page.get_by_label("Reason")).to_be_focused()  # the browser itself asks for it
     page.get_by_label("Reason").fill("wrong release")
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text("feed-publisher was disconnected and told why.")).to_be_visible()
+    expect(page.get_by_text("feed-publisher was disconnected with the reason.")).to_be_visible()
     expect(page.locator("#state")).to_have_text("Not connected")
 
 

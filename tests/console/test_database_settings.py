@@ -38,6 +38,33 @@ print(answer.status_code, answer.json()["code"])
 """
 
 
+SHOWS_LIMITS = """
+import sys, django
+django.setup()
+from django.db import connection
+from console import database_limits
+for call in sys.argv[1:]:
+    eval(f"database_limits.{call}")
+    connection.close()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
+        print(*cursor.fetchone())
+"""
+
+
+def test_each_call_that_limits_waits_replaces_the_limits_of_the_one_before() -> None:
+    calls = ("limit_lock_waits()", "limit_waits()", "limit_waits(statements=False)", "limit_waits()")
+    with temporary_cluster() as url:
+        environment = {
+            **os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "console.project.settings"
+        }  # fmt: skip
+        done = subprocess.run(
+            (sys.executable, "-c", SHOWS_LIMITS, *calls), env=environment, capture_output=True, text=True,
+            timeout=120, cwd=ROOT,
+        )  # fmt: skip
+    assert done.stdout.splitlines() == ["4s 0", "4s 30s", "4s 0", "4s 30s"], done.stdout + done.stderr
+
+
 def test_a_locked_table_holds_up_no_request_for_ever(tmp_path: Path) -> None:
     with temporary_cluster() as url:
         environment = {

@@ -37,7 +37,7 @@ def problem(code: str, subject: str, *, severe: bool = False, since: int = BEGAN
 @pytest.fixture(autouse=True)
 def redis_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tuple({"name": name, "ok": True, "problem": ""} for name in ("redis", "worker"))
-    monkeypatch.setattr(readiness, "_redis", lambda: parts)
+    monkeypatch.setattr(readiness, "_redis", lambda **_: parts)
     monkeypatch.setattr(readiness, "_workers", list)
     monkeypatch.setattr(system_conditions, "_since", {})
 

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from console.choices import RunState
-from console.live.workers import pulse_key_of, worker_key
+from console.live.workers import pulse_key, worker_key
 from console.models import Action, ActionRun
 from console.project.celery import app
 from console.queue_names import CHORES_QUEUE
@@ -69,17 +69,15 @@ def test_chores_go_on_while_webhooks_hold_all_other_slots(
             until(lambda: connection.exists(worker_key("")) and connection.exists(worker_key(CHORES_QUEUE)))
             calling = [call(instance, f"call {number}", declared) for number in range(6)]
             until(lambda: ActionRun.objects.filter(state=RunState.RUNNING).count() == 2)
-            connection.delete(pulse_key_of(""), pulse_key_of(CHORES_QUEUE))
+            connection.delete(pulse_key(""), pulse_key(CHORES_QUEUE))
             for queue in ("celery", CHORES_QUEUE):
                 app.send_task("console.tasks.pulse", args=[queue], queue=queue)
             run = journals.request(SYSTEM, "compress", "0")
             until(lambda: ActionRun.objects.get(pk=run.pk).state == RunState.SUCCEEDED)
-            assert connection.exists(pulse_key_of(CHORES_QUEUE))
+            assert connection.exists(pulse_key(CHORES_QUEUE))
             waits = ActionRun.objects.filter(pk__in=[one.pk for one in calling], state=RunState.WAITING)
             assert waits.exists(), "the webhooks' queue was full all the while"
-            assert not connection.exists(pulse_key_of("")), (
-                "so a pulse behind them waits, and /readyz says so"
-            )
+            assert not connection.exists(pulse_key("")), "so a pulse behind them waits, and /readyz says so"
         finally:
             for process in started:
                 os.killpg(process.pid, signal.SIGKILL)  # prefork's children as well

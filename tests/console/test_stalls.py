@@ -34,7 +34,7 @@ def stall(cause: StallCause = StallCause.LOOP_BLOCKED, *, ago_s: int = 200, over
 @pytest.fixture(autouse=True)
 def redis_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tuple({"name": name, "ok": True, "problem": ""} for name in ("redis", "worker"))
-    monkeypatch.setattr(readiness, "_redis", lambda: parts)
+    monkeypatch.setattr(readiness, "_redis", lambda **_: parts)
     monkeypatch.setattr(readiness, "_workers", list)
     monkeypatch.setattr(system_conditions, "_since", {})
 
@@ -45,13 +45,13 @@ def test_a_stall_stands_at_the_top_for_a_while_and_among_incidents_and_metrics(
     browser = Client()
     browser.force_login(operator)
     assert "stood still" not in browser.get("/standing/").content.decode()
-    assert "standstill" not in browser.get("/decisions/").content.decode()
+    assert "stalls-title" not in browser.get("/decisions/").content.decode()
     broker.stalls = [stall(StallCause.PROCESS_STOPPED, ago_s=90_000), stall()]
     top = browser.get("/standing/").content.decode()
-    assert "The broker stood still for 2 min 06 s (loop_blocked)" in top
+    assert "The broker stalled for 2 min 06 s (loop_blocked)" in top
     assert CAUSES[StallCause.LOOP_BLOCKED].meaning in top and "of board" not in top
     page = browser.get("/decisions/").content.decode()
-    assert "2 standstills of the broker" in page and "process_stopped" in page
+    assert "2 stalls of the broker" in page and "process_stopped" in page
     assert "command Subscribe of board" in page and "81.5 %" in page
     assert "line 1 in &lt;module&gt;" in page
     answer = Client().get("/readyz")
@@ -79,7 +79,7 @@ def test_who_may_see_some_clients_alone_is_not_told_what_was_done(
     page = Client()
     page.force_login(person("narrow", Role.VIEWER, client_pattern="other-*", instance=instance))
     text = page.get("/decisions/").content.decode()
-    assert "1 standstill of the broker" in text
+    assert "1 stall of the broker" in text
     assert "of board" not in text and "line 1 in" not in text
 
 

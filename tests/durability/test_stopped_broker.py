@@ -97,7 +97,7 @@ def test_a_process_that_was_stopped_is_a_standstill_in_log_pages_and_metrics(
             broker.send_signal(signal.SIGCONT)
             wanted = {
                 "log": lambda: "cause=process_stopped" in log.read_text(),
-                "pages": lambda: "stood still for" in page.get("/standing/").content.decode(),
+                "pages": lambda: "stalled for" in page.get("/standing/").content.decode(),
                 "decisions": lambda: "1 standstill of the broker" in page.get("/decisions/").content.decode(),
                 "metrics": lambda: stalls_counted("process_stopped") == 1,
             }

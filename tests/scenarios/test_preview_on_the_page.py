@@ -113,7 +113,7 @@ def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
     page = browser.post(
         f"/policies/drafts/{draft.pk}/preview/", form, headers={"HX-Request": "true"}
     ).content.decode()
-    told = "1 client disconnected, 2 more would match than is allowed: the revision is withdrawn at once."
+    told = "1 client disconnected, 2 decisions exceed the allowance: the revision is withdrawn immediately."
     assert told in page
     browser.post(f"/policies/drafts/{draft.pk}/plan/", form)
     shown = browser.get("/tray/").content.decode()

@@ -95,7 +95,7 @@ def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
     changes = {"pool": {"message_memory_limit": SMALL_POOL_BYTES}}
     policies.change_transport(SYSTEM, transport.name, changes, reason=REASON)
     size = f"{SMALL_POOL_BYTES // 2**20} MiB"
-    startup.print_line(f"transport {transport.name} has a pool of its own now, of {size} (see Policies)")
+    startup.print_line(f"transport {transport.name} has its own pool now, of {size} (see Policies)")
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 

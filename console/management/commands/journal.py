@@ -167,21 +167,21 @@ class Command(SafeCommand):
             self.stdout.write(line.decode())
 
     def _repair(self, place: LogLocation, options: dict[str, Any]) -> None:
-        self._told(inspect.repair_journal(*place, self._known(options)), options)
+        self._print_report(inspect.repair_journal(*place, self._known(options)), options)
 
     def _accept(self, place: LogLocation, options: dict[str, Any]) -> None:
         report = inspect.repair_journal(*place, self._known(options), accept=True)
         if options["directory"] is None:
-            accept_log(place.instance, UUID(report["log"]), report["settled"], _member_of(options))
-        self._told(report, options)
+            accept_log(place.instance, UUID(report["log"]), report["settled"], _local_member(options))
+        self._print_report(report, options)
 
     def _known(self, options: dict[str, Any]) -> KnownLog | None:
         """Return the log's identity and frontier from the database or the policy on disk; None for a copy."""
         if options["directory"] is not None:
             return None
-        return known_log_now(options["instance"], _member_of(options))
+        return known_log_now(options["instance"], _local_member(options))
 
-    def _told(self, report: dict[str, Any], options: dict[str, Any]) -> None:
+    def _print_report(self, report: dict[str, Any], options: dict[str, Any]) -> None:
         if options["json"]:
             self._line(report)
             return
@@ -201,7 +201,7 @@ class Command(SafeCommand):
         self.stdout.write(to_json_line(document).decode())
 
 
-def _member_of(options: dict[str, Any]) -> str:
+def _local_member(options: dict[str, Any]) -> str:
     """Return the member whose journal is on this machine; "" without a group.
 
     Raises:

@@ -32,7 +32,7 @@ from console.queries import policies as read
 from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
-from console.services.policy_files import MAX_BYTES
+from console.services.policy_import import large_text_error, refuse_large_text
 
 
 class Command(SafeCommand):
@@ -53,7 +53,7 @@ class Command(SafeCommand):
             "--with-secrets", action="store_true", help="include the hashes of users' passwords and tokens"
         )
         check = commands.add_parser(
-            "check", help="report what is wrong or unwise; exit code 1 if it can't be used"
+            "check", help="report errors and warnings; exit code 1 if it can't be used"
         )
         diff = commands.add_parser(
             "diff", help="show what importing would change; exit code 1 if anything would"
@@ -136,9 +136,9 @@ class Command(SafeCommand):
                 self._publish(instance, loaded, reason)
                 made = policy_files.make_actions(SYSTEM, instance, _system(options), loaded.imported)
         finally:
-            self._tell(loaded)
+            self._report_settings(loaded)
         for action in made:
-            self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
+            self.stdout.write(f"Action {action.name!r} was created, disabled: check and enable it.")
 
     def _make_draft(
         self, instance: Instance, loaded: policy_files.ParsedPolicyFile, system: str, title: str
@@ -185,24 +185,24 @@ class Command(SafeCommand):
             loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
-                self._tell_one("left out", one["line"], one["where"], one["what"], one["why"])
+                self._report_setting("left out", one["line"], one["where"], one["what"], one["why"])
             raise
         if tell:
-            self._tell(loaded)
+            self._report_settings(loaded)
         return loaded
 
-    def _tell(self, loaded: policy_files.ParsedPolicyFile) -> None:
+    def _report_settings(self, loaded: policy_files.ParsedPolicyFile) -> None:
         imported = loaded.imported
         for sentence in loaded.warnings:
             self.stderr.write(f"warning: {sentence}")
         for taken in imported.imported:
-            self._tell_one("taken", taken.line, taken.where, taken.what, taken.into)
+            self._report_setting("taken", taken.line, taken.where, taken.what, taken.into)
         for left in imported.skipped:
-            self._tell_one("left out", left.line, left.where, left.what, left.why)
+            self._report_setting("left out", left.line, left.where, left.what, left.why)
         for other in imported.unrelated:
-            self._tell_one("not about policy", other.line, other.where, other.what)
+            self._report_setting("not about policy", other.line, other.where, other.what)
 
-    def _tell_one(self, word: str, line: int, where: str, *texts: str) -> None:
+    def _report_setting(self, word: str, line: int, where: str, *texts: str) -> None:
         place = where if where.startswith("line ") else f"line {line} {where}"
         self.stderr.write(": ".join((word, place, *texts)))
 
@@ -215,14 +215,14 @@ def _text(name: str) -> str:
     """Return the text of a file, or of standard input for "-". Raises OperatorError `bad_import`."""
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+            data = sys.stdin.buffer.read(policy_files.MAX_READ_BYTES + 1)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(policy_files.MAX_READ_BYTES + 1)
     except OSError as problem:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
-    if len(data) > MAX_BYTES:
-        raise OperatorError(
-            "bad_import", f"{name} is over {MAX_BYTES} bytes.", "Give only the part with the policy."
-        )
-    return policy_files.decode_file(data)
+    if len(data) > policy_files.MAX_READ_BYTES:
+        raise large_text_error(policy_files.MAX_BYTES, name)
+    text = policy_files.decode_file(data)
+    refuse_large_text(text, policy_files.MAX_BYTES, name)
+    return text

@@ -15,7 +15,7 @@ from console.services import operators
 class Command(SafeCommand):
     """Recovery for a sole administrator. An account that can run it can read the keys of all apps anyway."""
 
-    help = "Switch off an operator's second factor. The password is still asked for."
+    help = "Switch off an operator's second factor. The password is still required."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the operator's name and the reason."""

@@ -54,13 +54,13 @@ says that carries it.
 member: here, the same (its journal has this one's hash), DIFFERS, not compared yet, or away
 waited for: sync, downgraded (by whom, since when), or async, of `fully_durable` and of sync_topics
 
-It ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, \
+It ends with 1 when this member doesn't take part, a member is away or differs, a NATS server isn't current, \
 or a link is away.
 A broker by itself has links alone. What each state means and what to do: docs/group.md and docs/sites.md."""
 _LINKS = """Each destination of the policy: where it leads, how it is, how far behind, and whether \
 publishers wait for it.
 
-state: carrying; away (and why, what to do); standing by (another member carries it); off (by the policy)
+state: carrying; away (and why, what to do); standby (another member carries it); off (by the policy)
 waited for: async (no publisher waits), sync, sync and for how long by now, or downgraded (by whom, since \
 when)
 behind: records of the log, of all topics, that the destination hasn't passed; lag: how long ago the oldest \
@@ -68,7 +68,7 @@ of them was accepted
 
 It ends with 1 when a link is away, or a broker can't be asked. The same is on the page Replication; \
 docs/sites.md has the codes."""
-_CHANGE = """It holds until it is undone by hand, also over restarts, and goes to every member that \
+_CHANGE = """It holds until it is undone manually, also over restarts, and goes to every member that \
 SLUICE_BROKERS lists.
 
   replication downgrade b            a member of the group: `fully_durable` and sync_topics wait for it no \
@@ -165,12 +165,12 @@ class Command(SafeCommand):
         init.add_argument(
             "--replace",
             action="store_true",
-            help="set aside the engine's log, if it is a different one or has lost its end",
+            help="retire the log service's stream, if it is another log or has lost its end",
         )
         init.add_argument(
             "--empty",
             action="store_true",
-            help="make a log that begins with record 1: all journals and the engine's log are lost",
+            help="make a log that begins with record 1: all journals and the log service's stream are lost",
         )
         for one in (join, renew):
             one.add_argument(
@@ -179,7 +179,7 @@ class Command(SafeCommand):
                 dest="source",
                 metavar="DIRECTORY",
                 help="the journal directory of a healthy member, whose broker may be "
-                "running, or a copy of it; default: the engine's log"
+                "running, or a copy of it; default: the log service's stream"
                 " alone, while that has its first entry",
             )
             one.add_argument(
@@ -197,7 +197,7 @@ class Command(SafeCommand):
             elif command in ("downgrade", "upgrade"):
                 self._change(command, **options)
             else:
-                self._act(command, **options)
+                self._plan_or_perform(command, **options)
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
 
@@ -258,7 +258,7 @@ class Command(SafeCommand):
     def _console(self) -> Console:
         return SafeConsole(file=self.stdout._out, width=140)
 
-    def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
+    def _plan_or_perform(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         """Plan `init`, `join` or `reseed`, print the plan, and perform it with `--yes`."""
         group = _group_of(instance)
         directories = directories_without_database(instance)
@@ -279,7 +279,7 @@ class Command(SafeCommand):
             plan = reseed.plan_reseed(
                 "join" if act == "join" else "reseed", own, source, instance, group.member, found, stamp
             )
-        say = (lambda _: None) if json else self._said
+        say = (lambda _: None) if json else self._print_sentence
         if not json:
             self._plan(plan)
         if not yes:
@@ -300,7 +300,7 @@ class Command(SafeCommand):
         for number, step in enumerate(plan.steps, 1):
             self._line(f"  {number}. {step}")
 
-    def _said(self, sentence: str) -> None:
+    def _print_sentence(self, sentence: str) -> None:
         self._line(f"  {sentence}")
 
     def _line(self, what: str | msgspec.Struct | dict[str, Any]) -> None:
@@ -327,7 +327,7 @@ def _done(
     group: GroupSettings,
     found: StreamInfo | None,
     now: str,
-    say: reseed.Say,
+    say: reseed.ReportProgress,
 ) -> reseed.ReseedReceipt:
     """Perform a plan, and return its receipt."""
     if act == "init" and plan.own is None:

@@ -23,7 +23,8 @@ class Command(SafeCommand):
             "--group",
             type=int,
             metavar="N",
-            help=f"N brokers (2 to {MAX_MEMBERS}) on one log that three engines replicate (docs/group.md)",
+            help=f"N brokers (2 to {MAX_MEMBERS}) on one log that three NATS servers replicate"
+            " (docs/group.md)",
         )
         how.add_argument(
             "--prepare-broker",

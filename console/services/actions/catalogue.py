@@ -103,7 +103,7 @@ KINDS: dict[str, StepKind] = {
             "Disconnect a client",
             (
                 _NAME,
-                StepOption("reason", "Reason, told to the client", default="an action of the operator's"),
+                StepOption("reason", "Reason, sent to the client", default="an action of the operator's"),
             ),
             destructive=True,
         ),
@@ -127,7 +127,7 @@ KINDS: dict[str, StepKind] = {
                     "change",
                     "Do",
                     choices=(
-                        ("downgrade", "Downgrade: wait for it no more"),
+                        ("downgrade", "Downgrade: stop waiting for it"),
                         ("upgrade", "Upgrade: wait for it again"),
                     ),
                     default="downgrade",

@@ -20,32 +20,36 @@ from console.services.actors import Actor
 
 PUBLISHED: Final = "message.publish"
 """Audit action of a message that was published through the control plane."""
-HEARD_WITHIN: Final = timedelta(minutes=15)
+MAX_AUDIT_DELAY: Final = timedelta(minutes=15)
 """Maximum time between a message and its audit event, including differences between clocks."""
 _RUNS_AT_ONCE: Final = 500
 """Runs whose causes are read per query."""
 Cause = Mapping[str, Any]
-_ASKS: Final = (ActorKind.PERSON, ActorKind.TOKEN)
+_REQUESTERS: Final = (ActorKind.PERSON, ActorKind.TOKEN)
 
 
-def asks(actor: Actor) -> bool:
+def is_requester(actor: Actor) -> bool:
     """Return whether the actor is a person or a token, and not a schedule, a broker or the system."""
-    return actor.kind in _ASKS
+    return actor.kind in _REQUESTERS
 
 
-def of_actor(actor: Actor) -> list[Cause]:
+def causes_from_actor(actor: Actor) -> list[Cause]:
     """Return the cause for a person's or token's request; empty for other actors."""
-    return [{"kind": str(actor.kind), "name": actor.name, "user_id": actor.user_id}] if asks(actor) else []
+    return (
+        [{"kind": str(actor.kind), "name": actor.name, "user_id": actor.user_id}]
+        if is_requester(actor)
+        else []
+    )
 
 
-def of_editor(action: Action) -> list[Cause]:
+def causes_from_editor(action: Action) -> list[Cause]:
     """Return the cause for a run without a requester: the person who last changed the action."""
     if not action.changed_by:
         return []
     return [{"kind": "editor", "name": action.changed_by, "user_id": action.changed_by_user_id}]
 
 
-def of_event(event: TriggerEvent, now: datetime) -> list[Cause]:
+def causes_from_event(event: TriggerEvent, now: datetime) -> list[Cause]:
     """Return the cause of a broker's event: a client, or a publish through the control plane.
 
     A publish carries the message's time (ms since 1970), because the run may start much later. `now` is used
@@ -60,7 +64,7 @@ def of_event(event: TriggerEvent, now: datetime) -> list[Cause]:
     return [{"kind": "client", "name": name, "user": user}] if name else []
 
 
-def joined(*causes: Sequence[Cause]) -> list[dict[str, Any]]:
+def merge_causes(*causes: Sequence[Cause]) -> list[dict[str, Any]]:
     """Return causes in order, without duplicates."""
     found: list[dict[str, Any]] = []
     for one in causes:
@@ -96,7 +100,7 @@ def _with_publishers(run: ActionRun) -> Iterator[Cause]:
         rows = AuditEvent.objects.filter(
             action=PUBLISHED,
             object=f"{run.instance.name}: topic {cause['name']}"[:300],
-            at__range=(at - HEARD_WITHIN, at + HEARD_WITHIN),
+            at__range=(at - MAX_AUDIT_DELAY, at + MAX_AUDIT_DELAY),
         ).exclude(result=AuditResult.DENIED)
         for actor in rows.order_by("actor").values_list("actor", flat=True).distinct():
             yield {"kind": "publisher", "name": actor}

@@ -9,7 +9,7 @@ from console.services.actions import definition
 from console.services.actions.triggers import Trigger, TriggerEvent, matches_event
 
 
-def listening(instance: Instance, event: TriggerEvent) -> list[tuple[Action, Trigger]]:
+def triggered_actions(instance: Instance, event: TriggerEvent) -> list[tuple[Action, Trigger]]:
     """Return the enabled actions that an event starts, each with its matching trigger."""
     rows = Action.objects.filter(instance=instance, enabled=True).select_related("instance").order_by("pk")
     found = (
@@ -18,7 +18,7 @@ def listening(instance: Instance, event: TriggerEvent) -> list[tuple[Action, Tri
     return [(action, trigger) for action, trigger in found if trigger is not None]
 
 
-def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Action]:
+def started_actions(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Action]:
     """Return all actions that the steps start through events, directly or through other actions."""
     found: dict[int, Action] = {}
     waiting = [steps]
@@ -26,7 +26,9 @@ def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Ac
         for part in waiting.pop():
             if part.get("do") != "event":
                 continue
-            for action, _ in listening(instance, TriggerEvent("event", {"SLUICE_EVENT": part["name"]})):
+            for action, _ in triggered_actions(
+                instance, TriggerEvent("event", {"SLUICE_EVENT": part["name"]})
+            ):
                 if action.pk not in found:
                     found[action.pk] = action
                     waiting.append(action.steps)
@@ -35,5 +37,5 @@ def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Ac
 
 def is_destructive(instance: Instance, steps: Sequence[Mapping[str, str]]) -> bool:
     """Whether the steps, or actions that they start, remove something or disconnect clients."""
-    started = raised_by(instance, steps)
+    started = started_actions(instance, steps)
     return any(definition.is_destructive(one) for one in (steps, *(action.steps for action in started)))

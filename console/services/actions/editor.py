@@ -50,7 +50,7 @@ def change(
     with transaction.atomic():
         held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
         if held is None:
-            raise OperatorError("unknown_action", "The action is gone.", "See the list.")
+            raise OperatorError("unknown_action", "The action was deleted.", "See the list.")
         if expected_version is not None and held.version != expected_version:
             raise OperatorError(
                 "revision_changed",

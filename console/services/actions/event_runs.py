@@ -59,9 +59,11 @@ def start_runs_for_events(
             would start an action that removes something or disconnects clients.
     """
     found = [
-        (action, trigger, event) for event in events for action, trigger in chains.listening(instance, event)
+        (action, trigger, event)
+        for event in events
+        for action, trigger in chains.triggered_actions(instance, event)
     ]
-    if actor is not None and behind.asks(actor) and not planned:
+    if actor is not None and behind.is_requester(actor) and not planned:
         for action, *_ in found:
             refuse_unplanned(action)
     started = (_start(*one, depth, member, actor, causes) for one in found)
@@ -73,7 +75,7 @@ def refuse_unplanned(action: Action) -> None:
     if chains.is_destructive(action.instance, action.steps):
         raise OperatorError(
             "plan_needed",
-            f"{action.name} removes something or cuts somebody off.",
+            f"{action.name} removes data or disconnects clients.",
             "Plan it first, and send the plan's hash as `plan`.",
         )
 
@@ -108,13 +110,13 @@ def start_run(
         # Only a run with a requester or an approver is bound to its plan. Any other run starts immediately,
         # and also works on objects that become due after the plan.
         if (
-            behind.asks(actor)
+            behind.is_requester(actor)
             or action.needs_approval
             or runs.waits_for_approval(RunKind.ACTION, {"steps": action.steps})
         ):
             more["plan_hash"] = more["plan"]["hash"]
-    if not behind.asks(actor):
-        more["causes"] = behind.joined(more.get("causes", ()), behind.of_editor(action))
+    if not behind.is_requester(actor):
+        more["causes"] = behind.merge_causes(more.get("causes", ()), behind.causes_from_editor(action))
     parameters = {
         "action": action.name,
         "version": action.version,
@@ -136,7 +138,7 @@ def _start(
     event: TriggerEvent,
     depth: int,
     member: str,
-    raised_by: Actor | None,
+    author: Actor | None,
     causes: Sequence[behind.Cause],
 ) -> ActionRun | None:
     """Start the run of one action for an event; None if too many wait or the event has a run already."""
@@ -147,9 +149,7 @@ def _start(
         )
         return None
     actor = (
-        raised_by
-        if raised_by is not None and behind.asks(raised_by)
-        else Actor(ActorKind.ACTION, action.name)
+        author if author is not None and behind.is_requester(author) else Actor(ActorKind.ACTION, action.name)
     )
     once = runs.IdempotencyKey.for_request(f"{action.pk}|{event.once}"[:200]) if event.once else None
     if once is not None and runs.find_by_key(actor, once) is not None:
@@ -163,5 +163,5 @@ def _start(
         now,
         member=member,
         once=once,
-        causes=behind.joined(causes, behind.of_event(event, now)),
+        causes=behind.merge_causes(causes, behind.causes_from_event(event, now)),
     )

@@ -50,20 +50,20 @@ def perform_run(
     """
     parts: list[dict[str, str]] = run.parameters["steps"]
     actor = Actor(ActorKind(run.actor_kind), run.actor, run.actor_user_id)
-    scene = StepContext(
+    context = StepContext(
         run.instance, actor, run, progress, dict(run.parameters["variables"]), happened=happened
     )
     for record in run.steps:
-        scene.variables |= record.get("variables", {})
+        context.variables |= record.get("variables", {})
     for number, part in enumerate(parts):
         if number < len(run.steps):
             continue  # done before: a repeated run, or one that waited between steps
-        scene.number = number
+        context.number = number
         _, kind = definition.part_kind(part)
         if not runs.prepare_step(run):
             raise PutBack
         progress.stage(number, len(parts), kind.label)
-        if not _one(scene, part):
+        if not _one(context, part):
             progress.log("the condition doesn't hold: the rest is left out")
             break
     return {"steps": len(run.steps), "of": len(parts)}
@@ -96,7 +96,7 @@ def percent_used(place: str) -> float:
     return 100.0 * usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0
 
 
-def _one(scene: StepContext, part: Mapping[str, str]) -> bool:
+def _one(context: StepContext, part: Mapping[str, str]) -> bool:
     """Perform one condition or step, and store its record.
 
     Return False if the remaining steps must be skipped.
@@ -106,17 +106,17 @@ def _one(scene: StepContext, part: Mapping[str, str]) -> bool:
     record: dict[str, Any] = {word: kind.name}
     try:
         if word == "if":
-            holds = condition_holds(part, scene.variables)
+            holds = condition_holds(part, context.variables)
             record["state"] = "held" if holds else "not_held"
             return holds
         options = expand_all(
-            definition.part_options(part), scene.variables, lambda name: kind.option(name).raw
+            definition.part_options(part), context.variables, lambda name: kind.option(name).raw
         )
         done: StepResult = STEPS[kind.name].perform(
-            scene, check_options(kind, options, kind.label, expanded=True)
+            context, check_options(kind, options, kind.label, expanded=True)
         )
         record |= {"state": "done", "result": dict(done.result), "variables": dict(done.variables)}
-        scene.variables |= done.variables
+        context.variables |= done.variables
         return True
     except RunCancelled:
         record["state"] = "cancelled"
@@ -127,5 +127,5 @@ def _one(scene: StepContext, part: Mapping[str, str]) -> bool:
     finally:
         record["took_ms"] = round((time.monotonic() - began) * 1000)
         if "state" in record:
-            scene.run.steps = [*scene.run.steps, record]
-            ActionRun.objects.filter(pk=scene.run.pk).update(steps=scene.run.steps)
+            context.run.steps = [*context.run.steps, record]
+            ActionRun.objects.filter(pk=context.run.pk).update(steps=context.run.steps)

@@ -100,12 +100,12 @@ def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bo
     chosen: list[SelectedFile] = []
     skipped: list[tuple[str, str]] = []
     folder = check_folder(text)
-    with _opened(folder) as descriptor, os.scandir(descriptor) as entries:
+    with _open_folder(folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
             if not fits(entry.name) or not entry.is_file(follow_symlinks=False):
                 continue  # never follow links or sub-folders
             facts = entry.stat(follow_symlinks=False)
-            if why := _why_not(entry.name, facts, oldest, packed):
+            if why := _skip_reason(entry.name, facts, oldest, packed):
                 skipped.append((entry.name, why))
             else:
                 chosen.append(
@@ -121,7 +121,7 @@ def delete_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[in
     `each` is called with the index before every file; an exception that it raises ends the deletion.
     """
     count = nbytes = 0
-    with _opened(choice.folder) as descriptor:
+    with _open_folder(choice.folder) as descriptor:
         for number, found in enumerate(choice.chosen):
             each(number)
             if _is_same(descriptor, found):
@@ -136,7 +136,7 @@ def compress_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[
     `each` is called with the index before every file; an exception that it raises ends the work.
     """
     count = saved = 0
-    with _opened(choice.folder) as descriptor:
+    with _open_folder(choice.folder) as descriptor:
         for number, found in enumerate(choice.chosen):
             each(number)
             if _is_same(descriptor, found):
@@ -169,7 +169,7 @@ def _compress_one(folder: int, found: SelectedFile) -> int:
     return nbytes
 
 
-def _why_not(name: str, facts: os.stat_result, oldest: int, packed: bool) -> str:
+def _skip_reason(name: str, facts: os.stat_result, oldest: int, packed: bool) -> str:
     """Return the reason why a file must be skipped, or "". `oldest` is the newest allowed change in ns."""
     if any(part in name for part in PROTECTED):
         return "it belongs to the broker or the control plane"
@@ -191,7 +191,7 @@ def _is_same(folder: int, found: SelectedFile) -> bool:
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder(folder: Path) -> Iterator[int]:
     """Open a folder, and yield its descriptor.
 
     Raises OperatorError `folder_refused` if the folder was moved meanwhile.

@@ -14,7 +14,7 @@ from broker_core.errors import OperatorError
 from console.models import ActionRun, Instance
 from console.services import journals
 from console.services.actions import definition
-from console.services.actions.chains import is_destructive, listening
+from console.services.actions.chains import is_destructive, triggered_actions
 from console.services.actions.executor import condition_holds
 from console.services.actions.options import check_options
 from console.services.actions.steps import STEPS
@@ -58,7 +58,7 @@ def event_plan(instance: Instance, event: TriggerEvent, variables: Mapping[str, 
     """Return the plans of all actions that an event starts, and one hash of them."""
     plans = [
         {"action": action.name, **plan_steps(instance, action.steps, variables)}
-        for action, _ in listening(instance, event)
+        for action, _ in triggered_actions(instance, event)
     ]
     return {
         "actions": plans,
@@ -99,10 +99,10 @@ def check_run_plan(run: ActionRun) -> None:
     Does nothing for a run that isn't bound to a plan.
     """
     if run.plan_hash:
-        check_plan_hash(run.plan_hash, plan_of_rest(run, run.steps)["hash"])
+        check_plan_hash(run.plan_hash, plan_remaining_steps(run, run.steps)["hash"])
 
 
-def plan_of_rest(run: ActionRun, done: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def plan_remaining_steps(run: ActionRun, done: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the plan of a run's remaining steps, after the steps in `done`."""
     if "steps" in run.parameters:
         variables = dict(run.parameters["variables"])

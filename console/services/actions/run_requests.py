@@ -107,12 +107,12 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
     if not destructive:
         return runs.repeat(actor, run)
     access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
-    made = planner.plan_of_rest(run, done)
+    made = planner.plan_remaining_steps(run, done)
     if not plan_hash:
         raise OperatorError(
             "plan_needed",
-            "What is left to be done removes something or cuts somebody off.",
-            "Look at its plan, and send the hash as `plan`.",
+            "The remaining steps remove data or disconnect clients.",
+            "Read its plan, and send the hash as `plan`.",
             plan=made,
             hash=made["hash"],
         )

@@ -17,7 +17,7 @@ from console.services import operators, people
 from console.services.actors import Actor
 from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
 
-YOU: Final = "This is you: afterwards you may not be able to undo it."
+YOU: Final = "This is your own account: you may lose the permission to undo the change."
 
 
 def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
@@ -25,7 +25,7 @@ def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
     tokens = _in_force().filter(user=user).count()
     lines = [
         effect_line(
-            f"{item.target} is logged out everywhere at once, and can’t "
+            f"{item.target} is logged out everywhere immediately, and can’t "
             "log in until the account is opened again."
         ),
         effect_line(
@@ -52,9 +52,7 @@ def _grant(item: PendingChange, _: list[str] | None) -> ChangePreview:
     left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
     lines = [
         effect_line(
-            left
-            if others
-            else f"{name} has no other role: they may log in, and no more. So it is with their tokens."
+            left if others else f"{name} has no other role: the account and its tokens keep no permission."
         )
     ]
     warnings = [YOU] if found.user_id == item.owner_id else []
@@ -112,7 +110,7 @@ def _token_numbered(number: str) -> ApiToken:
     return found
 
 
-ACCESS_ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+ACCESS_CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.ACCOUNT_CLOSE: ChangeKind(
         Permission.MANAGE_ACCESS, _account, _do_account, about_everything=True
     ),

@@ -43,7 +43,7 @@ class ChangeKind:
     """Permission, preview and execution of one kind of pending change.
 
     permission        permission that the operator needs
-    told              returns the preview; names only clients that match the given patterns (None: all)
+    preview           returns the preview; names only clients that match the given patterns (None: all)
     do                applies the change with a reason, and returns a sentence about the result
     about_a_client    the target begins with a client's name, which the permission must cover
     about_a_topic     the target is a topic, which the permission must cover
@@ -51,7 +51,7 @@ class ChangeKind:
     """
 
     permission: Permission
-    told: Callable[[PendingChange, list[str] | None], ChangePreview]
+    preview: Callable[[PendingChange, list[str] | None], ChangePreview]
     do: Callable[[Actor, PendingChange, str], str]
     about_a_client: bool = False
     about_a_topic: bool = False

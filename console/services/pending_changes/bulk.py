@@ -54,7 +54,8 @@ def matching_clients(
     if len(found) > MAX_MATCHING:
         raise OperatorError(
             "too_many_matching",
-            f"{number_exact(len(found))} clients match, and at most {MAX_MATCHING} are acted on at once.",
+            f"{number_exact(len(found))} clients match, and at most {MAX_MATCHING} can be acted on in one "
+            "change.",
             "Narrow the filter.",
         )
     instance = instance_named().name
@@ -71,19 +72,19 @@ def matching_clients(
     return ", ".join(words) or "any filter", {"names": names, "search": search}
 
 
-def _there(item: PendingChange) -> list[ClientEntry]:
+def _connected_clients(item: PendingChange) -> list[ClientEntry]:
     """Return the change's clients that are still connected, in the original order."""
     found = client_queries.ClientSequence(search=item.parameters.get("search", ""))
     known = {one.name: one for one in found[0 : requests.MAX_CLIENTS]}
     return [known[name] for name in item.parameters.get("names", []) if name in known]
 
 
-def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+def _preview_function(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
     """Return the preview function of one kind of change."""
     one_word, done, says, applies, severe = _WORDS[kind]
 
     def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
-        chosen, there = len(item.parameters.get("names", [])), _there(item)
+        chosen, there = len(item.parameters.get("names", [])), _connected_clients(item)
         # The preview says for how many clients the change does nothing, and how many have disconnected.
         acted = [one for one in there if applies(one)]
         number = len(acted)
@@ -106,14 +107,15 @@ def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None]
         if kind is PendingChangeKind.DISCONNECT_ALL and acted:
             lines.append(
                 effect_line(
-                    "What is journaled can be replayed from their bookmarks; the rest of what waits is lost."
+                    "Journaled messages can be replayed from their bookmarks; other waiting "
+                    "messages are lost."
                 )
             )
         if chosen > len(there):
-            lines.append(effect_line(f"{number_exact(chosen - len(there))} have left meanwhile."))
+            lines.append(effect_line(f"{number_exact(chosen - len(there))} have disconnected meanwhile."))
         if len(there) > number:
             lines.append(
-                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are left alone.")
+                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are not changed.")
             )
         headline = f"{number_exact(number)} client{'' if number == 1 else 's'} {done}"
         blocked = [] if acted else [f"None of them is left that could be {done}."]
@@ -123,7 +125,7 @@ def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None]
     return preview
 
 
-def _do(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:
+def _apply_function(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:
     """Return the function that applies one kind of change."""
 
     def do(actor: Actor, item: PendingChange, reason: str) -> str:
@@ -135,20 +137,20 @@ def _do(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:
             OperatorError: `nobody_matches` if no client was changed.
         """
         acted, refused = 0, []
-        for one in _there(item):
+        for one in _connected_clients(item):
             if not _WORDS[kind][3](one):
                 continue
             try:
                 access.require_permission(
                     actor, Permission.ACT_ON_CLIENTS, instance=item.instance.name, client=one.name
                 )
-                _ACT[kind](actor, one.name, reason)
+                _APPLY_TO_CLIENT[kind](actor, one.name, reason)
                 acted += 1
             except SluiceError as problem:
                 refused.append(f"{one.name}: {problem.sentence}")
         if not acted:
             why = refused[0] if refused else "None of them is left."
-            raise OperatorError("nobody_matches", why, "Look at the list again.")
+            raise OperatorError("nobody_matches", why, "Check the list again.")
         said = f"{number_exact(acted)} client{'' if acted == 1 else 's'} {_WORDS[kind][1]}."
         if not refused:
             return said
@@ -175,20 +177,20 @@ _WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEn
     PendingChangeKind.OFFLINE_ALL: (
         "Offline",
         "offlined",
-        "get what waits from their spools when they read",
+        "get their spooled backlog when they read",
         _goes_offline,
         False,
     ),
     PendingChangeKind.DISCONNECT_ALL: (
         "Disconnect",
         "cut off",
-        "are cut off and told the reason",
+        "are disconnected with the reason",
         lambda _: True,
         True,
     ),
 }
 """For each kind: verb, participle, effect in a sentence, test whether it can apply to a client, severity."""
-_ACT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
+_APPLY_TO_CLIENT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
     PendingChangeKind.PAUSE_ALL: lambda actor, name, why: clients.act_on_client(
         actor, requests.PauseClient(name=name), why
     ),
@@ -200,6 +202,7 @@ _ACT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
     ),
     PendingChangeKind.DISCONNECT_ALL: lambda actor, name, why: clients.disconnect(actor, name, why),
 }
-MATCHING_ACTS: Final[Mapping[PendingChangeKind, ChangeKind]] = {
-    kind: ChangeKind(Permission.ACT_ON_CLIENTS, _told(kind), _do(kind)) for kind in _WORDS
+MATCHING_CHANGE_KINDS: Final[Mapping[PendingChangeKind, ChangeKind]] = {
+    kind: ChangeKind(Permission.ACT_ON_CLIENTS, _preview_function(kind), _apply_function(kind))
+    for kind in _WORDS
 }

@@ -31,10 +31,10 @@ def _run(item: PendingChange, _: list[str] | None) -> ChangePreview:
     if run.state == RunState.RUNNING:
         said = (
             f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and "
-            "stops after this step. What it has done stays done."
+            "stops after this step. Completed steps are not undone."
         )
     else:
-        said = "It has not begun, and never will. It can be asked for again."
+        said = "It has not started, and will not. It can be requested again."
     over = run.state not in (RunState.RUNNING, RunState.WAITING, RunState.APPROVAL)
     blocked = [f"The run has ended: {run.get_state_display().lower()}."] if over else []
     return ChangePreview(
@@ -50,7 +50,9 @@ def _do_run(actor: Actor, item: PendingChange, reason: str) -> str:
 def _action(item: PendingChange, _: list[str] | None) -> ChangePreview:
     found = action_queries.action(item.instance, item.target)
     due = next(iter(next_firings(found, timezone.now(), 1)), None)
-    said = f"It would next run on {due:%Y-%m-%d %H:%M} UTC." if due else "Nothing would start it by itself."
+    said = (
+        f"It would next run on {due:%Y-%m-%d %H:%M} UTC." if due else "Nothing would start it automatically."
+    )
     lines = [
         effect_line(f"{said} It never runs again; its runs stay in the list."),
         effect_line(f"It has {len(found.steps)} steps and {len(found.when)} triggers, which are gone."),
@@ -72,7 +74,7 @@ def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePre
         if wrong:
             return ChangePreview(str(item), blocked=[wrong])
         if word == "promote":
-            what = f"Put revision {staged.number} in force for everybody"
+            what = f"Put revision {staged.number} in force for all clients"
             found = drafts.preview_document(item.instance, staged.document)
         else:
             what = f"Give {whom} back revision {base.number}"
@@ -83,7 +85,8 @@ def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePre
         )
         told = effect_of_ending_rollout(found, staged.document)
         headline = (
-            told.headline or f"revision {staged.number} {'for everybody' if word == 'promote' else 'stopped'}"
+            told.headline
+            or f"revision {staged.number} {'for all clients' if word == 'promote' else 'stopped'}"
         )
         lines = [*told.lines, *told.changes[:MAX_LINES]]
         return ChangePreview(
@@ -112,18 +115,18 @@ def _do_promote(actor: Actor, item: PendingChange, reason: str) -> str:
     change = rollouts.promote(
         actor, item.instance, expected_revision=item.parameters.get("revision"), reason=reason
     )
-    return f"Revision {change.revision.number} is for everybody. {change.problem}".strip()
+    return f"Revision {change.revision.number} is for all clients. {change.problem}".strip()
 
 
 def _do_stop(actor: Actor, item: PendingChange, reason: str) -> str:
     change = rollouts.stop(
         actor, item.instance, reason=reason, expected_revision=item.parameters.get("revision")
     )
-    return f"Revision {change.revision.number} gives back what was before. {change.problem}".strip()
+    return f"Revision {change.revision.number} restores the previous revision. {change.problem}".strip()
 
 
 def _draft(item: PendingChange, _: list[str] | None) -> ChangePreview:
-    draft = draft_of_instance(item.instance, int(item.target))
+    draft = get_draft(item.instance, int(item.target))
     newest = policies.newest_revision(item.instance)
     differences = group_list_changes(diff_documents(newest.document, draft.document))
     lines = [effect_line("Nothing of it is in force, and nothing that is changes. It can’t be brought back.")]
@@ -131,12 +134,12 @@ def _draft(item: PendingChange, _: list[str] | None) -> ChangePreview:
 
 
 def _do_draft(actor: Actor, item: PendingChange, reason: str) -> str:
-    draft = draft_of_instance(item.instance, int(item.target))
+    draft = get_draft(item.instance, int(item.target))
     drafts.delete(actor, draft.pk, reason=reason)
     return f"The draft “{draft.title}” is deleted."
 
 
-def draft_of_instance(instance: Instance, number: int) -> Any:
+def get_draft(instance: Instance, number: int) -> Any:
     """Return a draft of this instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(number)
     if draft.instance_id != instance.pk:
@@ -146,7 +149,7 @@ def draft_of_instance(instance: Instance, number: int) -> Any:
 
 def _alert(item: PendingChange, _: list[str] | None) -> ChangePreview:
     rule = alerts.get_rule(item.instance, item.target)
-    lines = [effect_line("Nobody is told by it any more, and what it told before is forgotten.")]
+    lines = [effect_line("It sends no more messages, and its history is deleted.")]
     return ChangePreview(f"Delete the alert {rule.name}", "1 alert deleted", lines)
 
 
@@ -168,7 +171,7 @@ def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.RolloutPlan | None:
     )
 
 
-CONTROL_ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+CONTROL_CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.RUN_CANCEL: ChangeKind(Permission.RUN_ACTIONS, _run, _do_run),
     PendingChangeKind.ACTION_DELETE: ChangeKind(Permission.EDIT_POLICIES, _action, _do_action),
     PendingChangeKind.PROMOTE: ChangeKind(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),

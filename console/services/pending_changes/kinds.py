@@ -21,10 +21,10 @@ from console.queries.document_diff import GONE, DocumentChange, group_list_chang
 from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actions import planner
 from console.services.actors import Actor
-from console.services.pending_changes.access import ACCESS_ACTS
+from console.services.pending_changes.access import ACCESS_CHANGE_KINDS
 from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
-from console.services.pending_changes.bulk import MATCHING_ACTS
-from console.services.pending_changes.control import CONTROL_ACTS, rollout_plan
+from console.services.pending_changes.bulk import MATCHING_CHANGE_KINDS
+from console.services.pending_changes.control import CONTROL_CHANGE_KINDS, rollout_plan
 from console.services.policy_effects import effect_of_publishing
 from console.units import labels
 from console.units.format import number_exact, size
@@ -44,10 +44,12 @@ def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     lines = [effect_line(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
     lines.append(
-        effect_line("What is journaled can be replayed from its bookmark; the rest of what waits is lost.")
+        effect_line("Journaled messages can be replayed from its bookmark; other waiting messages are lost.")
     )
     lines.append(
-        effect_line("It is told the reason. A client that reconnects by itself may be back at once.")
+        effect_line(
+            "The broker sends it the reason. A client that reconnects automatically may be back immediately."
+        )
     )
     return ChangePreview(f"Disconnect {item.target}", "1 client cut off", lines, severe=True)
 
@@ -97,7 +99,7 @@ def _offline(item: PendingChange, _: list[str] | None) -> ChangePreview:
 
 def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
     clients.disconnect(actor, item.target, reason)
-    return f"{item.target} was disconnected and told why."
+    return f"{item.target} was disconnected with the reason."
 
 
 def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, PendingChange, str], str]:
@@ -180,7 +182,7 @@ def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
         return ChangePreview(what, blocked=[f"{problem.sentence} {problem.fix}"])
     getting = message_queries.subscribers(topic, patterns)
     if not getting:
-        lines = [effect_line("Nobody subscribes to it now. If it is journaled it can be replayed.")]
+        lines = [effect_line("No client subscribes to it now. If it is journaled it can be replayed.")]
     else:
         lines = [
             policy_effect.EffectLine(
@@ -223,7 +225,9 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     lines = [
         policy_effect.EffectLine(
             "act",
-            _JOURNAL_SAYS[PendingChangeKind(item.kind)].format(count=count, records=number_exact(records)),
+            _JOURNAL_SENTENCES[PendingChangeKind(item.kind)].format(
+                count=count, records=number_exact(records)
+            ),
             [],
             0,
         )
@@ -243,8 +247,8 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     return ChangePreview(what, headline if chosen else "", lines, warnings, blocked, severe=gone, fixed=True)
 
 
-_JOURNAL_SAYS: Mapping[PendingChangeKind, str] = {
-    PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
+_JOURNAL_SENTENCES: Mapping[PendingChangeKind, str] = {
+    PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They remain part of the log.",
     PendingChangeKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
     PendingChangeKind.REMOVE: (
         "{count} are deleted: {records} records. A client that resumes "
@@ -274,7 +278,7 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     """Return the preview of the operator's draft as a policy, computed by the running brokers."""
     draft = item.draft
     if draft is None:
-        return ChangePreview("Change the policy", blocked=["The draft is gone."])
+        return ChangePreview("Change the policy", blocked=["The draft was removed."])
     first = rollout_plan(item.parameters)
     found = drafts.restrict_preview(drafts.preview(draft, first), patterns)
     newest = policies.newest_revision(draft.instance)
@@ -282,7 +286,7 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     if draft.base != newest.number:
         blocked.append(
             f"Revision {newest.number} was published since it was begun "
-            f"with revision {draft.base}: make it anew."
+            f"with revision {draft.base}: create it again."
         )
     if not found.differences:
         blocked.append("Nothing differs from the newest revision.")
@@ -290,7 +294,7 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     settings_changed = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
     headline = settings_changed
     if found.effect is not None:
-        headline = told.headline or f"{settings_changed}, nobody cut off or acted on"
+        headline = told.headline or f"{settings_changed}, no client disconnected or acted on"
     whom = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
     return ChangePreview(
         draft.title + whom,
@@ -327,7 +331,7 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     A failed publish leaves the pending change as it was.
     """
     if item.draft is None:
-        raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
+        raise OperatorError("unknown_draft", "The draft was removed.", "Make the change again.")
     number, version = item.draft.pk, item.draft.version  # the version that was shown
     item.draft = None
     # Publishing deletes the draft, and with it this row if that still referred to the draft.
@@ -346,7 +350,7 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
 
 
-ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.POLICY: ChangeKind(Permission.EDIT_POLICIES, _policy, _do_policy),
     PendingChangeKind.DISCONNECT: ChangeKind(
         Permission.ACT_ON_CLIENTS, _disconnect, _do_disconnect, about_a_client=True
@@ -382,8 +386,8 @@ ACTS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.ARCHIVE: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
     PendingChangeKind.COMPRESS: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
     PendingChangeKind.REMOVE: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
-    **MATCHING_ACTS,
-    **CONTROL_ACTS,
-    **ACCESS_ACTS,
+    **MATCHING_CHANGE_KINDS,
+    **CONTROL_CHANGE_KINDS,
+    **ACCESS_CHANGE_KINDS,
 }
 """Permission, preview and execution by kind of change."""

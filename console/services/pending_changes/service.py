@@ -25,14 +25,14 @@ from console.queries import policies as read
 from console.services import access, draft_parts, drafts, policies
 from console.services.actors import Actor
 from console.services.pending_changes.base import ChangePreview
-from console.services.pending_changes.kinds import ACTS
+from console.services.pending_changes.kinds import CHANGE_KINDS
 from console.services.rollouts import RolloutPlan
 
 MAX_ITEMS = 50
 """Maximum pending changes per operator and instance."""
 _FIGURES = re.compile(r"\d[\d.,]*( clients?)?")
 """Figures in warnings, which the digest leaves out because they change each second."""
-BEGUN_HERE = {"begun_here": True}
+CREATED_HERE = {"begun_here": True}
 """Parameters of a change whose draft was created here: discarding the change deletes the draft."""
 
 
@@ -41,7 +41,7 @@ class PlannedChange:
     """Pending change with its preview."""
 
     item: PendingChange
-    told: ChangePreview
+    preview: ChangePreview
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,20 @@ class PendingChanges:
     @property
     def headlines(self) -> list[tuple[str, bool]]:
         """Headline and severity of each change, severe ones first, without duplicates."""
-        found = dict.fromkeys((told.headline, told.severe) for told in self._told if told.headline)
+        found = dict.fromkeys(
+            (preview.headline, preview.severe) for preview in self._previews if preview.headline
+        )
         return sorted(found, key=lambda one: not one[1])
 
     @property
     def blocked(self) -> list[str]:
         """Reasons why the changes can't be applied as they are."""
-        return [why for told in self._told for why in told.blocked]
+        return [why for preview in self._previews for why in preview.blocked]
 
     @property
     def warnings(self) -> list[str]:
         """Sentences that the operator must confirm."""
-        return [why for told in self._told for why in told.warnings]
+        return [why for preview in self._previews for why in preview.warnings]
 
     @property
     def digest(self) -> str:
@@ -84,19 +86,23 @@ class PendingChanges:
         shown = [
             [
                 one.item.pk,
-                one.told.what,
+                one.preview.what,
                 one.item.draft.version if one.item.draft is not None else 0,
-                one.told.differences,
-                [_FIGURES.sub("#", warning) for warning in one.told.warnings],
-                *([one.told.headline, [line.sentence for line in one.told.lines]] if one.told.fixed else []),
+                one.preview.differences,
+                [_FIGURES.sub("#", warning) for warning in one.preview.warnings],
+                *(
+                    [one.preview.headline, [line.sentence for line in one.preview.lines]]
+                    if one.preview.fixed
+                    else []
+                ),
             ]
             for one in self.planned
         ]
         return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:32]
 
     @property
-    def _told(self) -> list[ChangePreview]:
-        return [one.told for one in self.planned]
+    def _previews(self) -> list[ChangePreview]:
+        return [one.preview for one in self.planned]
 
 
 def add_change(
@@ -112,7 +118,7 @@ def add_change(
         OperatorError: `not_allowed` or `tray_full`.
     """
     instance = read.instance_named()
-    _allowed(actor, kind, instance.name, target)
+    _require_permission(actor, kind, instance.name, target)
     with transaction.atomic():
         rows = PendingChange.objects.filter(owner_id=actor.user_id, instance=instance)
         fresh = not rows.filter(kind=kind, target=target).exists()
@@ -138,7 +144,7 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
             the errors of `draft_parts.save_changes`.
     """
     instance = read.instance_named()
-    _allowed(actor, PendingChangeKind.POLICY, instance.name, "")
+    _require_permission(actor, PendingChangeKind.POLICY, instance.name, "")
     held = _policy_item(actor)
     draft = held.draft if held is not None and held.draft is not None else None
     if draft is not None and draft.base != policies.newest_revision(instance).number:
@@ -152,7 +158,7 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
             draft = drafts.create_draft(actor, f"Changes by {actor.name}")
         draft = draft_parts.save_changes(actor, draft, changes, draft.version)
         add_change(
-            actor, PendingChangeKind.POLICY, "", BEGUN_HERE if held is None else held.parameters, draft
+            actor, PendingChangeKind.POLICY, "", CREATED_HERE if held is None else held.parameters, draft
         )
     return draft
 
@@ -182,17 +188,17 @@ def add_rollback(actor: Actor, number: int) -> PolicyDraft:
     Raises OperatorError `revision_withdrawn`.
     """
     instance = read.instance_named()
-    _allowed(actor, PendingChangeKind.POLICY, instance.name, "")
+    _require_permission(actor, PendingChangeKind.POLICY, instance.name, "")
     policies.refuse_withdrawn(instance, number)
     with transaction.atomic():
         draft = drafts.create_draft(actor, f"Roll back to revision {number}", revision=number)
-        add_change(actor, PendingChangeKind.POLICY, "", BEGUN_HERE, draft)
+        add_change(actor, PendingChangeKind.POLICY, "", CREATED_HERE, draft)
     return draft
 
 
 def list_changes(actor: Actor, patterns: list[str] | None = None) -> PendingChanges:
     """Return the operator's pending changes with their effects at this time."""
-    return PendingChanges([PlannedChange(item, _told(item, patterns)) for item in _items(actor)])
+    return PendingChanges([PlannedChange(item, _preview_of_change(item, patterns)) for item in _items(actor)])
 
 
 def has_changes(actor: Actor) -> bool:
@@ -202,12 +208,12 @@ def has_changes(actor: Actor) -> bool:
 
 def remove_change(actor: Actor, item_id: int) -> None:
     """Discard one change. A draft that was created on the page of drafts stays there."""
-    _discard(PendingChange.objects.filter(owner_id=actor.user_id, pk=item_id))
+    _delete_changes(PendingChange.objects.filter(owner_id=actor.user_id, pk=item_id))
 
 
 def clear_changes(actor: Actor) -> None:
     """Discard all changes for the current instance."""
-    _discard(_rows(actor))
+    _delete_changes(_rows(actor))
 
 
 def apply_changes(
@@ -236,36 +242,36 @@ def apply_changes(
     if plan != pending.digest:
         raise OperatorError(
             "plan_changed",
-            "What it would do has changed since it was shown; nothing was done.",
-            "Look at it again.",
+            "Its effect has changed since it was shown; nothing was applied.",
+            "Check it again.",
         )
     if pending.warnings and not confirmed:
         raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
-    return [_do(actor, one.item, why) for one in pending.planned]
+    return [_apply_change(actor, one.item, why) for one in pending.planned]
 
 
-def _do(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
+def _apply_change(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
     """Apply one change, and delete it if that succeeds."""
     try:
-        _allowed(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
-        sentence = ACTS[PendingChangeKind(item.kind)].do(actor, item, reason)
+        _require_permission(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
+        sentence = CHANGE_KINDS[PendingChangeKind(item.kind)].do(actor, item, reason)
     except SluiceError as problem:
         return ApplyOutcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
     PendingChange.objects.filter(pk=item.pk).delete()
     return ApplyOutcome(sentence, done=True)
 
 
-def _told(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+def _preview_of_change(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     """Return a change's preview. An error becomes a reason why the change is blocked."""
     try:
-        return ACTS[PendingChangeKind(item.kind)].told(item, patterns)
+        return CHANGE_KINDS[PendingChangeKind(item.kind)].preview(item, patterns)
     except SluiceError as problem:
         return ChangePreview(str(item), blocked=[f"{item}: {problem.sentence}"])
 
 
-def _allowed(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
+def _require_permission(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
     """Raise OperatorError `not_allowed` unless the actor has the permission for this kind and target."""
-    act = ACTS[kind]
+    act = CHANGE_KINDS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
     topic = target if act.about_a_topic else ""
     instance = "" if act.about_everything else instance
@@ -288,9 +294,9 @@ def _policy_item(actor: Actor) -> PendingChange | None:
     return rows.select_related("draft").first()
 
 
-def _discard(rows: QuerySet[PendingChange]) -> None:
+def _delete_changes(rows: QuerySet[PendingChange]) -> None:
     """Delete changes, with the drafts that were created for them."""
     with transaction.atomic():
-        begun = [item.draft_id for item in rows if item.parameters == BEGUN_HERE and item.draft_id]
+        begun = [item.draft_id for item in rows if item.parameters == CREATED_HERE and item.draft_id]
         rows.delete()
         PolicyDraft.objects.filter(pk__in=begun).delete()

@@ -24,8 +24,8 @@ READERS: dict[str, Callable[[str], ImportReport]] = {
     "amps": amps.import_amps,
     "xap": xap.import_xap,
 }
-MAX_TEXT = 1_048_576
-"""Maximum characters of a file."""
+MAX_TEXT_BYTES = 1_048_576
+"""Maximum bytes of a file's text in UTF-8."""
 _LOOKED_FOR = {
     "activemq": (
         '<policyEntry topic="…"> with a prefetch, a pendingMessageLimitStrategy or a slowConsumerStrategy'
@@ -37,7 +37,7 @@ _LOOKED_FOR = {
 """Contents that each importer needs, for hints."""
 
 __all__ = [
-    "MAX_TEXT",
+    "MAX_TEXT_BYTES",
     "READERS",
     "ImportReport",
     "ImportedSetting",
@@ -45,7 +45,25 @@ __all__ = [
     "UnrelatedSetting",
     "import_hint",
     "import_policy",
+    "large_text_error",
+    "refuse_large_text",
 ]
+
+
+def refuse_large_text(text: str, max_bytes: int, name: str = "The file") -> None:
+    """Raise OperatorError `bad_import` if a text has over `max_bytes` bytes in UTF-8."""
+    # An unpaired surrogate is reported by the reader of the text.
+    if len(text) > max_bytes or len(text.encode("utf-8", "surrogatepass")) > max_bytes:
+        raise large_text_error(max_bytes, name)
+
+
+def large_text_error(max_bytes: int, name: str = "The file") -> OperatorError:
+    """Return the OperatorError `bad_import` for a text of more than `max_bytes` bytes."""
+    return OperatorError(
+        "bad_import",
+        f"{name} is over {max_bytes} bytes, counted in UTF-8.",
+        "Import only the part with the policy.",
+    )
 
 
 def import_policy(system: str, text: str) -> ImportReport:
@@ -58,12 +76,7 @@ def import_policy(system: str, text: str) -> ImportReport:
         raise OperatorError(
             "bad_import", f"There is no importer for {system!r}.", f"Choose one of {', '.join(READERS)}."
         )
-    if len(text) > MAX_TEXT:
-        raise OperatorError(
-            "bad_import",
-            f"The file is over {MAX_TEXT} characters.",
-            "Import only the part with the policies.",
-        )
+    refuse_large_text(text, MAX_TEXT_BYTES)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise OperatorError("bad_import", "The file holds half a surrogate pair.", "Save it as UTF-8.")
     imported = READERS[system](text.removeprefix("\ufeff"))

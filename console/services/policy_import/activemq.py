@@ -74,7 +74,7 @@ _DIFFERS: Final = {
 }
 """Remarks on settings whose effect differs slightly from ActiveMQ's."""
 _UNKNOWN_TOPIC: Final = (
-    "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
+    "shadow, as an entry that could not be imported may be within its topics: set enforce when you have "
     "written that one"
 )
 _UNKNOWN_PREFETCH: Final = (
@@ -86,8 +86,8 @@ _TWICE: Final = (
 )
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
-    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: nobody is "
-    "aborted for it."
+    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no "
+    "consumer is aborted for it."
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
@@ -104,11 +104,11 @@ _NOT_POLICY_OF_BROKER: Final = frozenset((
 ))  # fmt: skip
 _BLOCKS: Final = "Passing it makes ActiveMQ hold up producers, which Sluice never does."
 _ELEMENTS: Final = {
-    "import": "It is another file: import it by itself.",
-    "transportConnectors": "Transports are set by hand: Sluice's speak its own protocol and STOMP.",
+    "import": "It is another file: import it separately.",
+    "transportConnectors": "Transports are set manually: Sluice's speak its own protocol and STOMP.",
     "networkConnectors": "Sluice has no network of brokers.",
     "jmsBridgeConnectors": "Sluice has no bridges.",
-    "plugins": "Logons and rights are set by hand, under access and at the transports.",
+    "plugins": "Logons and rights are set manually, under access and at the transports.",
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
     "subscriptionRecoveryPolicy": (
@@ -455,18 +455,18 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
         strategy = _ABORTS.get(child.name)
         if strategy is None:
             imported.record_skipped(
-                child, f"Only {' and '.join(_ABORTS)} are taken over, as they stand in ActiveMQ."
+                child, f"Only {' and '.join(_ABORTS)} are imported unchanged from ActiveMQ."
             )
         elif ABORT in entry.settings or ABORT_ACK in entry.settings:
             imported.record_skipped(child, "An entry has one strategy: the first was taken.")
         elif strategy is ABORT and entry.excess:
-            _leave_out_strategy(imported, entry, child, _WIDE_WINDOW)
+            _skip_strategy(imported, entry, child, _WIDE_WINDOW)
         else:
             _abort(imported, entry, child, strategy)
     imported.record_skipped(element, NO_SUCH_SETTING)
 
 
-def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
+def _skip_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
     """Skip a strategy with all its leaves, including a bean's properties."""
     leaves = set(strategy.all_leaves())
     for leaf in leaves:
@@ -502,9 +502,9 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
         else:
             imported.record_skipped(leaf, _about_strategy(name, leaf, key))
             continue
-        if why := _why_not(leaf, setting, value):
-            _leave_out_strategy(
-                imported, entry, strategy, f"{name} can't be read, so nobody is aborted. {why}"
+        if why := _invalid_reason(leaf, setting, value):
+            _skip_strategy(
+                imported, entry, strategy, f"{name} can't be read, so no consumer is aborted. {why}"
             )
             entry.settings.pop("abort_connection", None)
             return
@@ -529,7 +529,7 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
 
 def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Add a remark to the strategy's first setting about how its effect differs from ActiveMQ's."""
-    told = "nobody is aborted, as there" if not entry.settings[key] else _DIFFERS.get(key, "")
+    told = "no consumer is aborted, as in ActiveMQ" if not entry.settings[key] else _DIFFERS.get(key, "")
     leaves = set(strategy.all_leaves())
     for place, one in enumerate(entry.found):
         if told and one.leaf in leaves:
@@ -550,7 +550,7 @@ def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
 
 def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, value: Any) -> None:
     """Set a field from a leaf, or skip the leaf if its value is invalid or the field is set already."""
-    why = _why_not(leaf, key, value)
+    why = _invalid_reason(leaf, key, value)
     if key in entry.settings:
         why = "The entry says this twice: the first was taken."
     if why:
@@ -561,7 +561,7 @@ def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, v
         entry.found.append(_Strategy(leaf, f"{key}; {remark}" if remark else key))
 
 
-def _why_not(leaf: XmlLeaf, setting: str, value: Any) -> str:
+def _invalid_reason(leaf: XmlLeaf, setting: str, value: Any) -> str:
     """Return why a leaf's value is invalid for a setting, or ""."""
     return value_problem(
         leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", setting: value}])
@@ -590,7 +590,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
     ]
     if not any(len(one) > 1 for one in made):
         if entry.topic is not None:
-            imported.record_skipped(entry.topic, "Its entry has no setting that is taken over.")
+            imported.record_skipped(entry.topic, "Its entry has no setting that can be imported.")
         return []
     for one in made:
         one.setdefault("prefetch", MAX_PREFETCH)  # limits count messages beyond the prefetch

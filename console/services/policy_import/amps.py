@@ -72,7 +72,7 @@ _SECTIONS: Final = {
     "Name": "The instance keeps its own name: bookmarks carry it.",
     "SOW": "Sluice has no SOW topics, views or queues.",
     "Replication": "Sluice doesn't replicate between instances.",
-    "Include": "It is another file: import it by itself.",
+    "Include": "It is another file: import it separately.",
 }
 _OF_TRANSPORT: Final = {
     "MessageType": (
@@ -82,7 +82,7 @@ _OF_TRANSPORT: Final = {
     "Ciphers": "TLS takes what the system's library recommends, 1.2 or newer.",
     "SecureSocketProtocols": "TLS takes what the system's library recommends, 1.2 or newer.",
 }
-_NO_TRANSPORT: Final = "No transport that is taken over takes it from here."
+_NO_TRANSPORT: Final = "No imported transport uses it."
 
 
 def import_amps(text: str) -> ImportReport:
@@ -124,7 +124,7 @@ def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -
             continue
         group, setting, convert, check = _LIMITS[element.name]
         value = convert(leaf.value)
-        why = _why_not(leaf, value, {setting: value}, check)
+        why = _skip_reason(leaf, value, {setting: value}, check)
         if setting in made.get(group, {}):
             why = "It stands here twice: the first was taken."
         if why:
@@ -135,7 +135,7 @@ def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -
     return made
 
 
-def _why_not(
+def _skip_reason(
     leaf: XmlLeaf,
     value: object,
     settings: dict[str, Any],
@@ -167,7 +167,7 @@ class _TransportReader:
 
     def _one(self, element: XmlElement) -> None:
         """Import one transport, or record why it is skipped."""
-        if why := self._why_not(element):
+        if why := self._skip_reason(element):
             self._imported.record_skipped(element, why)
             return
         address = leaf_value(element.text_of("InetAddr"))
@@ -180,12 +180,12 @@ class _TransportReader:
         if secured:
             transport["tls"] = tls
         part = f"transport {transport['name']}"
-        self._take(element, part, transport)
+        self._record_imported(element, part, transport)
         transport |= self._access(element, part) | _limits(self._imported, element.children, part)
-        self._leave_out_others(element)
+        self._skip_remaining_elements(element)
         self._made.append(transport)
 
-    def _why_not(self, element: XmlElement) -> str:
+    def _skip_reason(self, element: XmlElement) -> str:
         """Return why a transport must be skipped, or "".
 
         A transport with TLS is never imported without TLS.
@@ -218,7 +218,7 @@ class _TransportReader:
         )
         return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)
 
-    def _take(self, element: XmlElement, part: str, transport: dict[str, Any]) -> None:
+    def _record_imported(self, element: XmlElement, part: str, transport: dict[str, Any]) -> None:
         """Record the leaves of a transport as imported."""
         port = f"port {transport['port']}, on loopback until its host is set"
         settings = {
@@ -261,7 +261,7 @@ class _TransportReader:
             )
         return made
 
-    def _leave_out_others(self, element: XmlElement) -> None:
+    def _skip_remaining_elements(self, element: XmlElement) -> None:
         """Record a transport's remaining elements as skipped."""
         if parse_bool(leaf_value(element.text_of("VerifyClient"))) is not True:
             for name in ("VerifyClient", "CAFile", "CAPath"):

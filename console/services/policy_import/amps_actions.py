@@ -41,8 +41,8 @@ _STEPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
 }
 _WHY: Final = {
     "do-execute-system": "Sluice's actions run no commands of the system.",
-    "do-remove-files": "Files are removed inside declared folders only: make this step by hand.",
-    "do-compress-files": "Files are compressed inside declared folders only: make this step by hand.",
+    "do-remove-files": "Files are removed inside declared folders only: create this step manually.",
+    "do-compress-files": "Files are compressed inside declared folders only: create this step manually.",
 }
 _NOTHING: Final = "Sluice has nothing that does this."
 _HALF: Final = "Half of an action would do something else than the whole."

@@ -50,7 +50,7 @@ _LIMITS: Final = {
 _NO_LIMIT: Final = {name: QPID[name].high for name in ("depth", "message_age", "message_count")}
 _DETECTION: Final = "slow-consumer-detection"
 _DELETES: Final = (
-    "It removes what durable subscriptions are owed: set it here by hand, with its confirmation."
+    "It removes the backlog of durable subscriptions: set it here manually, with its confirmation."
 )
 _NO_SUBSCRIPTION: Final = (
     "It isn't the queue of a durable subscription (CLIENT:NAME). Other queues are shared here, and no limit "
@@ -63,10 +63,10 @@ _LIMIT_SIGNALS: Final = {
     "message_age": Signal.OLDEST_AGE,
     "message_count": Signal.BACKLOG_MESSAGES,
 }
-_NO_DELETE: Final = "Only limits with the policy Delete or TopicDelete are taken over: here they disconnect."
+_NO_DELETE: Final = "Only limits with the policy Delete or TopicDelete are imported: here they disconnect."
 _BESIDE: Final = "the topics of queues and temporary destinations here"
 _IN_SHADOW: Final = (
-    "in shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
+    "in shadow, as an entry that could not be imported may be within its topics: set enforce when you have "
     "written that one"
 )
 _TWICE: Final = (
@@ -74,14 +74,14 @@ _TWICE: Final = (
     "compared them"
 )
 _OF_ONE: Final = (
-    "for the durable subscription of this name, which is kept; the client is told its limit's reason code, "
+    "for the durable subscription of this name, which is kept; the broker sends its limit's reason code, "
     "where Qpid says 506"
 )
 _ALERT: Final = "It is an alert: a rule with the action notify does the same."
 _PRODUCERS: Final = "It holds up producers, which Sluice never does."
 _REASONS: Final = {
-    "delay": "Limits are looked at with each message and each second: there is no period to set.",
-    "timeunit": "Limits are looked at with each message and each second: there is no period to set.",
+    "delay": "Limits are checked with each message and each second: there is no period to set.",
+    "timeunit": "Limits are checked with each message and each second: there is no period to set.",
     "maximumMessageAge": _ALERT,
     "maximumMessageCount": _ALERT,
     "maximumMessageSize": _ALERT,
@@ -89,7 +89,7 @@ _REASONS: Final = {
     "minimumAlertRepeatGap": _ALERT,
     "capacity": _PRODUCERS,
     "flowResumeCapacity": _PRODUCERS,
-    "security": "Logons and rights are set by hand, under access and at the transports.",
+    "security": "Logons and rights are set manually, under access and at the transports.",
 }
 _NOT_POLICY: Final = frozenset((
     "advanced", "auto_register", "autodelete", "broker", "cacheDir", "class", "connector", "default",
@@ -152,7 +152,7 @@ def check_key(key: str) -> str:
     if "#" in key[:-1] or ">" in key:
         raise ClientError(
             "bad_pattern",
-            f"{key[:80]!r} isn't taken over.",
+            f"{key[:80]!r} isn't imported.",
             "A # stands at the end of a key, and a > nowhere.",
         )
     return key
@@ -249,11 +249,11 @@ class _QpidReader:
             self.entries.append(made)
         elif self._everything:
             self.imported.record_imported(
-                name, f"qpid {key}", "topic, without any limit, as none of its own is taken over"
+                name, f"qpid {key}", "topic, without any limit, as none of its own was imported"
             )
             self.entries.append({"topic": key})
         else:
-            self.imported.record_skipped(name, "Its entry has no limit that is taken over.")
+            self.imported.record_skipped(name, "Its entry has no limit that can be imported.")
 
     def _fits(self, key: str) -> bool:
         """Return whether a policy can have an entry for this key, and entries for the patterns beside it."""
@@ -289,7 +289,7 @@ class _QpidReader:
             self.imported.record_imported(name, f"rules {client}:{subscription} {topic}".rstrip(), _OF_ONE)
             self.rules += [_rule(setting, limit, scope) for setting, limit in made.items()]
         else:
-            self.imported.record_skipped(name, "Its entry has no limit that is taken over.")
+            self.imported.record_skipped(name, "Its entry has no limit that can be imported.")
 
     def whole(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry that states "no limit" for each limit that only wider entries have."""
@@ -324,7 +324,7 @@ class _QpidReader:
                 self._policy(child, f"{into} {key}")
         self.imported.record_skipped(element, NO_SUCH_SETTING)
         if not made:
-            self.imported.undo_part(f"{into} {key}", "Its entry has no limit that is taken over.")
+            self.imported.undo_part(f"{into} {key}", "Its entry has no limit that can be imported.")
             return {}
         return {"topic": key, **made}
 
@@ -355,7 +355,7 @@ class _QpidReader:
             elif one.name == "option":
                 self._option(one, part)
             elif one.name.lower() == "topicdelete" and one.text is not None:
-                self.imported.record_imported(one.text, part, "durable subscriptions are kept")
+                self.imported.record_imported(one.text, part, "durable subscriptions are retained")
 
     def _option(self, element: XmlElement, part: str) -> None:
         """Record the leaves of a policy's option as imported or skipped."""
@@ -371,7 +371,7 @@ class _QpidReader:
             self.imported.record_skipped(element, _DELETES)
         else:
             for leaf in (option, value):
-                self.imported.record_imported(leaf, part, "durable subscriptions are kept")
+                self.imported.record_imported(leaf, part, "durable subscriptions are retained")
 
 
 def _others(imported: ImportReport, element: XmlElement) -> None:

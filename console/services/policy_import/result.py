@@ -17,7 +17,7 @@ from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf
 
 UNKNOWN = "The importer doesn't know this setting, or it stands here a second time."
 NO_SUCH_SETTING = "Sluice has no setting that does this."
-MAX_TOLD = 20
+MAX_NAMED_LEAVES = 20
 """Maximum skipped leaves that a refusal names. Leaves with a specific reason come first."""
 
 
@@ -137,15 +137,15 @@ class ImportReport:
     def nothing_imported_error(self, hint: str) -> OperatorError:
         """Return the error for a file without an imported setting.
 
-        Its details name at most `MAX_TOLD` skipped settings.
+        Its details name at most `MAX_NAMED_LEAVES` skipped settings.
         """
         left, others = self.skipped, len(self.unrelated)
         known = [one for one in left if one.why != UNKNOWN] or left
         return OperatorError(
             "nothing_imported",
-            f"Nothing in this file was taken over (left out: {len(left)}, not about policy: {others}).",
+            f"Nothing in this file was imported (skipped: {len(left)}, not about policy: {others}).",
             hint,
-            left_out=[asdict(one) for one in known[:MAX_TOLD]],
+            left_out=[asdict(one) for one in known[:MAX_NAMED_LEAVES]],
             left_out_in_all=len(left),
             not_about_policy=others,
         )

@@ -68,7 +68,7 @@ def import_xap(text: str) -> ImportReport:
     """
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
-        leaves, found = list(root.all_leaves()), list(_properties_of(root))
+        leaves, found = list(root.all_leaves()), list(_list_properties(root))
     else:
         leaves = list(parse_options(text))
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
@@ -82,7 +82,7 @@ def import_xap(text: str) -> ImportReport:
     for leaf in leaves:
         if leaf not in settled and (PREFIX in leaf.name or PREFIX in leaf.value):
             imported.record_skipped(
-                leaf, 'Write each property as <prop key="…">, as -Dname=value, or on a line of its own.'
+                leaf, 'Write each property as <prop key="…">, as -Dname=value, or on a separate line.'
             )
         imported.record_unrelated(leaf)
     return imported
@@ -126,7 +126,7 @@ def parse_options(text: str) -> Iterator[XmlLeaf]:
     """
     total = 0
     for line, logical in _lines(text):
-        for leaf in _leaves_of(line, logical):
+        for leaf in _parse_leaves(line, logical):
             total += 1
             if total > MAX_LEAVES:
                 raise too_many_leaves_error(line)
@@ -201,7 +201,7 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _leaves_of(line: int, text: str) -> Iterator[XmlLeaf]:
+def _parse_leaves(line: int, text: str) -> Iterator[XmlLeaf]:
     """Yield the leaves of one logical line."""
     where = f"line {line}"
     if found := _ASSIGNMENT.fullmatch(text):
@@ -232,7 +232,7 @@ def _unquoted(value: str) -> str:
     return value.strip().strip("\"'")
 
 
-def _properties_of(root: XmlElement) -> Iterator[_JvmProperty]:
+def _list_properties(root: XmlElement) -> Iterator[_JvmProperty]:
     """Yield the properties of a pu.xml: name in `key` or `name`; value in `value` or as text."""
     for element in root.walk():
         key = element.attributes.get("key") or element.attributes.get("name")

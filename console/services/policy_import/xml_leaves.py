@@ -108,7 +108,7 @@ def parse_xml(text: str) -> XmlElement:
         raise OperatorError(
             "bad_import",
             f"The file isn't XML: {str(problem).rsplit(': line', 1)[0]}.",
-            f"Look at line {line}, column {column + 1}.",
+            f"Check line {line}, column {column + 1}.",
             line=line,
             column=column + 1,
         ) from None

@@ -70,7 +70,7 @@ def test_a_group_is_not_well_whose_link_is_away(broker: FakeBroker) -> None:
 def test_a_groups_link_is_told_once_with_who_carries_it_and_who_cannot_be_asked(machines: Machines) -> None:
     text, _ = run("links")
     assert sum(line.startswith("link.newyork ") for line in text.splitlines()) == 1
-    assert "carrying by a; b, c standing by" in " ".join(text.split())
+    assert "carrying by a; b, c on standby" in " ".join(text.split())
     machines.play("away a")
     text, code = run("links")
     assert (code, "what sluice-1/a says of links isn't here" in text) == (1, True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.models import Decision
-from console.queries.incidents import GAP, LEAST, decision_timeline, group_incidents, logon_storms
+from console.queries.incidents import GAP, MIN_DECISIONS, decision_timeline, group_incidents, logon_storms
 from tests.support.fake_broker import make_client
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_no_act_is_in_two_and_none_is_small_or_torn(made: list[tuple[int, str, s
     found = group_incidents(acts)
     assert sum(one.acts for one in found) <= len(acts)
     for one in found:
-        assert one.acts >= LEAST
+        assert one.acts >= MIN_DECISIONS
         inside = sorted(
             each.at for each in acts if each.action == one.action and one.first <= each.at <= one.last
         )

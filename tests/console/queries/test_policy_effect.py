@@ -147,7 +147,7 @@ def test_decisions_beyond_a_rollouts_allowance_are_told_apart_and_must_be_confir
     told = policy_effect.summarise_effect(made(acted_on=[decided("a"), *held]))
     assert (
         told.headline
-        == "1 client offlined, 3 more would match than is allowed: the revision is withdrawn at once."
+        == "1 client offlined, 3 decisions exceed the allowance: the revision is withdrawn immediately."
     )
     assert [(line.kind, line.count, line.recorded_only) for line in told.at_once] == [
         ("offline", 1, False), ("held", 3, False),
@@ -169,4 +169,4 @@ def test_clients_that_somebody_may_not_see_are_counted_and_must_be_confirmed() -
 
 
 def test_a_change_without_an_effect_says_so() -> None:
-    assert policy_effect.summarise_effect(made()).headline == "Nobody is cut off or acted on."
+    assert policy_effect.summarise_effect(made()).headline == "No client is disconnected or acted on."

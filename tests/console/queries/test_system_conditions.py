@@ -1,4 +1,4 @@
-"""What stands at the top of every page: what is away since when, a restart, a policy that isn't in force."""
+"""What is a system condition: what is away since when, a restart, a policy that isn't in force."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_policy_that_isnt_in_force_is_said_once_the_broker_had_its_time(
     heard(instance, pid=1)
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
     assert system_conditions.current_conditions() == []
-    monkeypatch.setattr(system_conditions, "TAKES_UP", timedelta())
+    monkeypatch.setattr(system_conditions, "APPLY_TIMEOUT", timedelta())
     (found,) = system_conditions.current_conditions()
     assert found.word == "Revision 2 isn't in force"
     assert "runs revision 1" in found.sentence

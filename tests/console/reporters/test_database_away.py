@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import OperationalError
-from tests.support.slow_clients import entry
 
 from broker_core.broker import Broker
 from broker_core.delivery.account import DiscardCause
@@ -134,7 +133,13 @@ async def test_a_database_that_lacks_the_instance_gets_it_and_then_its_decisions
         reporter = SnapshotReporter(broker)
         decide(broker, 3)
         broker.engine.ledger.record_loss(
-            1, "slow", "s", "t", DiscardCause.DISCARDED, "r", tally_entries([outbox_entry(9, sequence=5, count=3)])
+            1,
+            "slow",
+            "s",
+            "t",
+            DiscardCause.DISCARDED,
+            "r",
+            tally_entries([outbox_entry(9, sequence=5, count=3)]),
         )
         broker.engine.ledger.close_intervals()
         await report_until(reporter, broker, lambda: not reporter._waiting)

@@ -12,7 +12,7 @@ from console.models import Instance, PolicyDraft, PolicyRevision
 from console.services import drafts
 from console.services.actors import Actor, access_of
 from console.services.pending_changes import service
-from console.services.pending_changes.kinds import ACTS
+from console.services.pending_changes.kinds import CHANGE_KINDS
 from tests.support.fake_broker import FakeBroker
 
 
@@ -71,7 +71,7 @@ def test_a_draft_that_is_edited_while_pending_changes_is_applied_stays(
     (planned,) = service.list_changes(maria).planned
     drafts.edit_draft(maria, draft.pk, {"client_policy": {"client_max_capacity": 1}})
     with pytest.raises(OperatorError) as caught:
-        ACTS[PendingChangeKind.POLICY].do(maria, planned.item, "because")
+        CHANGE_KINDS[PendingChangeKind.POLICY].do(maria, planned.item, "because")
     assert caught.value.code == "draft_changed" and PolicyDraft.objects.get() == draft
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from broker_core.errors import OperatorError
+from console.management.commands.policy import _text as read_policy_file
 from console.models import Instance
 from console.services import policies, policy_files
 from console.services.actors import Actor
@@ -38,6 +41,32 @@ def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance,
 def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding: str) -> None:
     text = TEXT.format(declared)
     assert policy_files.decode_file(text.encode(encoding)) == text
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "fits"),
+    [("a" * 97, "utf-8", True), ("a" * 98, "utf-8", False), ("é" * 48, "utf-8", True),
+     ("é" * 49, "utf-8", False),
+     ("a" * 97, "utf-16", True), ("a" * 98, "utf-16", False), ("a" * 300, "utf-16", False)],
+)  # fmt: skip
+def test_file_text_and_command_have_one_limit(
+    body: str, encoding: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_files, "MAX_BYTES", 100)
+    monkeypatch.setattr(policy_files, "MAX_READ_BYTES", 202)
+    text, file = f"a: {body}", tmp_path / "policy.yaml"
+    file.write_bytes(text.encode(encoding))
+
+    def refusal(read: Callable[[], object]) -> str:
+        try:
+            read()
+        except OperatorError as problem:
+            return problem.code if "over 100 bytes" in problem.sentence else problem.sentence
+        return ""
+
+    expected = "" if fits else "bad_import"
+    assert refusal(lambda: policy_files.read_yaml(text)) == expected
+    assert refusal(lambda: read_policy_file(str(file))) == expected
 
 
 @pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import re
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
+from django.utils import timezone
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
@@ -27,6 +29,11 @@ def come_in(password: str = PASSWORD, name: str = "maria") -> Client:
     client = Client()
     client.post("/login/", {"username": name, "password": password})
     return client
+
+
+def as_json(path: str) -> dict[str, Any]:
+    """The content type of an address of the API, for Django's test client."""
+    return {"content_type": "application/json"} if path.startswith("/api/") else {}
 
 
 def is_in(client: Client) -> bool:
@@ -350,8 +357,7 @@ def test_a_locked_name_answers_a_right_secret_as_it_answers_a_wrong_one(
     before = (get_user_model().objects.get(username="vera").password, TOTPDevice.objects.count())
 
     def answer(sent: dict[str, str]) -> tuple[int, str]:
-        more = {"content_type": "application/json"} if path.startswith("/api/") else {}
-        got = (sender.patch if name == "v1:person" else sender.post)(path, sent, **more)
+        got = (sender.patch if name == "v1:person" else sender.post)(path, sent, **as_json(path))
         said = re.sub(r'name="csrfmiddlewaretoken" value="[^"]*"|nonce-\S+', "", got.content.decode())
         return got.status_code, said
 
@@ -429,3 +435,23 @@ def test_an_administrator_without_a_password_here_resets_soon_after_the_login(
     session[LOGIN_AT] = time.time() - RECENT_LOGIN_S - 1
     session.save()
     assert mine.post("/access/people/vera/password/").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path", ["/login/", "/api/v1/auth/login", "/account/password/", "/account/totp/begin/"]
+)
+def test_attempts_during_a_lock_do_not_prolong_it(
+    path: str, operator: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, minutes = timezone.now(), 0.0
+    monkeypatch.setattr("axes.handlers.proxy.now", lambda: begun + timedelta(minutes=minutes))
+    inside = come_in()
+    for _ in range(settings.AXES_FAILURE_LIMIT):
+        Client().post("/login/", {"username": "maria", "password": "wrong"})
+    for minutes in (5, 10, 14.9):
+        sent = {"username": "maria", "password": PASSWORD, "old_password": PASSWORD}
+        sender = Client() if "log" in path else inside
+        assert sender.post(path, sent, **as_json(path)).status_code == 429
+    assert AuditEvent.objects.filter(action="login", result="denied").count() >= 11
+    minutes = 15.1
+    assert is_in(come_in())

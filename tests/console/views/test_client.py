@@ -108,7 +108,7 @@ def test_an_operator_disconnects_as_a_pending_change_with_a_reason(
     assert b"messages" in browser.get("/tray/").content
     answer = apply(browser)
     assert {"do": "disconnect", "name": "board-jfk", "reason": "wrong release"} in broker.asked
-    assert b"was disconnected and told why" in answer.content
+    assert b"was disconnected with the reason" in answer.content
     assert AuditEvent.objects.get(action="client.disconnect").reason == "wrong release"
     assert b"Take out" not in browser.get("/tray/").content
 

@@ -77,16 +77,16 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
         )
     pause, cut = service.list_changes(maria).planned
     chosen = [one.name for one in broker.clients if "carrier" in one.name]
-    assert pause.told.what == f"Pause {len(chosen)} clients that matched “carrier”, live"
-    assert cut.told.headline == f"{len(chosen)} clients cut off" and cut.told.warnings
-    (line, *_) = cut.told.lines
+    assert pause.preview.what == f"Pause {len(chosen)} clients that matched “carrier”, live"
+    assert cut.preview.headline == f"{len(chosen)} clients cut off" and cut.preview.warnings
+    (line, *_) = cut.preview.lines
     assert line.count == len(chosen) and len(line.names) == 12 and set(line.names) < set(chosen)
     service.remove_change(maria, cut.item.pk)
     # Who came meanwhile is left alone, who left is said, and who can't be acted on keeps nobody else from it.
     late = structs.replace(broker.clients[-1], name="carrier-late")
     broker.clients = [one for one in broker.clients if one.name != chosen[0]] + [late]
     (pause,) = service.list_changes(maria).planned
-    assert "1 have left meanwhile." in [one.sentence for one in pause.told.lines]
+    assert "1 have disconnected meanwhile." in [one.sentence for one in pause.preview.lines]
     (outcome,) = service.apply_changes(
         maria, "because", confirmed=True, plan=service.list_changes(maria).digest
     )

@@ -1,4 +1,4 @@
-"""Drafts on the pages: edit part by part, preview, publish for everybody or for some first."""
+"""Drafts on the pages: edit part by part, preview, publish for all clients or for some first."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_rollout_shows_itself_and_is_promoted(
     browser.post("/policies/rollout/promote/", {"revision": "1"})
     assert browser.get("/tray/").context["pending"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
-    assert "Put revision 2 in force for everybody" in minified(browser.get("/tray/"))
+    assert "Put revision 2 in force for all clients" in minified(browser.get("/tray/"))
     apply(browser, "it went well", confirmed="on")
     assert AuditEvent.objects.get(action="rollout.promote").reason == "it went well"
     assert policies.policy_orders(instance.name)["staged"] is None
@@ -345,14 +345,14 @@ def test_an_import_of_nothing_says_why(browser: Client, broker: FakeBroker) -> N
     answer = browser.post("/policies/drafts/import/", {"system": "amps", "text": ACTIVEMQ})
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert "Nothing in this file was taken over" in page and "producerFlowControl=false" in page
+    assert "Nothing in this file was imported" in page and "producerFlowControl=false" in page
     assert not PolicyDraft.objects.exists()
 
 
 def test_an_upload_over_a_mebibyte_is_refused(browser: Client, broker: FakeBroker) -> None:
     file = SimpleUploadedFile("big.xml", b"<a>" + b" " * 1_048_576)
     answer = browser.post("/policies/drafts/import/", {"system": "amps", "file": file})
-    assert b"The file is over 1 MiB." in answer.content
+    assert b"The file is over 1048576 bytes" in answer.content
 
 
 def test_an_older_revision_comes_back_by_a_draft(

@@ -99,7 +99,7 @@ def test_what_is_said_of_a_group_on_each_page_agrees(
     assert newest.number == 2
     machines.take_up(2)
     machines.play("refused c")
-    monkeypatch.setattr(system_conditions, "TAKES_UP", timedelta(0))
+    monkeypatch.setattr(system_conditions, "APPLY_TIMEOUT", timedelta(0))
     for one in machines.members.values():
         broker_reports.record_revision(instance, one.revision, timezone.now(), member=one.member)
 

@@ -167,7 +167,7 @@ def test_a_transport_gets_limits_of_its_own(browser: Client, broker: FakeBroker,
     websocket = next(one for one in newest.document["transports"] if one["name"] == "websocket")
     assert websocket["pool"]["message_memory_limit"] == 64 * 2**20
     assert websocket["client_policy"]["client_message_age_limit_ms"] == 30_000
-    assert b"has limits of its own" in browser.get("/policies/").content
+    assert b"has its own limits" in browser.get("/policies/").content
 
 
 def test_a_diff_names_what_changed_in_the_words_of_the_page() -> None:

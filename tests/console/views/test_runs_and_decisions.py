@@ -34,7 +34,7 @@ def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) ->
     browser.post(f"/runs/{run.pk}/cancel/")
     run.refresh_from_db()
     assert not run.cancel_requested
-    assert "stops after this step. What it has done stays done" in browser.get("/tray/").content.decode()
+    assert "stops after this step. Completed steps are not undone" in browser.get("/tray/").content.decode()
     apply(browser, "the disk is busy")
     run.refresh_from_db()
     assert run.cancel_requested

@@ -99,5 +99,5 @@ def test_an_overdue_revision_is_red_wherever_it_is_shown(
 ) -> None:
     client.force_login(operator)
     for patience, colour in ((timedelta(hours=1), "state-warn"), (timedelta(0), "state-bad")):
-        monkeypatch.setattr(system_conditions, "TAKES_UP", patience)
+        monkeypatch.setattr(system_conditions, "APPLY_TIMEOUT", patience)
         assert colour in minified(client.get("/policies/in-force/"))

@@ -155,9 +155,9 @@ def test_without_a_limit_an_unused_session_lives_until_its_end(
 
 
 def test_process_remembers_so_many_and_no_more(away: None) -> None:
-    for number in range(last_used.MOST + 10):
+    for number in range(last_used.MAX_REMEMBERED + 10):
         last_used._sessions.record(str(number), 1_000.0, 10)
-    assert len(last_used._sessions.used) == last_used.MOST
+    assert len(last_used._sessions.used) == last_used.MAX_REMEMBERED
 
 
 def test_token_s_use_is_a_write_of_the_tick_and_not_of_the_request(db: None, link: Any, clock: Clock) -> None:

@@ -33,9 +33,9 @@ REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
 MAX_BODY = 1024 * 1024
 
 
-def _publish(scene: StepContext, options: Options) -> StepResult:
+def _publish(context: StepContext, options: Options) -> StepResult:
     """Publish a message through the broker, and record it in the audit, also if the broker refuses."""
-    body = expand_bytes(options["data"], scene.variables)
+    body = expand_bytes(options["data"], context.variables)
     if options["topic"].startswith(OWN):
         raise OperatorError(
             "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
@@ -44,37 +44,37 @@ def _publish(scene: StepContext, options: Options) -> StepResult:
         raise OperatorError(
             "message_too_long", f"The message has {len(body):,} bytes, over {MAX_BODY:,}.", "Publish less."
         )
-    target = f"{scene.instance.name}: topic {options['topic']}"
-    told = {"bytes": len(body), "run": str(scene.run.pk)}
+    target = f"{context.instance.name}: topic {options['topic']}"
+    told = {"bytes": len(body), "run": str(context.run.pk)}
     try:
-        scene.link.call(
+        context.link.call(
             requests.PublishRawMessage(topic=options["topic"], body=base64.b64encode(body).decode())
         )
     except SluiceError as problem:
         # Possibly only the reply was lost, so the audit needs the publisher for the two-person rule.
         failed = AuditResult.FAILED
-        audit.record(scene.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
+        audit.record(context.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
         raise
-    audit.record(scene.actor, PUBLISHED, target, after=told)
+    audit.record(context.actor, PUBLISHED, target, after=told)
     return StepResult({"topic": options["topic"], "bytes": len(body)})
 
 
-def _disconnect(scene: StepContext, options: Options) -> StepResult:
+def _disconnect(context: StepContext, options: Options) -> StepResult:
     client, reason = _client(options), options["reason"] or "an action of the operator's"
-    return _done(scene, requests.DisconnectClient(name=client, reason=reason))
+    return _done(context, requests.DisconnectClient(name=client, reason=reason))
 
 
-def _offline(scene: StepContext, options: Options) -> StepResult:
-    return _done(scene, requests.OfflineClient(name=_client(options)))
+def _offline(context: StepContext, options: Options) -> StepResult:
+    return _done(context, requests.OfflineClient(name=_client(options)))
 
 
-def _replay(scene: StepContext, options: Options) -> StepResult:
-    return _done(scene, REPLAYS[options["change"]](name=options["name"]))
+def _replay(context: StepContext, options: Options) -> StepResult:
+    return _done(context, REPLAYS[options["change"]](name=options["name"]))
 
 
-def _replication(scene: StepContext, options: Options) -> StepResult:
+def _replication(context: StepContext, options: Options) -> StepResult:
     one = change_member_or_link(
-        scene.link, options["change"], options["member"], f"action run {scene.run.pk}"
+        context.link, options["change"], options["member"], f"action run {context.run.pk}"
     )
     return StepResult(
         {
@@ -86,8 +86,8 @@ def _replication(scene: StepContext, options: Options) -> StepResult:
     )
 
 
-def _shut_down(scene: StepContext, options: Options) -> StepResult:
-    return _done(scene, requests.ShutDown(reason=f"action run {scene.run.pk}"))
+def _shut_down(context: StepContext, options: Options) -> StepResult:
+    return _done(context, requests.ShutDown(reason=f"action run {context.run.pk}"))
 
 
 def _client(options: Options) -> str:
@@ -96,13 +96,13 @@ def _client(options: Options) -> str:
         raise OperatorError(
             "unknown_client",
             "The step names no client: the variable in it is empty.",
-            "Look at the trigger's variables.",
+            "Check the trigger's variables.",
         )
     return options["client"]
 
 
-def _done(scene: StepContext, request: requests.Request[Document]) -> StepResult:
-    return StepResult(msgspec.to_builtins(scene.link.call(request)))
+def _done(context: StepContext, request: requests.Request[Document]) -> StepResult:
+    return StepResult(msgspec.to_builtins(context.link.call(request)))
 
 
 def _plan_publish(instance: Instance, options: Options) -> StepPlan:

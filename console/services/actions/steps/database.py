@@ -50,15 +50,15 @@ def _plan(instance: Instance, options: Options) -> StepPlan:
     )
 
 
-def _perform(scene: StepContext, options: Options) -> StepResult:
+def _perform(context: StepContext, options: Options) -> StepResult:
     deleted: dict[str, int] = {}
-    for word, found in _old(scene.instance, options):
+    for word, found in _old(context.instance, options):
         total, deleted[word] = sum(rows.count() for rows in found), 0
         for rows in found:
             while chosen := list(rows.order_by("at").values_list("pk", flat=True)[:ROWS_AT_A_TIME]):
                 deleted[word] += rows.filter(pk__in=chosen).delete()[0]
-                scene.progress.set_fraction(deleted[word], total)
-        scene.progress.log(f"{deleted[word]:,} rows of {word} deleted")
+                context.progress.set_fraction(deleted[word], total)
+        context.progress.log(f"{deleted[word]:,} rows of {word} deleted")
     return StepResult({"rows": deleted}, {"SLUICE_ROWS": str(sum(deleted.values()))})
 
 

@@ -27,33 +27,33 @@ MAX_DEPTH = 8
 """Maximum length of a chain of events that raise each other."""
 
 
-def _pipeline(scene: StepContext, options: Options) -> StepResult:
+def _pipeline(context: StepContext, options: Options) -> StepResult:
     parameters = {"job": options["job"], "options": pipeline.parse_options(options["options"])}
-    part = RunStep(RunKind.PIPELINE, parameters, scene.instance, scene.run.member, scene.run.pk)
-    return StepResult(pipeline.perform_run(part, scene.progress))  # type: ignore[arg-type]
+    part = RunStep(RunKind.PIPELINE, parameters, context.instance, context.run.member, context.run.pk)
+    return StepResult(pipeline.perform_run(part, context.progress))  # type: ignore[arg-type]
 
 
-def _event(scene: StepContext, options: Options) -> StepResult:
+def _event(context: StepContext, options: Options) -> StepResult:
     """Raise a custom event. Each action that waits for it gets a run with this run's variables."""
-    depth = int(scene.run.trigger.get("depth", 0)) + 1
+    depth = int(context.run.trigger.get("depth", 0)) + 1
     if depth > MAX_DEPTH:
         raise OperatorError(
             "event_loop", f"Events have triggered each other {depth} times.", "Break the cycle of actions."
         )
-    event = TriggerEvent("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
+    event = TriggerEvent("event", {**context.variables, "SLUICE_EVENT": options["name"]})
     # The run's plan named the actions that the event starts, and was checked when the worker claimed the run.
-    started = scene.happened(
-        scene.instance,
+    started = context.happened(
+        context.instance,
         [event],
         depth=depth,
-        actor=scene.actor,
-        causes=scene.run.causes,
-        planned=bool(scene.run.plan_hash),
+        actor=context.actor,
+        causes=context.run.causes,
+        planned=bool(context.run.plan_hash),
     )
     return StepResult({"event": options["name"], "runs": [str(run.pk) for run in started]})
 
 
-def _webhook(scene: StepContext, options: Options) -> StepResult:
+def _webhook(context: StepContext, options: Options) -> StepResult:
     """POST to a declared host: one attempt, one deadline, no redirects.
 
     Any answer other than 2xx fails the step.
@@ -61,30 +61,30 @@ def _webhook(scene: StepContext, options: Options) -> StepResult:
     Cancelling the run ends the call, but the host may have processed it already.
     """
     address = check_address(options["url"])
-    body, kind = _body(scene, options["data"])
+    body, kind = _body(context, options["data"])
     try:
-        answer = webhooks.post_webhook(address, body, kind, scene.once_key, scene.progress.heartbeat)
+        answer = webhooks.post_webhook(address, body, kind, context.once_key, context.progress.heartbeat)
     except OperatorError as problem:
         if "status" in problem.details:
-            scene.progress.log(
+            context.progress.log(
                 f"{address.hostname} answered {problem.details['status']}: {problem.details['answer']}"
             )
         raise
     text = answer.text
-    scene.progress.log(f"{address.hostname} answered {answer.status}: {text[:500]}")
+    context.progress.log(f"{address.hostname} answered {answer.status}: {text[:500]}")
     return StepResult(
         {"status": answer.status, "answer": text[:2_000]}, {"SLUICE_STATUS": str(answer.status)}
     )
 
 
-def _body(scene: StepContext, template: str) -> tuple[bytes, str]:
+def _body(context: StepContext, template: str) -> tuple[bytes, str]:
     """Return body and content type of a webhook call. An empty template sends the run's variables."""
     if template:
-        body = expand_bytes(template, scene.variables)
+        body = expand_bytes(template, context.variables)
         kind = "application/json" if body.lstrip()[:1] in (b"{", b"[") else "text/plain; charset=utf-8"
     else:
         body, kind = (
-            json.dumps({"run": str(scene.run.pk), "variables": scene.variables}).encode(),
+            json.dumps({"run": str(context.run.pk), "variables": context.variables}).encode(),
             "application/json",
         )
     if len(body) > MAX_BODY:
@@ -96,7 +96,7 @@ def _body(scene: StepContext, template: str) -> tuple[bytes, str]:
 
 def _plan_event(instance: Instance, options: Options) -> StepPlan:
     """Name the actions that the event starts, also through each other: an approval covers them."""
-    started = chains.raised_by(instance, [{"do": "event", "name": options["name"]}])
+    started = chains.started_actions(instance, [{"do": "event", "name": options["name"]}])
     names = ", ".join(one.name for one in started) or "no action"
     return StepPlan(
         f"raise the event {options['name']}, which starts {names}",

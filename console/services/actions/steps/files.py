@@ -38,23 +38,23 @@ def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Step
     )
 
 
-def _perform(act: Act, packed: bool, scene: StepContext, options: Options) -> StepResult:
+def _perform(act: Act, packed: bool, context: StepContext, options: Options) -> StepResult:
     choice = _choose(options, packed)
     for name, why in choice.skipped:
-        scene.progress.log(f"left {name} alone: {why}")
+        context.progress.log(f"left {name} alone: {why}")
 
     def each(number: int) -> None:
-        scene.progress.set_fraction(number, len(choice.chosen))
+        context.progress.set_fraction(number, len(choice.chosen))
 
     count, nbytes = act(choice, each)
-    scene.progress.log(f"{count} files, {nbytes:,} bytes")
+    context.progress.log(f"{count} files, {nbytes:,} bytes")
     return StepResult(
         {"folder": str(choice.folder), "files": count, "bytes": nbytes},
         {"SLUICE_FILES": str(count), "SLUICE_BYTES": str(nbytes)},
     )
 
 
-def _rotate(scene: StepContext, options: Options) -> StepResult:
+def _rotate(context: StepContext, options: Options) -> StepResult:
     """Rename logs.
 
     The supervisor, which writes them, then creates new ones. The name's time avoids overwriting.

@@ -42,12 +42,12 @@ def plan_promise(found: dict[str, Any]) -> Any:
     return [found["action"], found["age_s"], found["chosen"]]
 
 
-def _perform(kind: str, scene: StepContext, options: Options) -> StepResult:
+def _perform(kind: str, context: StepContext, options: Options) -> StepResult:
     """Perform an archive, compress or remove step, and return its result with the numbers as variables."""
     age_s = parse_age(options["age"])
     parameters = {"age": options["age"], "age_s": age_s, "in_lake": options.get("which") == "lake"}
-    part = RunStep(kind, parameters, scene.instance, scene.run.member, scene.run.pk)
-    result = journals.perform_run(part, scene.progress)  # type: ignore[arg-type]
+    part = RunStep(kind, parameters, context.instance, context.run.member, context.run.pk)
+    result = journals.perform_run(part, context.progress)  # type: ignore[arg-type]
     variables = {
         "SLUICE_SEGMENTS": str(len(result.get("segments", ()))),
         "SLUICE_BYTES": str(result.get("bytes", 0)),

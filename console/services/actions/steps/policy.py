@@ -35,30 +35,30 @@ def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any])
     return ". ".join([sentence, *(one.rstrip(".") for one in warnings)])
 
 
-def _transport(scene: StepContext, options: Options) -> StepResult:
+def _transport(context: StepContext, options: Options) -> StepResult:
     change = policies.change_transport(
-        scene.actor,
+        context.actor,
         options["name"],
         {"enabled": options["enabled"] == "yes"},
-        reason=f"action run {scene.run.pk}",
-        instance_name=scene.instance.name,
+        reason=f"action run {context.run.pk}",
+        instance_name=context.instance.name,
     )
-    return _done(scene, change)
+    return _done(context, change)
 
 
-def _revision(scene: StepContext, options: Options) -> StepResult:
+def _revision(context: StepContext, options: Options) -> StepResult:
     change = policies.restore(
-        scene.actor,
+        context.actor,
         int(float(options["number"])),
-        reason=f"action run {scene.run.pk}",
-        instance_name=scene.instance.name,
+        reason=f"action run {context.run.pk}",
+        instance_name=context.instance.name,
     )
-    return _done(scene, change)
+    return _done(context, change)
 
 
-def _done(scene: StepContext, change: policies.PolicyChange) -> StepResult:
+def _done(context: StepContext, change: policies.PolicyChange) -> StepResult:
     if change.problem:
-        scene.progress.log(f"not in force yet: {change.problem}")
+        context.progress.log(f"not in force yet: {change.problem}")
     return StepResult({"revision": change.revision.number, "in_force": change.applied})
 
 
