@@ -144,7 +144,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         return self._progress.receive_window
 
     def pause_reading(self) -> None:
-        self._halted = True
+        self._is_paused_by_engine = True
         self._engine.pre_logon_reads.remove_reader(self._descriptor, self._resume_transport)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -164,7 +164,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Read no more before `PreLogonReadQueue` calls, if the connection is read by it."""
         if self._has_fair_reads and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-            if not self._halted:
+            if not self._is_paused_by_engine:
                 self._engine.pre_logon_reads.add_reader(self._descriptor, self._resume_transport)
 
     def _start_fair_reads(self) -> None:
@@ -178,7 +178,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def on_logged_on(self) -> None:
         """Read at full speed from now on, because the client is authenticated."""
-        self._by_turns = False
+        self._has_fair_reads = False
         self._engine.pre_logon_reads.remove_reader(self._descriptor, self._resume_transport)
         self._resume_transport()
 

@@ -182,7 +182,7 @@ async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp
         conflating = one.connection.subscriptions["s"].conflating
         assert conflating is not None and conflating.ends_at
         assert not find_stall_reason(one.connection)
-        conflating._disarm()
+        conflating._cancel_timer()
         assert one.findings_after(MIN_CHECKS) == 1
         assert len(await one.raw.deliveries(1)) == 1
 

@@ -25,6 +25,7 @@ from console.reporters.database_thread import DatabaseThread
 from console.reporters.snapshot_reporter import SnapshotReporter
 from console.services import broker_reports, policies
 from console.services.loss_ledger import record_losses
+from tests.support.broker_simulation import outbox_entry
 from tests.support.brokers import running_broker, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
