@@ -16,7 +16,7 @@ GUIDE: Final = Path("docs") / "operators-guide.md"
 PENDING_CHANGES: Final = "### Pending changes"
 """Heading of the section about pending changes."""
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "overview": ("**The overview**", "**As it was.**", "**What is wrong stands", "**Times**"),
+    "overview": ("**The overview**", "**As it was.**", "**The top of every page**", "**Times**"),
     "clients": ("**Two words for each client.**", "**As it was.**", PENDING_CHANGES),
     "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", PENDING_CHANGES),
     "flow": ("**Flow**",),
