@@ -9,7 +9,7 @@ from pathlib import Path
 import licences
 import pytest
 import sbom
-from locks import BASE, RUN_TIME, Locked, locked_in
+from locks import BASE, RUNTIME_LOCKS, Locked, locked_in
 
 
 def installed(site: Path, *metadata: str, text: str = "") -> Locked:
@@ -61,7 +61,7 @@ def test_what_is_locked_and_not_installed_has_no_licence_here() -> None:
 def test_the_bill_names_every_distribution_with_version_and_licence(tmp_path: Path) -> None:
     document = json.loads(sbom.write(tmp_path).read_text())
     told = {one["name"]: one for one in document["components"]}
-    locked = {one.name: one for file in RUN_TIME for one in locked_in(BASE / file) if one.applies}
+    locked = {one.name: one for file in RUNTIME_LOCKS for one in locked_in(BASE / file) if one.applies}
     assert {name: one["version"] for name, one in told.items()} == {
         name: one.version for name, one in locked.items()
     }

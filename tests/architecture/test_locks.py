@@ -9,15 +9,15 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from locks import BASE, RUN_TIME, Locked, locked_in
+from locks import BASE, RUNTIME_LOCKS, Locked, locked_in
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 LOCKS = sorted(BASE.glob("requirements*.txt"))
 EARLIER = {
-    "requirements-dev.txt": RUN_TIME,
-    "requirements-oidc.txt": RUN_TIME[:1],
-    "requirements-group.txt": RUN_TIME[:1],
+    "requirements-dev.txt": RUNTIME_LOCKS,
+    "requirements-oidc.txt": RUNTIME_LOCKS[:1],
+    "requirements-group.txt": RUNTIME_LOCKS[:1],
 }
 """Distributions that are installed before these locks."""
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
