@@ -9,7 +9,7 @@ from pathlib import Path
 import licences
 import pytest
 import sbom
-from locks import BASE, RUNTIME_LOCKS, Locked, locked_in
+from locks import BASE, RUNTIME_LOCKS, Locked, read_locked
 
 
 def installed(site: Path, *metadata: str, text: str = "") -> Locked:
@@ -45,7 +45,7 @@ def test_a_licence_that_is_not_allowed_or_not_known_is_named(
     metadata: tuple[str, ...], text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    found = licences.problem_of(installed(tmp_path, *metadata, text=text))
+    found = licences.find_problem(installed(tmp_path, *metadata, text=text))
     assert (said in found) if said else (found == "")
 
 
@@ -55,13 +55,13 @@ def test_an_exception_that_nothing_needs_is_an_error(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_locked_and_not_installed_has_no_licence_here() -> None:
-    assert "not installed" in licences.problem_of(Locked("nobody-made-this", "1.0", None, ()))
+    assert "not installed" in licences.find_problem(Locked("nobody-made-this", "1.0", None, ()))
 
 
 def test_the_bill_names_every_distribution_with_version_and_licence(tmp_path: Path) -> None:
-    document = json.loads(sbom.write(tmp_path).read_text())
+    document = json.loads(sbom.write_sbom(tmp_path).read_text())
     told = {one["name"]: one for one in document["components"]}
-    locked = {one.name: one for file in RUNTIME_LOCKS for one in locked_in(BASE / file) if one.applies}
+    locked = {one.name: one for file in RUNTIME_LOCKS for one in read_locked(BASE / file) if one.applies}
     assert {name: one["version"] for name, one in told.items()} == {
         name: one.version for name, one in locked.items()
     }

@@ -9,7 +9,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from locks import BASE, RUNTIME_LOCKS, Locked, locked_in
+from locks import BASE, RUNTIME_LOCKS, Locked, read_locked
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -43,7 +43,7 @@ def needs_of(one: Locked, extras: set[str], python: str) -> list[Requirement]:
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_a_lock_pins_what_its_source_names_and_nothing_says_where_it_comes_from(path: Path) -> None:
-    locked = {one.name: one for one in locked_in(path)}
+    locked = {one.name: one for one in read_locked(path)}
     for wanted in requirement_lines(path.with_suffix(".in")):
         assert str(wanted.specifier) == f"=={locked[canonicalize_name(wanted.name)].version}", wanted
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for each in locked.values() for one in each.hashes)
@@ -58,14 +58,14 @@ def test_a_lock_has_what_its_distributions_need(path: Path, python: str) -> None
     there = {
         one.name: one.version
         for name in names
-        for one in locked_in(BASE / name)
+        for one in read_locked(BASE / name)
         if one.marker is None or one.marker.evaluate(where)
     }
     extras: dict[str, set[str]] = {}
     for name in names:
         for wanted in requirement_lines((BASE / name).with_suffix(".in")):
             extras.setdefault(canonicalize_name(wanted.name), set()).update(wanted.extras)
-    todo = [one for one in locked_in(path) if one.applies and there.get(one.name) == one.version]
+    todo = [one for one in read_locked(path) if one.applies and there.get(one.name) == one.version]
     assert todo
     for one in todo:
         for need in needs_of(one, extras.get(one.name, set()), python):
@@ -78,14 +78,14 @@ def test_a_lock_has_what_its_distributions_need(path: Path, python: str) -> None
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_what_is_installed_is_what_is_locked(path: Path) -> None:
-    locked = {one.name: one.version for one in locked_in(path) if one.applies}
+    locked = {one.name: one.version for one in read_locked(path) if one.applies}
     assert {name: distribution(name).version for name in locked} == locked
 
 
 def test_two_locks_never_disagree() -> None:
     versions: dict[str, set[str]] = {}
     for path in LOCKS:
-        for one in locked_in(path):
+        for one in read_locked(path):
             if one.applies:
                 versions.setdefault(one.name, set()).add(one.version)
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
@@ -97,4 +97,4 @@ def test_two_locks_never_disagree() -> None:
 def test_a_line_without_a_version_or_a_hash_is_refused(line: str, tmp_path: Path) -> None:
     (path := tmp_path / "requirements.txt").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"requirements\.txt"):
-        locked_in(path)
+        read_locked(path)

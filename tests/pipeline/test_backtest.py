@@ -383,7 +383,7 @@ def test_a_grid_is_tried_in_parallel_and_the_cheapest_that_saves_a_client_is_fou
     assert by_name["client_policy.client_max_capacity=30"]["offlined"] == 1
     assert found["of_them_save"] == 3
     assert found["saves"] == "client_policy.client_max_capacity=70"
-    assert "isn't judged" not in " ".join(told.notes)
+    assert "leaves out" not in " ".join(told.notes)
     for grid in ("client_policy.nothing=1", "client_policy.client_max_capacity", "rules.3.limit=5"):
         with pytest.raises(SluiceError, match="bad_setting"):
             backtest.run(settings, argparse.Namespace(**{**vars(asked), "grid": grid}), told)
@@ -404,4 +404,4 @@ def test_where_nothing_slow_is_recorded_it_says_so(lent: SparkSession, tmp_path:
         policy="draft-7", grid="", save="", start="", end="", host_memory=None, durable=None, skip_gaps=False
     )
     assert backtest.run(settings_in(tmp_path), asked, told)["looks"] == 0
-    assert "Nothing of slow clients is recorded" in told.notes[-1]
+    assert "The range has no samples of slow clients" in told.notes[-1]

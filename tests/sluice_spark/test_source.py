@@ -87,7 +87,7 @@ def test_a_view_in_sql_is_two_lines(spark: SparkSession, tmp_path: Path) -> None
     [
         ({"topic": "a"}, "bad_setting: There is no option 'topic'. The options are"),
         ({"instance": "other"}, "no_journal: There is no journal of other in"),
-        ({"start": 500}, "bad_range: Record 500 was asked for"),
+        ({"start": 500}, "bad_range: Record 500 doesn't exist"),
         ({"filter": "/a ="}, "bad_filter: "),
         (
             {"max_rows": 5},
@@ -127,7 +127,7 @@ def test_what_a_journal_is_not_is_refused_in_a_sentence(spark: SparkSession, tmp
         lambda: frame.write.format("sluice").mode("append").save(path): "by its broker alone",
         lambda: (
             reader.schema("sequence int").load(path).count()
-        ): "Leave schema\\(\\) out, and choose with the option columns",
+        ): "Leave schema\\(\\) out, and select columns with the option columns",
         lambda: streamed("sequence int"): "Leave schema\\(\\) out",
         lambda: spark.sql(
             f"CREATE TABLE flown USING sluice OPTIONS (path '{path}')"
