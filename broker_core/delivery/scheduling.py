@@ -2,8 +2,8 @@
 
 `ReplayFairShare`: without live traffic a replay goes as fast as its client reads. While messages are being
 published, all replays together wait in one line. Each slot (one chunk read, checked and handed to a socket)
-is followed by a rest that is REST times as long. So replays use a fixed share of the loop, however many they
-are and however fast their clients read.
+is followed by a rest that is PAUSE_PER_SLOT times as long. So replays use a fixed share of the loop, however
+many they are and however fast their clients read.
 
 `WorkScheduler`: work of many clients in one event-loop iteration delays other work by one budget at most.
 """

@@ -68,7 +68,7 @@ def test_a_database_that_takes_no_record_of_an_act_does_not_say_that_nothing_was
     with connection.execute_wrapper(full):
         answer = api.post("/api/v1/clients/carrier-aa/offline", {}).json()
     assert broker.asked[-1] == {"do": "offline", "name": "carrier-aa"}
-    assert answer["code"] == "database_away" and "may have been done" in answer["fix"]
+    assert answer["code"] == "database_away" and "may have been carried out" in answer["fix"]
 
 
 def test_nothing_changes_on_a_get(api: APIClient, broker: FakeBroker) -> None:

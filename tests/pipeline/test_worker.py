@@ -27,6 +27,7 @@ from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
 from tests.pipeline.support import NOON, append, fill, numbered_messages, open_journal, settings_in
 from tests.support.control_plane import person
+from tests.support.html import minified
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight(frozenset(Permission)),)))
@@ -87,9 +88,9 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     listed = browser.get("/pipeline/").content.decode()
     found, told = asked.result["run"], due.steps[0]["result"]["run"]
     assert all(f'href="/pipeline/{run}/"' in listed for run in (found, told))
-    page = browser.get(f"/pipeline/{found}/").content.decode()
+    page = minified(browser.get(f"/pipeline/{found}/"))
     for word in (
-        "<dt>asked: host memory</dt><dd>8,000,000,000</dd>",
+        "<dt>requested: host memory</dt><dd>8,000,000,000</dd>",
         "Pool usage by clients",
         "revision-",
     ):

@@ -128,7 +128,7 @@ class FeedingHost:
     def __init__(self) -> None:
         self.feeders: list[FeedingConnection] = []
         self.pending_connections = PendingConnections()
-        self.door = PreLogonReadQueue(SystemClock())
+        self.pre_logon_reads = PreLogonReadQueue(SystemClock())
 
     def add_connection(self, _: str, sink: Any) -> FeedingConnection:
         self.feeders.append(FeedingConnection(sink))

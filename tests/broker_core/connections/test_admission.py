@@ -48,7 +48,7 @@ async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
         raw = await RawClient.connect(broker, "p")
         await raw.publish("a", [b"x" * 4_000_000], first=1)
         assert (await raw.read_until("persisted"))["sequence"] == 1
-        assert broker.engine.pending_connections.held == 0 < broker.engine.pending_connections.input
+        assert broker.engine.pending_connections.buffered == 0 < broker.engine.pending_connections.input
         raw.close()
         await until(lambda: broker.engine.pending_connections.input == 0)
 
@@ -69,13 +69,13 @@ async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_
         done = [task for task in refused if task.done() and task.exception() is None]
         assert {task.result()["code"] for task in done} <= {"input_full"}
         await until(lambda: len(broker.engine.roster.connections) <= 6)
-        assert broker.engine.pending_connections.held <= 200_000
+        assert broker.engine.pending_connections.buffered <= 200_000
         await good.publish_many("a", [b"1"])
         await good.flush()
         for raw in held:
             raw.close()
         await asyncio.gather(*refused, return_exceptions=True)
-        await until(lambda: broker.engine.pending_connections.held == 0)
+        await until(lambda: broker.engine.pending_connections.buffered == 0)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "stomp"])
@@ -126,12 +126,12 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
         async with AsyncClient(address_of(broker), "good") as good:
             await good.publish_many("a", [b"1"])
             await good.flush()
-            assert broker.engine.pending_connections.guests == 2, (
+            assert broker.engine.pending_connections.pending == 2, (
                 "it made one more leave, and is no guest any more"
             )
         for raw in silent:
             raw.close()
-        await until(lambda: not broker.engine.pending_connections.guests)
+        await until(lambda: not broker.engine.pending_connections.pending)
 
 
 def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

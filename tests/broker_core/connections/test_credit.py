@@ -62,7 +62,7 @@ async def test_a_slow_handler_holds_up_neither_acknowledgements_nor_its_neighbou
             await both.publish("b", b"%d" % at)
             await both.flush()
             assert (await anext(aiter(quick))).body == b"%d" % at
-        assert slow._credit.held < 100_000 + 2 * len(BODY)
+        assert slow._credit.unread_bytes < 100_000 + 2 * len(BODY)
         got = []
         async for message in slow:
             got.append(message.body)

@@ -46,7 +46,7 @@ BROKER = textwrap.dedent(
     home = Path(sys.argv[1])
     policy = tcp_policy()
     paths = BrokerPaths.in_home(home, policy.instance.name)
-    carry_out = Connection._carry_out
+    carry_out = Connection._dispatch
 
     def blocking(self, command):
         topic = getattr(command, "topic", "")
@@ -70,7 +70,7 @@ BROKER = textwrap.dedent(
         c.pthread_mutex_lock(mutex)
         c.pthread_mutex_timedlock(mutex, until)
 
-    Connection._carry_out = blocking
+    Connection._dispatch = blocking
 
     async def serve():
         broker = Broker(policy, paths, no_websocket)

@@ -93,13 +93,13 @@ async def test_a_publisher_whose_name_another_client_used_meanwhile_sends_what_i
         if kind == "file":
             store.close()
             store = opened()
-        assert store.oldest() == 1
+        assert store.oldest_sequence() == 1
         async with AsyncClient(address_of(broker), "feed", publish_store=store) as client:
             flushing = asyncio.create_task(client.flush())
             await client.publish("t", b"one 4")
             await asyncio.wait_for(flushing, 30)
             await client.flush()
-            assert (store.oldest(), store.last_sequence) == (0, 9)
+            assert (store.oldest_sequence(), store.last_sequence) == (0, 9)
         assert await stored_records(address_of(broker)) == [
             *(b"other %d" % number for number in range(4)),
             *(b"one %d" % number for number in range(5)),

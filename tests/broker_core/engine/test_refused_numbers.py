@@ -172,7 +172,7 @@ async def test_the_client_library_tells_what_was_refused_and_gets_the_rest_throu
                     await asyncio.sleep(0)
             with pytest.raises(ClientError, match="not_journaled"):
                 await client.flush(60)
-            assert (store.oldest(), client.connections) == (0, 1)
+            assert (store.oldest_sequence(), client.connections) == (0, 1)
             await client.publish(KEPT, b"last")
             await client.flush(60)
         # All messages of one turn are one batch: what was refused with it is told, too.

@@ -34,7 +34,7 @@ def test_it_shows_each_member_its_lag_and_whether_it_is_the_same(browser: Client
 
 def test_a_broker_by_itself_says_so_and_shows_its_links(browser: Client, broker: FakeBroker) -> None:
     text = minified(browser.get("/replication/"))
-    assert "by itself" in text and "Destinations at other sites" in text
+    assert "isn&#x27;t in a group" in text and "Destinations at other sites" in text
     assert 'href="/replication/" data-go' in minified(browser.get("/"))
     broker.links = [make_link("newyork", carried=9)]
     text = minified(browser.get("/replication/"))

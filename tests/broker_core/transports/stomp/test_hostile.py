@@ -213,12 +213,12 @@ async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, "") as first, stomp_client(broker, "") as second:
             first.write(b"CONNECT\nfoo:" + b"x" * 10_000)
-            await until(lambda: broker.engine.pending_connections.held >= 10_000)
+            await until(lambda: broker.engine.pending_connections.buffered >= 10_000)
             second.write(b"CONNECT\nfoo:" + b"x" * 10_000)
             assert (await second.read_error()).headers["message"] == "input_full"
             first.write(b"\naccept-version:1.2\n\n\0")
             assert (await first.read()).command == "CONNECTED"
-            await until(lambda: broker.engine.pending_connections.held == 0)
+            await until(lambda: broker.engine.pending_connections.buffered == 0)
 
 
 async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_connection(
@@ -233,7 +233,7 @@ async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_co
             sink = broker.engine.roster.clients["c"].sink
         await until(lambda: broker.engine.pending_connections.input == 0)
         assert sink._session.reader.buffered_bytes == 0, "although somebody still knows it"  # type: ignore[attr-defined]
-        assert broker.engine.pending_connections.held == 0
+        assert broker.engine.pending_connections.buffered == 0
 
 
 async def test_heart_beats_of_a_millisecond_are_a_seconds(tmp_path: Path) -> None:
