@@ -169,12 +169,8 @@ def tight(seed: int) -> PolicyDocument:
     }
     rules = [rule(chance, number) for number in range(chance.choice((0, 0, 1, 2)))]
     for made in rules:
-        if (
-            made["signal"] in ("outbound_bytes", "backlog_bytes")
-            and "shape" not in made
-            and chance.random() < 0.5
-        ):
-            made["ladder"] = [{"action": "discard_oldest"}]
+        if made["signal"] == "backlog_bytes" and "shape" not in made and chance.random() < 0.5:
+            made |= {"ladder": [{"action": "discard_oldest"}], "scope": {**made["scope"], "topic": ">"}}
     made = policy_with(*rules, pool=limits)
     own = chance.choice((None, 3_000, 20_000))
     return replace(

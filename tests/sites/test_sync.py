@@ -162,7 +162,7 @@ async def test_a_publisher_that_reconnects_gets_no_early_acknowledgement(tmp_pat
             await first.flush()
             cable.cut()
             await first.publish("prices.a", {"n": 2})
-            await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
+            await until(lambda: broker.engine.dispatch._unconfirmed_counts.get("feed") == 1)
             # The same publisher, from elsewhere: it sends again what its store has, under its number.
             async with AsyncClient(address, "feed", publish_store=store) as second:
                 logon = broker.engine.dispatch.publisher_sequence("feed")
@@ -243,7 +243,7 @@ async def test_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(tmp_path:
         async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 waits = await AcknowledgedPublisher(feed).publish()
-                await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
+                await until(lambda: broker.engine.dispatch._unconfirmed_counts.get("feed") == 1)
                 assert not waits.done()
                 (one,) = (await ask(broker, "downgrade_link", name="ny", by="ada"))["links"]
                 assert (one["mode"], one["downgraded_by"]) == ("downgraded", "ada")
@@ -348,7 +348,7 @@ async def test_a_destination_that_is_switched_off_or_taken_out_holds_nobody(tmp_
     async with running_broker(tmp_path / "here", policy) as broker:
         async with AsyncClient(address_of(broker), "feed") as feed:
             waits = await AcknowledgedPublisher(feed).publish()
-            await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
+            await until(lambda: broker.engine.dispatch._unconfirmed_counts.get("feed") == 1)
             off = tuple(replace(one, enabled=False) for one in policy.destinations)
             await broker.apply(replace(policy, revision=2, destinations=off))
             async with asyncio.timeout(60):
@@ -356,7 +356,7 @@ async def test_a_destination_that_is_switched_off_or_taken_out_holds_nobody(tmp_
             assert (await link_status(broker))["mode"] == "async"
             await broker.apply(replace(policy, revision=3))
             waits = await AcknowledgedPublisher(feed).publish()
-            await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
+            await until(lambda: broker.engine.dispatch._unconfirmed_counts.get("feed") == 1)
             await broker.apply(replace(policy, revision=4, destinations=()))
             async with asyncio.timeout(60):
                 await waits
