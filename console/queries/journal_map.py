@@ -57,6 +57,12 @@ class JournalTier(NamedTuple):
     segments: int
     bars: list[TimeBar]
 
+    @property
+    def segments_text(self) -> str:
+        """Number and kind of the tier's entries, such as "3 segments" or "1 removal"."""
+        noun = "removal" if self.key == "removed" else "segment"
+        return f"{self.segments} {noun}{'' if self.segments == 1 else 's'}"
+
 
 class LogHolder(NamedTuple):
     """User of the log that needs it from a segment on.

@@ -145,10 +145,10 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         expect(mine.get_by_alt_text("QR code of the key")).to_be_visible()
         app = App(mine.locator("[data-totp-key]").inner_text())
         accessible(mine)
-        give_code(mine, app.wrong(), "Switch it on")
+        give_code(mine, app.wrong(), "Enable")
         expect(mine.locator(".errors")).to_contain_text("isn't your app's current code")
         accessible(mine)
-        give_good_code(mine, app.code(), "Switch it on", re.compile("/account/$"))
+        give_good_code(mine, app.code(), "Enable", re.compile("/account/$"))
         expect(mine.locator("#messages")).to_contain_text("a login requires a code")
         accessible(mine)
 

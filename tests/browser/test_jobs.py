@@ -84,7 +84,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, hands: Hands) -> 
     hands.fill(page.get_by_label("Topic or pattern"), "flights.>")
     hands.fill(page.get_by_label("Client names"), "board-*")
     hands.fill(page.get_by_label("Limit"), "20")
-    expect(page.locator("#rule-now")).to_contain_text("read as 20.0 s")
+    expect(page.locator("#rule-now")).to_contain_text("interpreted as 20.0 s")
     expect(page.locator("#rule-now")).to_contain_text("past it now")
     hands.choose(page.locator("main").get_by_label("Act"), "disconnect")
     hands.choose(page.get_by_label("Whether it is carried out"), "shadow")
@@ -109,7 +109,7 @@ def test_an_archive_is_planned_and_applied(page: Page, hands: Hands) -> None:
     expect(page.locator("#pending-changes")).to_contain_text("move to the archive directory")
     reason = page.get_by_label("Reason")
     hands.fill(reason, "ticket 10")
-    hands.press(reason, "Enter")  # applies, and doesn't press "Take out", which stands before "Apply"
+    hands.press(reason, "Enter")  # applies, and doesn't press "Remove", which stands before "Apply"
     expect(page.locator("#messages")).to_contain_text("Archive")
     assert hands.acts == 4
 

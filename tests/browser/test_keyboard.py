@@ -116,7 +116,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, keys: Keys) -> No
     for label, text in {"Topic or pattern": "flights.>", "Client names": "board-*", "Limit": "20"}.items():
         keys.reach(page.get_by_label(label), 1)
         keys.write(text)
-    expect(page.locator("#rule-now")).to_contain_text("read as 20.0 s")
+    expect(page.locator("#rule-now")).to_contain_text("interpreted as 20.0 s")
     keys.reach(page.locator("main").get_by_label("Act"), 1)
     keys.write("disconnect")
     keys.reach(page.get_by_label("Whether it is carried out"), 1)
@@ -169,7 +169,7 @@ def test_the_worst_client_is_looked_at_and_planned_for_and_the_plan_is_taken_out
     keys.press("Escape")
     expect(menu).to_be_focused()
     keys.find("Pending changes")
-    keys.reach(page.get_by_role("button", name=re.compile("Take out 1")), 3, back=True)
+    keys.reach(page.get_by_role("button", name=re.compile("Remove 1")), 3, back=True)
     keys.press("Enter")
     expect(page.locator("#pending-changes")).to_be_hidden()
     expect(menu).to_be_focused()

@@ -77,7 +77,7 @@ def test_a_view_is_kept_and_everyone_it_shows_acted_on_by_keyboard_alone(page: P
     page.keyboard.press("Tab")
     page.keyboard.type("Live carriers")
     page.keyboard.press("Enter")
-    expect(page.locator("#messages")).to_contain_text("The view “Live carriers” is kept")
+    expect(page.locator("#messages")).to_contain_text("The view “Live carriers” is saved")
     tab = page.get_by_role("navigation", name="Views").get_by_role("link", name="Live carriers")
     expect(tab).to_have_attribute("aria-current", "page")
     page.get_by_label("Search clients").fill("carrier-u")
@@ -130,13 +130,13 @@ def test_a_second_click_turns_the_order(page: Page) -> None:
 def test_rows_stay_under_the_pointer_while_numbers_go_on(page: Page) -> None:
     open_page(page, "/clients/?sort=lag_messages")
     page.locator(LAG).hover()
-    expect(page.get_by_text("Rows held")).to_be_visible()
+    expect(page.get_by_text("Rows stay in place")).to_be_visible()
     held, before = names(page), page.locator(LAG).text_content()
     assert before is not None
     expect(page.locator(LAG)).not_to_have_text(before)
     assert names(page) == held
     page.locator(".page-head").hover()
-    expect(page.get_by_text("Rows held")).to_be_hidden()
+    expect(page.get_by_text("Rows stay in place")).to_be_hidden()
 
 
 def test_a_part_of_a_plot_stands_in_the_url_and_can_be_gone_back_from(page: Page) -> None:
