@@ -87,7 +87,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, hands: Hands) -> 
     expect(page.locator("#rule-now")).to_contain_text("interpreted as 20.0 s")
     expect(page.locator("#rule-now")).to_contain_text("past it now")
     hands.choose(page.locator("main").get_by_label("Act"), "disconnect")
-    hands.choose(page.get_by_label("Whether it is carried out"), "shadow")
+    hands.choose(page.get_by_label("Mode"), "shadow")
     hands.click(page.get_by_role("button", name="Preview changes"))
     expect(page.locator("#pending-changes")).to_contain_text(
         "When oldest age of flights.> for board-* passes 20.0 s, disconnect it"

@@ -119,7 +119,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, keys: Keys) -> No
     expect(page.locator("#rule-now")).to_contain_text("interpreted as 20.0 s")
     keys.reach(page.locator("main").get_by_label("Act"), 1)
     keys.write("disconnect")
-    keys.reach(page.get_by_label("Whether it is carried out"), 1)
+    keys.reach(page.get_by_label("Mode"), 1)
     keys.write("recorded")
     keys.reach(page.get_by_role("button", name="Preview changes"), 1)
     keys.press("Enter")

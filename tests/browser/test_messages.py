@@ -49,8 +49,8 @@ def test_more_than_the_page_takes_is_said_and_it_keeps_a_bounded_number(page: Pa
 
     page.route("**/messages/follow/**", answer)
     page.get_by_role("button", name="Follow", exact=True).click()
-    expect(page.locator("#passed")).to_contain_text("14 records of the log passed unseen", timeout=12_000)
-    expect(page.locator("#passed")).to_contain_text("older ones were let go")
+    expect(page.locator("#passed")).to_contain_text("14 records of the log were skipped", timeout=12_000)
+    expect(page.locator("#passed")).to_contain_text("older ones were removed")
     assert page.locator(ROWS).count() == 500
 
 

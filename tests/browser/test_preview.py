@@ -30,7 +30,7 @@ def new_rule(page: Page, limit: str, mode: str) -> None:
     page.get_by_label("Topic or pattern").fill("u")
     page.get_by_label("Limit").fill(limit)
     page.locator("main").get_by_label("Act").select_option("disconnect")
-    page.get_by_label("Whether it is carried out").select_option(mode)
+    page.get_by_label("Mode").select_option(mode)
     page.get_by_role("button", name="Preview changes").click()
 
 
