@@ -107,7 +107,7 @@ def test_a_member_that_is_away_is_said_with_how_old_its_figures_are_and_is_the_s
 ) -> None:
     open_page(page, "/replication/")
     group = page.locator("#group")
-    expect(group).to_contain_text("Every member takes part and agrees")
+    expect(group).to_contain_text("Every member is active and consistent")
     expect(row(page, "members-title", "b")).to_contain_text("the same")
     say("away b")
     expect(group).to_contain_text("Attention needed: b", timeout=SEEN_MS)
@@ -115,11 +115,11 @@ def test_a_member_that_is_away_is_said_with_how_old_its_figures_are_and_is_the_s
     expect(gone).to_contain_text("broker_away")
     expect(gone).to_contain_text(re.compile(r"[\d,]+ records?, "))
     expect(group.locator("tr.note")).to_contain_text("The broker sluice-1/b can't be reached")
-    expect(group.locator("tr.note")).to_contain_text(re.compile(r"is what it said [\d.]+ (s|min.*) ago"))
+    expect(group.locator("tr.note")).to_contain_text(re.compile(r"Its figures were reported [\d.]+ (s|min.*) ago"))
     expect(row(page, "members-title", "c")).to_contain_text("the same")
     accessible(page)
     say("back b")
-    expect(group).to_contain_text("Every member takes part and agrees", timeout=SEEN_MS)
+    expect(group).to_contain_text("Every member is active and consistent", timeout=SEEN_MS)
     expect(group.locator("tr.note")).to_have_count(0)
 
 
@@ -166,18 +166,18 @@ def test_links_say_who_carries_them_why_one_is_away_and_which_is_off(page: Page,
     open_page(page, "/replication/")
     newyork, tokyo = row(page, "links-title", "newyork"), row(page, "links-title", "tokyo")
     expect(newyork).to_have_count(1)
-    expect(newyork).to_contain_text("carrying")
+    expect(newyork).to_contain_text("forwarding")
     expect(newyork).to_contain_text("by a; b and c stand by")
     expect(newyork).to_contain_text("41 records, 120 ms")
     expect(tokyo).to_contain_text("off: it keeps its position and pins the log from there")
     expect(tokyo).not_to_contain_text("by a")
     say("cut off")
     expect(newyork).to_contain_text(
-        "away: Nobody answers at tcps://ny:9007. See whether it runs there", timeout=SEEN_MS
+        "disconnected: Nobody answers at tcps://ny:9007. See whether it runs there", timeout=SEEN_MS
     )
     expect(newyork).to_contain_text("184,220 records, 5 min 12 s")
     never = row(page, "links-title", "sydney")
-    expect(never).to_contain_text("away: There is no secret for sydney.")
+    expect(never).to_contain_text("disconnected: There is no secret for sydney.")
     expect(never).to_contain_text("time unknown")
     expect(never).to_contain_text("nothing yet")
     accessible(page)
