@@ -55,7 +55,11 @@ def trace() -> None:
     """Times up to synced, by the newest batch of a group."""
     under_way: list[int] = []
     """Times of the group that the journal's thread is writing."""
-    buffer_updated, append, take = TcpProtocol.buffer_updated, LocalCommitLog.append, LocalCommitLog._take
+    buffer_updated, append, take = (
+        TcpProtocol.buffer_updated,
+        LocalCommitLog.append,
+        LocalCommitLog._queue_gathered,
+    )
     write, sync, applied = Journal.write, Journal.sync, Dispatcher.on_durable
 
     def noted_read(self: TcpProtocol, nbytes: int) -> None:
@@ -82,13 +86,13 @@ def trace() -> None:
         under_way = written[id(batches[-1])] = [*moments[-1], began, time.monotonic_ns()]
         return positions
 
-    def noted_sync(self: Journal, heard: Callable[[], object] | None = None) -> None:
-        def told() -> None:
+    def noted_sync(self: Journal, on_durable: Callable[[], object] | None = None) -> None:
+        def note_synced() -> None:
             under_way.append(time.monotonic_ns())
-            if heard is not None:
-                heard()
+            if on_durable is not None:
+                on_durable()
 
-        sync(self, told)
+        sync(self, note_synced)
 
     def noted_applied(
         self: Dispatcher, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
@@ -98,7 +102,7 @@ def trace() -> None:
         _passed.append([*moments, time.monotonic_ns()])
 
     TcpProtocol.buffer_updated = noted_read  # type: ignore[method-assign]
-    LocalCommitLog.append, LocalCommitLog._take = noted_append, noted_take  # type: ignore[method-assign]
+    LocalCommitLog.append, LocalCommitLog._queue_gathered = noted_append, noted_take  # type: ignore[method-assign]
     Journal.write, Journal.sync = noted_write, noted_sync  # type: ignore[method-assign]
     Dispatcher.on_durable = noted_applied  # type: ignore[method-assign]
 
