@@ -57,7 +57,7 @@ def test_a_run_is_a_page_with_tables_and_plots_to_take_away(
     text = minified(browser.get(f"/pipeline/{name}/"))
     assert "Three &lt;b&gt;topics&lt;/b&gt;." in text
     assert '<td class="break">&lt;script&gt;</td>' in text
-    assert "<dt>asked: start</dt><dd>5</dd>" in text
+    assert "<dt>requested: start</dt><dd>5</dd>" in text
     plot = browser.get(f"/pipeline/{name}/plots/topics.0.svg")
     assert (plot["Content-Type"], plot.content[:4]) == ("image/svg+xml", b"<svg")
     assert b"<script>" not in plot.content
