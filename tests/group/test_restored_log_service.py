@@ -1,79 +1,78 @@
-"""A log service that lost the end of its log: no member goes on with what is left of it."""
+"""A log service restored from an older copy: no member continues on the shorter log."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from tests.support.engines import Engines, running_engines
-
 from broker_core.broker import BrokerPaths
 from broker_core.group import reseed
 from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
-from tests.group.test_states import HOLD_MS, refused
+from tests.group.test_states import HOLD_MS, refusal_of
 from tests.support.brokers import until
 from tests.support.groups import GROUP, running_members
+from tests.support.nats_servers import NatsServers, running_nats_servers
 
 
-def copy_engine(engines: Engines, to: Path) -> None:
+def copy_server(servers: NatsServers, to: Path) -> None:
     """Copy the only server's files while it is down."""
-    engines.kill()
-    shutil.copytree(engines.home / "engine-1", to)
-    engines.start()
+    servers.kill()
+    shutil.copytree(servers.home / "engine-1", to)
+    servers.start()
 
 
-def restore_engine(engines: Engines, backup: Path) -> None:
-    engines.kill()
-    shutil.rmtree(engines.home / "engine-1")
-    shutil.copytree(backup, engines.home / "engine-1")
-    engines.start()
+def restore_server(servers: NatsServers, backup: Path) -> None:
+    servers.kill()
+    shutil.rmtree(servers.home / "engine-1")
+    shutil.copytree(backup, servers.home / "engine-1")
+    servers.start()
 
 
 async def test_a_member_that_was_away_takes_nothing_when_another_has_applied_more_than_the_log_has(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
-        async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+    async with running_nats_servers(tmp_path, 1) as servers:
+        async with running_members(tmp_path, servers.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
             await publish(a.address, "p", 1, 20)
             await until(lambda: b.journal.durable_sequence == a.journal.durable_sequence)
-        copy_engine(engines, tmp_path / "backup")
-        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+        copy_server(servers, tmp_path / "backup")
+        async with running_members(tmp_path, servers.urls, "a", hold_ms=HOLD_MS) as (a,):
             for first in range(21, 121, 10):
                 await publish(a.address, "p", first, first + 9)
-            restore_engine(engines, tmp_path / "backup")
+            restore_server(servers, tmp_path / "backup")
             await until(lambda: a.state == "engine_lost")
-            async with running_members(tmp_path, engines.urls, "b", hold_ms=HOLD_MS) as (b,):
+            async with running_members(tmp_path, servers.urls, "b", hold_ms=HOLD_MS) as (b,):
                 await until(lambda: b.state == "engine_lost")
                 assert "a has applied" in b.member.status().why
-                assert await refused(b, "q") == "behind"
+                assert await refusal_of(b, "q") == "behind"
                 assert len(await read(a.address, "reader", 120)) == 120
 
 
 async def test_a_member_does_not_go_on_when_other_entries_stand_where_those_were_that_it_applied(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
-        async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+    async with running_nats_servers(tmp_path, 1) as servers:
+        async with running_members(tmp_path, servers.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
             await publish(a.address, "p", 1, 20)
             await until(lambda: b.journal.durable_sequence == a.journal.durable_sequence)
-        copy_engine(engines, tmp_path / "backup")
-        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+        copy_server(servers, tmp_path / "backup")
+        async with running_members(tmp_path, servers.urls, "a", hold_ms=HOLD_MS) as (a,):
             await publish(a.address, "p", 21, 30)
-        restore_engine(engines, tmp_path / "backup")
-        async with running_members(tmp_path, engines.urls, "b", hold_ms=HOLD_MS) as (b,):
+        restore_server(servers, tmp_path / "backup")
+        async with running_members(tmp_path, servers.urls, "b", hold_ms=HOLD_MS) as (b,):
             for first in range(1, 201, 20):  # until the log is longer than it was
                 await publish(b.address, "other", first, first + 19)
-            async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+            async with running_members(tmp_path, servers.urls, "a", hold_ms=HOLD_MS) as (a,):
                 await until(lambda: a.state == "engine_lost")
                 assert "isn't the one" in a.member.status().why
-                assert await refused(a, "q") == "behind"
+                assert await refusal_of(a, "q") == "behind"
                 # Of two members that differ neither goes on.
-                await until(lambda: not b.takes_part())
-                assert await refused(b, "q2") == "behind"
+                await until(lambda: not b.is_taking_part())
+                assert await refusal_of(b, "q2") == "behind"
         # An operator may choose either journal.
-        engine = JetStreamLog(GroupSettings(GROUP, "a", engines.urls))
+        engine = JetStreamLog(GroupSettings(GROUP, "a", servers.urls))
         found = await reseed.find_stream(engine)
         for name, other in (("a", True), ("b", False)):
             paths = BrokerPaths.in_home(tmp_path / name, GROUP)
@@ -82,15 +81,15 @@ async def test_a_member_does_not_go_on_when_other_entries_stand_where_those_were
         own = reseed.SegmentDirectories(BrokerPaths.in_home(tmp_path / "a", GROUP).journal)
         plan = reseed.plan_init(own, GROUP, "a", found, replace=True, other_entries=True)
         await reseed.init_group(plan, own, found, engine, "now", lambda _: None)
-        async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
+        async with running_members(tmp_path, servers.urls, "a", hold_ms=HOLD_MS) as (a,):
             await publish(a.address, "q3", 1, 5)
             assert len(await read(a.address, "reader", 35)) == 35
 
 
 async def test_a_member_whose_newest_entry_is_in_the_log_goes_on_after_any_batch(tmp_path: Path) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as servers:
         for first in (1, 6, 11):
-            async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
+            async with running_members(tmp_path, servers.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
                 await publish(a.address, "p", first, first + 4)
                 await publish(b.address, "p", first, first + 4)  # repeats, in part or whole
-                assert a.takes_part() and b.takes_part()
+                assert a.is_taking_part() and b.is_taking_part()
