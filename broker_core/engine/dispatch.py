@@ -238,7 +238,7 @@ class Dispatcher:
                 fresh.first_publisher_sequence, fresh.last_publisher_sequence
             )
         if partition.kept is None:
-            self._publish_unjournaled(connection, UnjournaledPart(fresh, answers))
+            self._publish_unjournaled(UnjournaledPart(connection, fresh, answers))
         else:
             # A batch with journaled and unjournaled records is acknowledged when all of it is done.
             self._append_to_journal(connection, partition, answers, fresh.last_publisher_sequence)
@@ -292,13 +292,14 @@ class Dispatcher:
         self._log.append(PendingBatch(partition.kept, waiting, claims=claims))
         connection.publishing.on_submitted()
 
-    def _publish_unjournaled(self, connection: ConnectionView, passed: UnjournaledPart) -> None:
+    def _publish_unjournaled(self, passed: UnjournaledPart) -> None:
         """Deliver a batch that no journal stores.
 
         Immediately, or right behind journaled batches of its publisher that are in flight to the disk.
         """
+        connection, batch = passed.connection, passed.batch
         in_flight = self.numbers.in_flight.get(connection.name)
-        session, last = passed.batch.session, passed.batch.last_publisher_sequence
+        session, last = batch.session, batch.last_publisher_sequence
         if last:
             connection.publishing.claimed = True
         if in_flight is not None:
@@ -306,22 +307,22 @@ class Dispatcher:
                 in_flight.session, in_flight.accepted = session, last
             if not in_flight.newest.delivered:
                 in_flight.newest.trailing += (passed,)
-                self._trailing_bytes += passed.batch.nbytes
+                self._trailing_bytes += batch.nbytes
                 connection.publishing.on_submitted()
                 return
         elif last:
             self.numbers.finished.note(connection.name, session, last)
-        self._deliver_unjournaled(passed.batch)
+        self._deliver_unjournaled(batch)
         self._run_iteration_end()
-        self._acknowledge_unjournaled(connection, passed)
+        self._acknowledge_unjournaled(passed)
 
     @staticmethod
-    def _acknowledge_unjournaled(connection: ConnectionView, passed: UnjournaledPart) -> None:
+    def _acknowledge_unjournaled(passed: UnjournaledPart) -> None:
         """Acknowledge a delivered batch that no journal stores."""
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
-        connection.publishing.on_forwarded(passed.answers)
+        passed.connection.publishing.on_forwarded(passed.answers)
         if first:
-            connection.reply(replies.processed_ack(first, last))
+            passed.connection.reply(replies.processed_ack(first, last))
 
     def _deliver_unjournaled(self, batch: Batch) -> None:
         """Deliver a batch that no journal stores."""
@@ -473,6 +474,8 @@ class Dispatcher:
             return
         owner = waiting.connection
         self.numbers.close_superseded(owner, claims=not owner.publishing.held_name)
+        for later in {passed.connection for passed in waiting.trailing} - {owner}:
+            self.numbers.close_superseded(later, claims=True)
         dropped = [passed.batch for passed in waiting.trailing]
         if waiting.partition is not None and waiting.partition.passed is not None:
             dropped.append(waiting.partition.passed)
@@ -484,7 +487,9 @@ class Dispatcher:
         if in_flight.claimant == owner.publishing.session:
             in_flight.claimant = 0
         self.numbers.record_finished(owner.name)
-        owner.publishing.on_committed(1 + len(waiting.trailing))
+        owner.publishing.on_committed(1)
+        for passed in waiting.trailing:
+            passed.connection.publishing.on_committed(1)
 
     def on_confirmed(self, upto: int) -> None:
         """Acknowledge batches up to sequence `upto`: every required sync member and destination has them."""
@@ -560,8 +565,8 @@ class Dispatcher:
     def _acknowledge_trailing(self, waiting: PendingAck) -> None:
         """Acknowledge the unjournaled batches behind a finished batch."""
         for passed in waiting.trailing:
-            self._acknowledge_unjournaled(waiting.connection, passed)
-        waiting.connection.publishing.on_committed(len(waiting.trailing))
+            self._acknowledge_unjournaled(passed)
+            passed.connection.publishing.on_committed(1)
 
     def _deliver_with_unjournaled(
         self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None
@@ -617,10 +622,15 @@ class Dispatcher:
         numbers_by_client: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
         for pending in group:
             waiting = pending.owner
-            if waiting is not None:
-                numbers = numbers_by_client.setdefault(waiting.connection, [])
-                if waiting.last_publisher_sequence:
-                    numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
+            if waiting is None:
+                continue
+            numbers = numbers_by_client.setdefault(waiting.connection, [])
+            if waiting.last_publisher_sequence:
+                numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
+            for passed in waiting.trailing:  # accepted, and delivered only behind the refused batch
+                numbers = numbers_by_client.setdefault(passed.connection, [])
+                if passed.batch.first_publisher_sequence:
+                    numbers += (passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence)
         # Accepted but unstored numbers are dropped: republished batches must not look like repeats. Numbers
         # of stored, unconfirmed batches become known when confirmed. Their publishers are closed too, and
         # the logon reply reports the numbers when they return.

@@ -62,8 +62,12 @@ class PendingAck:
 
 
 class UnjournaledPart(NamedTuple):
-    """Batch that no journal stores, and the replies to its commands."""
+    """Batch that no journal stores, its connection, and the replies to its commands.
 
+    The batch may wait behind one that a former connection of the same publisher sent.
+    """
+
+    connection: ConnectionView
     batch: Batch
     answers: Sequence[replies.Ack]
 

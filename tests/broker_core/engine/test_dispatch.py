@@ -358,6 +358,78 @@ async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
         )
 
 
+async def reconnect_behind_batches(broker: Broker) -> RawClient:
+    """Reconnect the client `p`, and publish an unjournaled message behind its former connection's batches.
+
+    The message has number 3. A flush follows it.
+    """
+    again = await RawClient.connect(broker, "p", session=7)
+    passed = {"c": "publish", "topic": "orders", "sequence": 3, "data": {"n": 0}, "ack": ["processed"]}
+    again.send_command({**passed, "id": "third"})
+    again.send_command({"c": "flush", "id": "all"})
+    await until(lambda: broker.engine.dispatch._trailing_bytes > 0)
+    return again
+
+
+async def test_an_unjournaled_message_behind_a_former_connections_batch_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    gate = SyncGate()
+    async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
+        reader, former = await RawClient.connect(broker, "r"), await RawClient.connect(broker, "p", session=7)
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "orders"})
+        await reader.read_until("processed")
+        gate.block()
+        await former.publish("orders", [b'{"n": 1}', b'{"n": 2}'], 1)
+        await until(gate.waiting.is_set)
+        again = await reconnect_behind_batches(broker)
+        gate.release()
+        while (said := await again.read_until("processed")).get("id") != "third":
+            pass
+        assert said["of"] == "publish"
+        assert (await again.read_until("completed"))["id"] == "all"
+        assert await reader.deliveries(3) == [b'{"n": 1}', b'{"n": 2}', b'{"n":0}']
+        assert broker.engine.roster.clients["p"].publishing.pending_batches == 0
+
+
+async def test_an_unjournaled_message_behind_a_batch_that_the_disk_refuses_is_refused_too(
+    tmp_path: Path,
+) -> None:
+    gate = SyncGate()
+    async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
+        former = await RawClient.connect(broker, "p", session=7)
+        gate.block()
+        await former.publish("orders", [b'{"n": 1}'], 1)
+        await until(gate.waiting.is_set)
+        await former.publish("orders", [b'{"n": 2}'], 2)  # of this group the write fails
+        again = await reconnect_behind_batches(broker)
+        full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+        gate.pwritev = full.pwritev  # type: ignore[method-assign]
+        gate.release()
+        refused = await again.read_until("error")
+        assert (refused["code"], refused["first"], refused["sequence"]) == ("disk_full", 3, 3)
+        assert (await again.read_until("closing"))["code"] == "disk_full"
+        await until(lambda: "p" not in broker.engine.roster.clients)
+
+
+async def test_an_unjournaled_message_behind_a_superseded_batch_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, BY_CONTENT) as broker:
+        dispatch, taken = broker.engine.dispatch, list[Any]()
+        former = await RawClient.connect(broker, "p", session=7)
+        with monkeypatch.context() as patched:
+            patched.setattr(dispatch._log, "append", lambda *pending: taken.extend(pending))
+            await former.publish("orders", [b'{"n": 1}', b'{"n": 2}'], 1)
+            await until(lambda: taken)
+            again = await reconnect_behind_batches(broker)
+        connection = broker.engine.roster.clients["p"]
+        (pending,) = taken
+        dispatch.superseded(pending)
+        assert (await again.read_until("closing"))["code"] == "stale_sequence"
+        assert (connection.publishing.pending_batches, dispatch._trailing_bytes) == (0, 0)
+
+
 async def test_a_delivery_that_fails_ends_its_own_client_and_nobody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
