@@ -29,7 +29,7 @@ from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.conflated_snapshot import fold_latest, fold_start
 from broker_core.replay.positions.file import SHARED_OWNER
-from broker_core.replay.span import LogBounds, SpanResult, depends_on_end, translate_bookmarks
+from broker_core.replay.span import SpanResult, depends_on_end, translate_bookmarks
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.keys import parse_key
 from broker_core.subscriptions.subscription import Subscription
@@ -181,7 +181,7 @@ def needs_end(command: commands.Subscribe, services: ConnectionServices, topics:
     if needs_preparation(command):
         return True
     journal = services.facilities.journal
-    log = LogBounds(services.facilities.instance, journal.first_sequence, services.frontier.durable)
+    log = services.frontier.bounds(services.facilities.instance, journal.first_sequence)
     try:
         if command.bookmark is None:
             return not topics.covers_nothing(TopicPattern.parse(command.topic))

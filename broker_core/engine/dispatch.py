@@ -408,7 +408,7 @@ class Dispatcher:
         if new is not None:
             for pending in chain(before, group[:first_new]):
                 self._deliver(pending.batch, None, new)
-        self._frontier.newest_shown = newest
+        self._frontier.newest_shown = self._frontier.ever_shown = newest
         early = self._subscribed.early_registry
         if len(early):
             for pending in group[first_new:]:

@@ -27,7 +27,7 @@ from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import REMOVED, ClientSubscription, resume_points
 from broker_core.replay.cursor import Cursor, CursorEvent
 from broker_core.replay.rate_limit import parse_rate
-from broker_core.replay.span import LogBounds, ReplaySpan, SpanResult, find_span
+from broker_core.replay.span import ReplaySpan, SpanResult, find_span
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import SubscriptionRegistry
 from broker_core.subscriptions.subscription import Subscription
@@ -273,7 +273,7 @@ class SubscriptionManager:
                 field="durability",
             )
         instance, journal = self._instance, self.services.facilities.journal
-        found = find_span(bookmark, LogBounds(instance, journal.begins_at, self.services.frontier.durable))
+        found = find_span(bookmark, self.services.frontier.bounds(instance, journal.begins_at))
         gap = self._find_gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
@@ -355,11 +355,12 @@ class SubscriptionManager:
     def _starts_live(target: ClientSubscription, span: ReplaySpan, durable: int) -> bool:
         """Return whether no record of the log precedes live delivery.
 
-        False for an offlined client, whose subscriptions wait for their slot among replays.
+        False for an offlined client, whose subscriptions wait for their slot among replays. Also false for a
+        bookmark ahead of the disk: its client has records that are dispatched when they are durable.
         """
         needs_log = span.is_bounded or target.rate or target.managed or not target.cursor.has_begun
         needs_log = needs_log or target.durability == "fully_durable"
-        return span.first > durable and not needs_log and target.peer.backlog.offline is None
+        return span.first == durable + 1 and not needs_log and target.peer.backlog.offline is None
 
     # Live delivery and end. Implements `replay.replay.LiveHandover`.
 
@@ -469,7 +470,7 @@ class SubscriptionManager:
         for target in [
             target
             for target in self._bookmark_subscriptions
-            if target.durability == "live" and target.cursor.is_live
+            if target.durability == "live" and (target.cursor.is_live or target.cursor.next_sequence > first)
         ]:
             target.peer.reply(
                 replies.DecisionNotice(

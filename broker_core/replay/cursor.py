@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
-from broker_core.replay.span import ReplaySpan
+from broker_core.replay.span import LogBounds, ReplaySpan
 
 
 class CursorState(StrEnum):
@@ -204,14 +204,20 @@ class DurableFrontier:
     * `stamped`: newest assigned sequence; its record may not be on disk yet.
     * `newest_shown`: newest sequence that subscriptions with durability `live` received early, before it was
       on disk.
+    * `ever_shown`: the same, including sequences of records that the disk has refused. Clients may have
+      bookmarks up to it.
     """
 
     def __init__(self, durable: int) -> None:
-        self.durable = self.stamped = self.newest_shown = durable
+        self.durable = self.stamped = self.newest_shown = self.ever_shown = durable
         self.end: LogEnd | None = None
         """Confirmed reads of the end, where other brokers append to this log; None: the log ends with
         `stamped`."""
         self._progress = asyncio.Event()
+
+    def bounds(self, instance: str, oldest: int) -> LogBounds:
+        """Return the bounds of the log, for bookmarks of its subscribers."""
+        return LogBounds(instance, oldest, self.durable, self.newest_shown, self.ever_shown)
 
     async def confirm(self) -> int | None:
         """Return the newest sequence of the log, or None when it can't be confirmed within a few seconds."""

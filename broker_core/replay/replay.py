@@ -197,7 +197,8 @@ class Replay:
             return False
         if span.is_past_end(following, self._frontier.stamped, now):
             return True
-        return not (span.is_bounded or span.not_before or self._follows)
+        is_ahead = following > self._frontier.durable + 1
+        return not (span.is_bounded or span.not_before or self._follows or is_ahead)
 
     # The end of the log.
 
@@ -279,8 +280,10 @@ class Replay:
         caught_up = self._caught_up()
         # Records delivered before they were on disk (durability `live`) are dispatched a second time when
         # they are. Such a subscription must not become live before that, or the second dispatch would reach
-        # it.
-        was_shown_early = any(one.account.last_matched > durable for one in self.targets)
+        # it. The same applies to a client that comes back with the bookmark of such a record.
+        was_shown_early = self._next_sequence > durable + 1 or any(
+            one.account.last_matched > durable for one in self.targets
+        )
         if caught_up:
             await self._pass(self._conflated([], release=True))
             # Replies overtake records in the outbox; `completed` must follow the records that it covers.

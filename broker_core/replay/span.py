@@ -95,6 +95,10 @@ class LogBounds(NamedTuple):
     instance: str
     oldest: int
     newest: int
+    in_flight: int = 0
+    """Newest sequence that a subscriber was given while its record is in flight to the disk."""
+    shown: int = 0
+    """Newest sequence that a subscriber was ever given, even if the disk has refused its record."""
 
 
 class ReplaySpan(NamedTuple):
@@ -189,7 +193,8 @@ def _with_end(
         case AtTime(at):
             return span._replace(not_after=at if included else at - 1), ()
         case AfterBookmarks(bookmarks):
-            here, unknown = _known(bookmarks, log)
+            # The log never reaches the sequence of a refused record before another record is stored.
+            here, unknown = _known(bookmarks, log._replace(shown=log.in_flight))
             if here:
                 return span._replace(last=max(here) - (0 if included else 1)), unknown
             return span._replace(last=log.newest), unknown
@@ -199,5 +204,6 @@ def _with_end(
 
 def _known(bookmarks: tuple[Bookmark, ...], log: LogBounds) -> tuple[list[int], tuple[Bookmark, ...]]:
     """Return the sequences of the bookmarks that are or were in this log, and the remaining bookmarks."""
-    unknown = tuple(b for b in bookmarks if b.origin != log.instance or b.sequence > log.newest)
+    newest = max(log.newest, log.shown)
+    unknown = tuple(b for b in bookmarks if b.origin != log.instance or b.sequence > newest)
     return [b.sequence for b in bookmarks if b not in unknown], unknown

@@ -16,7 +16,7 @@ from broker_core.journal.segment import HEADER_SIZE
 from broker_core.journal.segment_index import UNKNOWN_RECORDS
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.crash_copy import copy_live_directory
-from tests.support.failpoints import Failpoints, SyncGate
+from tests.support.failpoints import Failpoint, Failpoints, SyncGate
 from tests.support.raw import RawClient
 
 
@@ -181,3 +181,88 @@ async def test_numbers_of_refused_records_are_not_given_again_while_the_broker_r
         assert broker.engine.journal.skipped() == [(2, 2)] and broker.engine.journal.missing_ranges == []
         resuming = await live_subscriber(broker, "resuming", "test-1|2|", upto="processed")
         assert await resuming.deliveries(1) == [b"b1"]
+
+
+async def publish_first_live(broker: Broker) -> tuple[RawClient, RawClient]:
+    """Return a publisher and a live subscriber of `t` after record 1, for which sequences were reserved."""
+    anna, live = await RawClient.connect(broker, "anna"), await live_subscriber(broker, "live")
+    await anna.publish("t", [b"a1"], 1)
+    assert await live.deliveries(1) == [b"a1"]
+    await anna.read_until("persisted")
+    return anna, live
+
+
+@pytest.mark.parametrize("durability", ["live", "persisted"])
+async def test_a_subscriber_that_comes_back_with_a_record_in_flight_gets_no_record_twice(
+    tmp_path: Path, durability: str
+) -> None:
+    gate = SyncGate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        anna, live = await publish_first_live(broker)
+        gate.block()
+        await anna.publish("t", [b"a2", b"a3"], 2)
+        assert await live.deliveries(2) == [b"a2", b"a3"]
+        again = await RawClient.connect(broker, "live")
+        asked = {"c": "subscribe", "topic": "t", "durability": durability}
+        again.send_command({**asked, "id": "s", "bookmark": "test-1|3|"})
+        await again.read_until("completed")
+        await anna.publish("t", [b"a4"], 4)
+        gate.release()
+        await anna.publish("t", [b"a5"], 5)
+        assert await again.deliveries(2) == [b"a4", b"a5"]
+        assert not [one for one in again.received_commands if one["c"] in ("gap", "notice")]
+        await anna.publish("t", [b"a6"], 6)
+        assert await again.deliveries(1) == [b"a6"]
+
+
+async def test_a_range_up_to_a_record_in_flight_ends_with_it(tmp_path: Path) -> None:
+    gate = SyncGate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        anna, live = await publish_first_live(broker)
+        gate.block()
+        await anna.publish("t", [b"a2", b"a3"], 2)
+        await live.deliveries(2)
+        asking = await RawClient.connect(broker, "asking")
+        asking.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "[0:test-1|3|]"})
+        await asking.read_until("processed")
+        gate.release()
+        assert await asking.deliveries(3) == [b"a1", b"a2", b"a3"]
+        assert (await asking.read_until("completed"))["ended"]
+        assert not [one for one in asking.received_commands if one["c"] == "notice"]
+
+
+async def test_a_subscriber_that_comes_back_with_a_refused_record_is_at_the_next_one(tmp_path: Path) -> None:
+    disk = FullDisk()
+    async with running_broker(tmp_path, files=disk) as broker:
+        anna, live = await RawClient.connect(broker, "anna"), await live_subscriber(broker, "live")
+        disk.full = True
+        await anna.publish("t", [b"refused"], 1)
+        assert await live.deliveries(1) == [b"refused"]
+        await live.read_until("notice")
+        disk.full = False
+        again = await live_subscriber(broker, "live", "test-1|1|")
+        asking = await RawClient.connect(broker, "asking")
+        asking.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "[0:test-1|1|]"})
+        assert (await asking.read_until("completed"))["ended"], "it waits for no record that never comes"
+        bob = await RawClient.connect(broker, "bob")
+        await bob.publish("t", [b"b1"], 1)
+        assert await again.deliveries(1) == [b"b1"]
+        assert not [one for one in again.received_commands if one["c"] in ("gap", "notice")]
+
+
+async def test_a_subscriber_that_comes_back_is_notified_when_its_record_is_refused(tmp_path: Path) -> None:
+    gate = SyncGate()
+    async with running_broker(tmp_path, files=gate) as broker:
+        anna, live = await publish_first_live(broker)
+        gate.block()
+        await anna.publish("t", [b"a2"], 2)
+        await until(gate.waiting.is_set)
+        await anna.publish("t", [b"refused"], 3)
+        assert await live.deliveries(2) == [b"a2", b"refused"]
+        again = await live_subscriber(broker, "live", "test-1|3|")
+        full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+        gate.pwritev = full.pwritev  # type: ignore[method-assign]
+        gate.release()
+        notice = await again.read_until("notice")
+        assert notice["code"] == "not_stored"
+        assert (notice["details"]["from"], notice["details"]["to"]) == ("test-1|3|", "test-1|3|")
