@@ -71,7 +71,7 @@ Text clients get a message for each record. The producer is paused once this man
 MAX_REASON = 123
 """Maximum bytes of text in a close frame (RFC 6455, 5.5)."""
 REQUEST_TIMEOUT_S = 10
-"""Seconds that a peer may be silent during the handshake."""
+"""Maximum seconds of the handshake, however many bytes arrive meanwhile."""
 
 
 @implementer(IPushProducer)
@@ -379,6 +379,8 @@ class PendingUpgrade(HTTPChannel):
         self.remote = f"{peer.host}:{peer.port}"
         reactor.read_in_turns(_descriptor(self.transport), self.factory.server.door)
         self.pending_connections.add_pending(self)
+        # Twisted's own limit starts again with each byte, so a request could arrive byte by byte for hours.
+        self.deadline = reactor.callLater(REQUEST_TIMEOUT_S, self.drop)
 
     def dataReceived(self, data: bytes) -> None:
         """Parse bytes, and drop the connection if its handshake exceeds the memory limit."""
@@ -409,6 +411,8 @@ class PendingUpgrade(HTTPChannel):
         self.pending_connections.remove_closing(self)
         self.unfinished.set_bytes(0)
         self.requests.clear()
+        if self.deadline.active():
+            self.deadline.cancel()
 
     def close_for_room(self) -> None:
         """Close the connection, because a newer pending connection needs its slot."""

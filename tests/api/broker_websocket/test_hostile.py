@@ -5,6 +5,7 @@ messages, bodies.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -94,6 +95,22 @@ async def test_unfinished_messages_before_the_logon_have_one_budget_and_others_g
     writer.write(HALF)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(1), 0.3)
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", PATHS)
+async def test_a_request_that_arrives_byte_by_byte_is_closed_after_the_time_of_a_logon(
+    ports: dict[str, int], kind: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", ports[kind])
+    reading = asyncio.create_task(reader.read())
+    async with asyncio.timeout(60):
+        for byte in itertools.chain(b"GET / HTTP/1.1\r\n", itertools.cycle(b"A: b\r\n")):
+            writer.write(bytes((byte,)))
+            await asyncio.wait([reading], timeout=0.5)
+            if reading.done():
+                break
+    assert isinstance(reading.exception(), ConnectionResetError) or reading.result() == b""
     writer.close()
 
 
