@@ -99,8 +99,8 @@ class RuleSettings:
 
     def merge_over(self, wider: RuleSettings) -> RuleSettings:
         """Return this entry merged over a less specific one. Fields of this entry win where they are set."""
-        own_values = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
-        return replace(wider, scope=self.scope, **own_values)
+        set_values = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
+        return replace(wider, scope=self.scope, **set_values)
 
 
 RULE_FIELDS: Final = tuple(key.name for key in fields(RuleSettings) if key.name not in ("name", "scope"))
