@@ -247,8 +247,8 @@ class PendingConnections:
         self._guests.setdefault(peer_address(connection.remote), {})[connection] = None
         self.pending += 1
         if self.pending > min(MAX_PENDING, self._max_connections // 2):
-            most = max(self._guests.values(), key=len)
-            next(iter(most)).close_for_room()
+            largest_group = max(self._guests.values(), key=len)
+            next(iter(largest_group)).close_for_room()
 
     def mark_authenticated(self, connection: PendingConnection) -> None:
         """Stop counting a connection as pending: it has logged on, or another limit applies to it."""
@@ -284,10 +284,10 @@ class PendingConnections:
             ClientError: too_many_logons, when the address has logged on too often recently.
         """
         address = peer_address(remote)
-        left, at = self._logons.pop(address, (float(LOGON_BURST), now))
-        left = min(left + (now - at) * LOGONS_PER_SECOND / 1_000, LOGON_BURST)
-        allowed = left >= 1
-        self._logons[address] = (left - 1 if allowed else left, now)
+        tokens, at = self._logons.pop(address, (float(LOGON_BURST), now))
+        tokens = min(tokens + (now - at) * LOGONS_PER_SECOND / 1_000, LOGON_BURST)
+        allowed = tokens >= 1
+        self._logons[address] = (tokens - 1 if allowed else tokens, now)
         if len(self._logons) > MAX_REMEMBERED:
             self._logons.popitem(last=False)
         if not allowed:
@@ -298,10 +298,10 @@ class PendingConnections:
                 retry_after_ms=1_000,
             )
 
-    def on_logged_on(self, held: int) -> None:
+    def on_logged_on(self, nbytes: int) -> None:
         """Move a connection's buffered bytes from the total before the logon to the one after it."""
-        self.buffered -= held
-        self.input += held
+        self.buffered -= nbytes
+        self.input += nbytes
 
     def reserve_input(self, more: int, *, logged_on: bool) -> None:
         """Add to the bytes of buffered input; negative to subtract.
@@ -382,9 +382,9 @@ class PreLogonReadQueue:
             found = self._line.poll(0, 1)
             if not found:
                 break
-            heard = self._waiting.pop(found[0][0], None)
-            if heard is not None:
-                heard()
+            callback = self._waiting.pop(found[0][0], None)
+            if callback is not None:
+                callback()
             if self._clock.monotonic_ns() - began >= ITERATION_BUDGET_NS:
                 break
         self._rest()

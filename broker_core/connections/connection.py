@@ -610,7 +610,7 @@ class Connection:
         services = self.services
         if not self.resume_key:
             return
-        left = [
+        suspended = [
             SuspendedSubscription(
                 target.id,
                 target.topic,
@@ -622,19 +622,19 @@ class Connection:
             if not (target.durable or target.is_shared or target.managed)
             and services.subscribing.is_durable(target)
         ]
-        services.places.save(self.resume_key, left, self._clock.monotonic_ms())
+        services.places.save(self.resume_key, suspended, self._clock.monotonic_ms())
 
     def resume_token(self) -> str:
         """Return a token for a client that is about to be closed; "" if no subscription is journaled."""
         services = self.services
-        held = [
+        suspended = [
             TokenSubscription(
                 target.id, target.topic, target.filter_text, services.subscribing.position(target)
             )
             for target in self.subscriptions.values()
             if services.subscribing.is_durable(target)
         ]
-        return services.tokens.issue(self.name, held, self._clock.now_ns() // 1_000_000)
+        return services.tokens.issue(self.name, suspended, self._clock.now_ns() // 1_000_000)
 
 
 def _may_overtake(item: Item) -> bool:

@@ -48,8 +48,8 @@ class ReplicatedLogStatus(Protocol):
     def addresses(self, transport: str) -> list[str]:
         """Return the addresses of the other brokers for clients of a transport."""
 
-    def on_current(self, told: Callable[[], None]) -> None:
-        """Call `told` each time this broker has caught up after it was cut off."""
+    def on_current(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time this broker has caught up after it was cut off."""
 
 
 class PublisherPosition(NamedTuple):

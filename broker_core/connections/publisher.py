@@ -290,10 +290,10 @@ class ConnectionPublisher:
 
     def _update_hold(self) -> None:
         """Pause or resume reading by the number of the client's pending batches and replies."""
-        most = max(self.pending_batches, len(self._waiting))
-        if most >= MAX_UNCOMMITTED:
+        uncommitted = max(self.pending_batches, len(self._waiting))
+        if uncommitted >= MAX_UNCOMMITTED:
             self._inbox.pause(InputHold.OWN)
-        elif most < MAX_UNCOMMITTED // 2:
+        elif uncommitted < MAX_UNCOMMITTED // 2:
             self._inbox.resume(InputHold.OWN)
 
     def _reply_when_durable(self, answer: replies.Ack) -> None:
