@@ -659,7 +659,7 @@ def _volume_fields(account: DeliveryAccount) -> dict[str, Any]:
         "in_flight_bytes": in_flight.nbytes,
         "waiting_messages": waiting.messages,
         "waiting_bytes": waiting.nbytes,
-        "gone": {cause.value: what.messages for cause, what in account.discarded.items()},
+        "gone": {cause.value: volume.messages for cause, volume in account.discarded.items()},
         "gone_bytes": account.discarded_volume.nbytes,
         "delivered_messages": account.delivered.messages,
         "lost_messages": account.lost_volume.messages,

@@ -146,8 +146,8 @@ def _oldest_by_stream(connection: ConnectionView) -> dict[int, int]:
     backlog, oldest_by_stream = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
         oldest_by_stream.setdefault(entry.stream, entry.accepted_at)
-    for stream, lane in backlog.queues.nonempty.items():
-        oldest_by_stream[stream] = min(oldest_by_stream.get(stream, lane.oldest_at), lane.oldest_at)
+    for stream, queue in backlog.queues.nonempty.items():
+        oldest_by_stream[stream] = min(oldest_by_stream.get(stream, queue.oldest_at), queue.oldest_at)
     if backlog.offline is not None:
         oldest = backlog.offline.chunk_oldest_at or backlog.offline.spool.oldest_at
         for stream, tally in backlog.offline.tallies().items():
