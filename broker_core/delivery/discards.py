@@ -49,10 +49,10 @@ class DiscardRecorder:
         self._clock, self._ledger = facilities.clock, facilities.ledger
 
     def discard_waiting(
-        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+        self, recipient: DeliveryTarget, tally: DiscardTally, cause: DiscardCause, rule: str
     ) -> None:
         """Record waiting messages of a subscription as discarded."""
-        for part, journaled in zip(what.split_journaled(), (False, True), strict=True):
+        for part, journaled in zip(tally.split_journaled(), (False, True), strict=True):
             if part.messages:
                 recipient.account.discard_waiting(cause, MessageVolume(part.messages, part.nbytes), journaled)
                 self._record_loss(recipient, part, cause, rule)
@@ -64,11 +64,11 @@ class DiscardRecorder:
 
         `first` to `last`: their log sequences.
         """
-        for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
-            if what.messages:
-                recipient.account.discard_in_flight(cause, what, journaled)
+        for volume, journaled in ((done.journaled, True), (done.unjournaled, False)):
+            if volume.messages:
+                recipient.account.discard_in_flight(cause, volume, journaled)
                 tally = DiscardTally()
-                tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
+                tally.add(volume.messages, volume.nbytes, *((first, last) if journaled else (0, 0)))
                 self._record_loss(recipient, tally, cause, "")
 
     def discard_outstanding(
@@ -82,12 +82,12 @@ class DiscardRecorder:
         account, first = recipient.account, recipient.first_needed(waiting)
         if account.is_empty:  # most of a client's thousand subscriptions are empty
             return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.is_shared else first)
-        kept, unrecoverable = (
+        recoverable, unrecoverable = (
             side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled)
         )
         for side, amount, journaled in (
             (account.unjournaled, unrecoverable, False),
-            (account.journaled, kept, True),
+            (account.journaled, recoverable, True),
         ):
             if not amount.messages:
                 continue
@@ -102,11 +102,11 @@ class DiscardRecorder:
             tally.add(amount.messages, amount.nbytes, *sequences)
             self._record_loss(recipient, tally, named, rule)
         account.drop_log_only()
-        return UndeliveredSummary(kept, unrecoverable, 0 if recipient.is_shared else first)
+        return UndeliveredSummary(recoverable, unrecoverable, 0 if recipient.is_shared else first)
 
     def _record_loss(
-        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+        self, recipient: DeliveryTarget, tally: DiscardTally, cause: DiscardCause, rule: str
     ) -> None:
         """Record a discard in the loss ledger."""
         now, name = self._clock.now_ns(), self._owner.name
-        self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)
+        self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, tally)

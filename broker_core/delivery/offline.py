@@ -64,16 +64,16 @@ class SpoolDrain:
         self,
         facilities: InstanceResources,
         spool: Spool,
-        leave_out: Callable[[list[SpoolEntry]], list[SpoolEntry]],
+        select_needed: Callable[[list[SpoolEntry]], list[SpoolEntry]],
     ) -> None:
         """Create a drain without a chunk.
 
-        `leave_out` gets the pulled entries and returns those that are still needed.
+        `select_needed` gets the pulled entries and returns those that are still needed.
         """
         self._facilities = facilities
         self._share = facilities.share
         self._spool = spool
-        self._leave_out = leave_out
+        self._leave_out = select_needed
         self.chunk: DrainChunk | None = None
         self.size = AdaptiveChunkSize(facilities.share)
         self.arrived_bytes = 0

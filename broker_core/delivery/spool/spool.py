@@ -243,16 +243,16 @@ class Spool:
         Raises:
             JournalError: spool_damaged, when the disk returned other bytes than were written.
         """
-        taken: list[SpoolEntry] = []
+        pulled: list[SpoolEntry] = []
         size = 0
-        while self.entries and (not taken or size < max_bytes):
+        while self.entries and (not pulled or size < max_bytes):
             entry = self._take_front() if self._front else self._read_next()
             self._uncount(entry)
-            taken.append(entry)
+            pulled.append(entry)
             size += entry.length
         if self.entries == 0:
             self._parts.start_new_file()
-        return taken
+        return pulled
 
     def first_sequences(self) -> dict[int, int]:
         """Return, by stream, a sequence that no waiting journaled record of the stream is before."""
