@@ -42,8 +42,8 @@ class JobOption(Document, frozen=True, kw_only=True):
             return "yes or no"
         if self.kind == "text":
             return f"up to {MAX_TEXT:,} characters"
-        most = "" if self.most == MAX_SEQUENCE else f" to {self.most:,}"
-        return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{most or ' or more'}"
+        upper_bound = "" if self.most == MAX_SEQUENCE else f" to {self.most:,}"
+        return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{upper_bound or ' or more'}"
 
     def read(self, text: str) -> int | float | str | bool:
         """Return the value of an option's text.

@@ -230,7 +230,9 @@ class TrafficEntry(Document, frozen=True, kw_only=True):
     ]
 
 
-def pack_samples(at_ms: int, whose: list[TrafficRowKey], figures: array[int], left_out: int) -> TrafficEntry:
+def pack_samples(
+    at_ms: int, row_keys: list[TrafficRowKey], figures: array[int], left_out: int
+) -> TrafficEntry:
     """Return the document of samples.
 
     Args:
@@ -243,9 +245,9 @@ def pack_samples(at_ms: int, whose: list[TrafficRowKey], figures: array[int], le
         figures = array("q", figures)
         figures.byteswap()
     columns = b"".join(figures[column::WIDTH].tobytes() for column in range(WIDTH))
-    text = msgspec.json.encode(whose)
+    text = msgspec.json.encode(row_keys)
     packed = base64.b64encode(zlib.compress(text + b"\0" + columns, 1)).decode()
-    return TrafficEntry(at=at_ms, rows=len(whose), left_out=left_out, packed=packed)
+    return TrafficEntry(at=at_ms, rows=len(row_keys), left_out=left_out, packed=packed)
 
 
 def unpack_samples(entry: TrafficEntry) -> tuple[list[TrafficRowKey], list[array[int]]]:
@@ -257,17 +259,17 @@ def unpack_samples(entry: TrafficEntry) -> tuple[list[TrafficRowKey], list[array
     try:
         inflating = zlib.decompressobj()
         plain = inflating.decompress(base64.b64decode(entry.packed, validate=True), MAX_UNPACKED)
-        text, _, rest = plain.partition(b"\0")
-        whose = msgspec.json.decode(text, type=list[TrafficRowKey])
+        text, _, packed_columns = plain.partition(b"\0")
+        row_keys = msgspec.json.decode(text, type=list[TrafficRowKey])
     except (binascii.Error, zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"not a record of traffic: {error}") from error
-    if len(whose) != entry.rows or len(rest) != entry.rows * WIDTH * 8:
+    if len(row_keys) != entry.rows or len(packed_columns) != entry.rows * WIDTH * 8:
         raise ValueError("not a record of traffic: its rows aren't as many as it says")
     columns = []
     for column in range(WIDTH):
         values = array("q")
-        values.frombytes(rest[column * entry.rows * 8 : (column + 1) * entry.rows * 8])
+        values.frombytes(packed_columns[column * entry.rows * 8 : (column + 1) * entry.rows * 8])
         if sys.byteorder == "big":
             values.byteswap()
         columns.append(values)
-    return whose, columns
+    return row_keys, columns
