@@ -367,10 +367,10 @@ class Dispatcher:
         Returns False when their topic is not journaled or the disk refuses them.
         """
         letters = to_dead_letters(batch, name, self._journal.instance)
-        kept = self.topics.split_batch(letters).kept if letters is not None else None
-        if kept is None or kept.count < batch.count:
+        journaled = self.topics.split_batch(letters).kept if letters is not None else None
+        if journaled is None or journaled.count < batch.count:
             return False
-        pending = PendingBatch[PendingAck](kept)
+        pending = PendingBatch[PendingAck](journaled)
         self._log.append(pending)
         await self._log.barrier()
         return not pending.failed
@@ -564,42 +564,42 @@ class Dispatcher:
         waiting.connection.publishing.on_committed(len(waiting.trailing))
 
     def _deliver_with_unjournaled(
-        self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None
+        self, waiting: PendingAck, journaled: Batch | None, position: BatchPosition | None
     ) -> None:
         """Deliver a batch with its unjournaled records and the unjournaled batches behind it.
 
-        `kept` is None when the journaled part was delivered before.
+        `journaled` is None when the journaled part was delivered before.
         """
         partition = waiting.partition
         if partition is not None and partition.passed is not None:
             self._trailing_bytes -= partition.passed.nbytes
             self._stamp_unjournaled(partition.passed)
-            if kept is None:
+            if journaled is None:
                 self._deliver(partition.passed, None, self._subscribed.registry)
             else:
-                self._deliver_interleaved(kept, position, partition)
-        elif kept is not None:
-            self._deliver(kept, position, self._subscribed.registry)
+                self._deliver_interleaved(journaled, position, partition)
+        elif journaled is not None:
+            self._deliver(journaled, position, self._subscribed.registry)
         for passed in waiting.trailing:
             self._trailing_bytes -= passed.batch.nbytes
             self._deliver_unjournaled(passed.batch)
 
     def _deliver_interleaved(
-        self, kept: Batch, position: BatchPosition | None, partition: BatchPartition
+        self, journaled: Batch, position: BatchPosition | None, partition: BatchPartition
     ) -> None:
         """Deliver a batch with journaled and unjournaled records.
 
         Subscriptions that want both receive them in the order in which they were published.
         """
-        passed, registry, now = partition.passed, self._subscribed.registry, self._clock.now_ns()
-        assert passed is not None and partition.is_kept is not None
-        shared = (SharedDelivery(kept, position, now), SharedDelivery(passed, None, now))
-        of_kept, of_passed = dict(registry.match(kept)), dict(registry.match(passed))
-        order = Interleaving(partition.is_kept, kept.count)
-        for subscription in of_kept | of_passed:
-            wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
+        unjournaled, registry, now = partition.passed, self._subscribed.registry, self._clock.now_ns()
+        assert unjournaled is not None and partition.is_kept is not None
+        shared = (SharedDelivery(journaled, position, now), SharedDelivery(unjournaled, None, now))
+        journaled_rows, unjournaled_rows = dict(registry.match(journaled)), dict(registry.match(unjournaled))
+        order = Interleaving(partition.is_kept, journaled.count)
+        for subscription in journaled_rows | unjournaled_rows:
+            part_rows = journaled_rows.get(subscription, NO_ROWS), unjournaled_rows.get(subscription, NO_ROWS)
             for part, rows in (
-                order.runs(*wanted) if subscription.client.gets_unjournaled else enumerate(wanted)
+                order.runs(*part_rows) if subscription.client.gets_unjournaled else enumerate(part_rows)
             ):
                 if rows is None or len(rows):
                     self._deliver_matches([SubscriptionMatch(subscription, rows)], shared[part])
@@ -664,11 +664,11 @@ class Dispatcher:
                 subscription.client.on_gap()
 
 
-def _not_journaled_error(topic: str, why: str) -> ClientError:
+def _not_journaled_error(topic: str, reason: str) -> ClientError:
     """Return the error for a queue's message that no journal stores."""
     return ClientError(
         "not_journaled",
-        f"{topic} is a queue's topic. {why}, so no consumer of the queue would get the message.",
+        f"{topic} is a queue's topic. {reason}, so no consumer of the queue would get the message.",
         "Have the topic journaled (`journaled_topics` of the policy), or publish to another kind of topic.",
         topic=topic,
     )

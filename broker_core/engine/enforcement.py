@@ -184,9 +184,9 @@ class PolicyEnforcer:
         """Count the messages that conflation would remove, for a shadow decision."""
         decision = progress.decision
 
-        def on_counted(lost: int, kept: int) -> None:
+        def on_counted(lost: int, remaining: int) -> None:
             self._guard.record_shadow_discard(decision, lost)
-            progress.record(lost=lost, kept=kept)
+            progress.record(lost=lost, kept=remaining)
 
         for target in _unshared(_targets(connection, decision)):
             queue, cut = (
@@ -200,7 +200,7 @@ class PolicyEnforcer:
     def _discard_oldest(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Discard the oldest waiting messages until the subscription is within the limit."""
         decision = progress.decision
-        lost = kept = 0
+        lost = remaining = 0
         for target in _unshared(_targets(connection, decision)):
             volume = _counted_volume(connection, target, decision.signal)
             messages, nbytes = (
@@ -209,9 +209,9 @@ class PolicyEnforcer:
                 else (0, volume.nbytes - decision.limit)
             )
             lost += connection.backlog.discard_oldest(target.stream, messages, nbytes, decision.rule)
-            kept += target.account.waiting.messages
+            remaining += target.account.waiting.messages
         if lost:
-            progress.record(lost=lost, kept=kept)
+            progress.record(lost=lost, kept=remaining)
         connection.mark_changed()
 
     def _offline(self, connection: ConnectionView, progress: DecisionInProgress) -> None:

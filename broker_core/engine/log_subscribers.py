@@ -97,14 +97,14 @@ def notify_losses(
 
 def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotice:
     """Return the notice of a subscription that loses topics."""
-    lost, rest = (
+    lost, remaining = (
         (target.topic, "nothing more")
         if extent == "all"
         else (f"all of {target.topic}", "only a part of what it asked for")
     )
     return replies.DecisionNotice(
         code="no_longer_journaled",
-        message=f"The policy no longer journals {lost}: the subscription {target.id} gets {rest}.",
+        message=f"The policy no longer journals {lost}: the subscription {target.id} gets {remaining}.",
         details={"id": target.id, "topic": target.topic, "extent": extent},
     )
 

@@ -254,11 +254,11 @@ class PolicyLoop:
                 self._close_failed(connection, "What this client takes couldn't be judged.")
         self._enforce(decisions)
 
-    def _close_failed(self, connection: ConnectionView, why: str) -> None:
+    def _close_failed(self, connection: ConnectionView, reason: str) -> None:
         """Close a client whose processing has failed. Call it in an exception handler."""
-        log.exception("settling_failed", client=connection.name, why=why)
+        log.exception("settling_failed", client=connection.name, why=reason)
         try:
-            connection.close("internal_error", why)
+            connection.close("internal_error", reason)
         except Exception:
             # Remove it even if closing fails, so that it is not processed again and again.
             log.exception("closing_failed", client=connection.name)

@@ -166,10 +166,10 @@ class PublisherNumbers:
             proven: Whether the client's identity is proven.
         """
         sessions = self.finished.get(name, ())
-        own = session | PROVEN if proven else session
-        stored = number_of(sessions, own) if session else 0
-        forgotten = session != 0 and may_be_forgotten(sessions, own)
-        if not sessions or may_ignore(sessions, own):
+        proven_session = session | PROVEN if proven else session
+        stored = number_of(sessions, proven_session) if session else 0
+        forgotten = session != 0 and may_be_forgotten(sessions, proven_session)
+        if not sessions or may_ignore(sessions, proven_session):
             return PublisherPosition(stored, None, stored, forgotten)
         return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored, forgotten)
 
@@ -238,8 +238,8 @@ class PublisherNumbers:
         """
         name, session = connection.name, connection.publishing.session
         self.repeats.pop(connection, None)
-        for other in [one for one in self.repeats if one.name == name and one.publishing.session == session]:
-            self.close_superseded(other, claims=True)
+        for repeat in [one for one in self.repeats if one.name == name and one.publishing.session == session]:
+            self.close_superseded(repeat, claims=True)
         if claims:
             connection.close(
                 "stale_sequence",
