@@ -358,7 +358,7 @@ class JetStreamLog:
             api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
         }
         js = self._open_client.jetstream()
-        for attempts_left in reversed(range(MAX_APPEND_ATTEMPTS)):
+        for remaining_attempts in reversed(range(MAX_APPEND_ATTEMPTS)):
             try:
                 ack = await _await_answer(
                     js.publish(
@@ -372,7 +372,7 @@ class JetStreamLog:
             except APIError as problem:
                 if problem.err_code == _WRONG_LAST:
                     raise AppendConflictError from None
-                if problem.err_code != _PREVIOUS_NOT_STORED or not attempts_left:
+                if problem.err_code != _PREVIOUS_NOT_STORED or not remaining_attempts:
                     raise _unavailable_error(problem) from None
                 await asyncio.sleep(0.01)
             else:

@@ -741,8 +741,10 @@ class ReplicatedLog(Generic[Owner]):
             if self.trouble is not None:
                 self._fail_pending([], _no_quorum_error(self.trouble.sentence))
             elif now - oldest > hold_s and now - self._progress_at > hold_s:
-                why = self.detach_reason.sentence if self.detach_reason is not None else "no entry was taken"
-                self._fail_pending([], _no_quorum_error(why))
+                reason = (
+                    self.detach_reason.sentence if self.detach_reason is not None else "no entry was taken"
+                )
+                self._fail_pending([], _no_quorum_error(reason))
 
     def _fail_pending(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
         """Fail all pending batches with `error`. As far as is known, none of them is stored.

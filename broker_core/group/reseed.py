@@ -533,7 +533,7 @@ def _copy_journal(
     The durable mark is copied first, so that it isn't ahead of the copied records. Copying starts again if
     the source archives, compresses or removes a file meanwhile.
     """
-    for attempts_left in range(_MAX_COPY_ATTEMPTS - 1, -1, -1):
+    for remaining_attempts in range(_MAX_COPY_ATTEMPTS - 1, -1, -1):
         staging.mkdir()
         try:
             mark = source.journal / f"{instance}.durable"
@@ -552,14 +552,14 @@ def _copy_journal(
         except FileNotFoundError:
             # The source archived, compressed or removed a file.
             shutil.rmtree(staging)
-            if not attempts_left:
+            if not remaining_attempts:
                 raise _no_source_error(source, "its files change faster than they are copied") from None
 
 
 def _copy_file(files: FileSystem, path: Path, target: Path) -> None:
     copy = Path(shutil.copyfile(path, target / path.name))
-    with copy.open("rb") as opened:
-        files.fsync(opened.fileno())
+    with copy.open("rb") as copied_file:
+        files.fsync(copied_file.fileno())
 
 
 def _verify_copy(

@@ -109,10 +109,10 @@ def read_settings(
     """
     if not engines:
         return None
-    for what, name in (("An instance", instance), ("A member", member)):
+    for subject, name in (("An instance", instance), ("A member", member)):
         if not 0 < len(name) <= 64 or not _NAME_CHARACTERS.issuperset(name):
             raise _bad_group_error(
-                f"{what} of a group can't be called {name[:80]!r}.",
+                f"{subject} of a group can't be called {name[:80]!r}.",
                 "Letters, digits, dashes and underscores, 64 at most (SLUICE_INSTANCE, SLUICE_GROUP_MEMBER).",
             )
     for address in engines:
