@@ -140,9 +140,9 @@ def write_all(files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int
         written = files.pwritev(fd, part, offset)
         if written < requested:
             # A full disk or a limit causes a short write first; writing the rest then raises the error.
-            rest = memoryview(b"".join(part))
+            unwritten = memoryview(b"".join(part))
             while written < requested:
-                written += files.pwritev(fd, [rest[written:]], offset + written)
+                written += files.pwritev(fd, [unwritten[written:]], offset + written)
         offset += requested
     return offset
 

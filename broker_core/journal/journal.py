@@ -147,9 +147,9 @@ class Journal:
         files = files or FileSystem()
         started = stopwatch() if stopwatch else 0.0
         try:
-            for place in (directory, archive_directory):
-                if place is not None:
-                    place.mkdir(parents=True, exist_ok=True)
+            for path in (directory, archive_directory):
+                if path is not None:
+                    path.mkdir(parents=True, exist_ok=True)
             lock = lock_directory(directory / f"{instance}.lock")
             try:
                 recovery = JournalRecovery(files, directory, instance, archive_directory, known)

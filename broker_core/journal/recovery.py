@@ -233,7 +233,7 @@ class JournalRecovery:
             raise OperatorError(
                 "journal_other",
                 f"This isn't the log that {self.instance} wrote last: "
-                + ", ".join(f"{who} says {log}" for log, who in identities.items())
+                + ", ".join(f"{origin} says {log}" for log, origin in identities.items())
                 + ".",
                 "Give the instance its own journal directory, or bring its files back. If this log is to be"
                 f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
@@ -306,10 +306,10 @@ class JournalRecovery:
     def _remove_leftovers(self, files: list[SegmentFile]) -> None:
         """Remove leftovers of a crash: temporary files, and sidecars whose segment was removed."""
         sidecars = {index_path(file.path) for file in files}
-        for place in (self.directory, self.archive_directory):
-            if place is None or not place.is_dir():
+        for directory in (self.directory, self.archive_directory):
+            if directory is None or not directory.is_dir():
                 continue
-            for path in place.glob(f"{self.instance}.*"):
+            for path in directory.glob(f"{self.instance}.*"):
                 name = temporary_target(path.name) or path.name
                 indexes = name.endswith(SUFFIX_INDEX) and self._is_segment(
                     name.removesuffix(SUFFIX_INDEX) + SUFFIX
@@ -459,9 +459,9 @@ class JournalRecovery:
         """Copy bytes of a segment to `<name>.<reason>.<start>`, unless an earlier opening did."""
         if path.name.endswith(SUFFIX_COMPRESSED) and reason != "header":
             return  # nothing is cut from it: the file keeps the bytes
-        with path.open("rb") as opened:
-            opened.seek(start)
-            content = opened.read(length)
+        with path.open("rb") as segment_file:
+            segment_file.seek(start)
+            content = segment_file.read(length)
         target = path.with_name(f"{path.name}.{reason}.{start}")
         if target.exists() and target.read_bytes() == content:
             return
