@@ -61,12 +61,12 @@ def connected_frame(version: StompVersion, session: str, instance: str, says_ms:
 
 def receipt_frames(receipts: Sequence[str], version: StompVersion) -> bytes:
     """Return RECEIPT frames for executed frames; an empty receipt is left out."""
-    asked = [receipt for receipt in receipts if receipt]
-    if not asked:
+    receipt_ids = [receipt for receipt in receipts if receipt]
+    if not receipt_ids:
         return b""
-    if not "".join(asked).isalnum():
-        asked = [header_line("", receipt, version)[1:] for receipt in asked]
-    return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(asked)}\n\n\0".encode()
+    if not "".join(receipt_ids).isalnum():
+        receipt_ids = [header_line("", receipt, version)[1:] for receipt in receipt_ids]
+    return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(receipt_ids)}\n\n\0".encode()
 
 
 def error_frame(reply: FinalReply, receipt: str, version: StompVersion) -> bytes:
