@@ -264,10 +264,10 @@ class ClientSubscription:
 
     # Notices to the client.
 
-    def send_gap(self, instance: str, first: int, last: int, why: str) -> None:
-        """Send a gap notice: the subscription will not get records `first` to `last`. `why` is the reason."""
+    def send_gap(self, instance: str, first: int, last: int, reason: str) -> None:
+        """Send a gap notice: the subscription will not get records `first` to `last`, for `reason`."""
         begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
-        self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=why))
+        self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=reason))
 
     def send_completed(self, is_end: bool = False) -> None:
         """Send `completed`: the replay caught up or, with `is_end`, reached its end point."""

@@ -131,9 +131,9 @@ class ReplayControl:
         if not target.cursor.is_live or not target.is_bookmark_subscription or target.conflating is not None:
             return False
         returned = target.peer.backlog.return_to_log(target.stream)
-        given = self._live.on_fallback(target)
+        delivered_upto = self._live.on_fallback(target)
         self.start([target], CursorEvent.FALL_BACK)
-        target.cursor.rewind_to(returned[0].batch.first_sequence if returned else given + 1)
+        target.cursor.rewind_to(returned[0].batch.first_sequence if returned else delivered_upto + 1)
         return True
 
     def _start_together(self, targets: Sequence[ClientSubscription]) -> None:

@@ -481,9 +481,9 @@ class ManagedReplays:
         """Return a replay as an entry of the control plane, with its progress and times in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
         connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
-        left = None
+        remaining_s = None
         if speed is not None and not replay.paused:
-            left = speed.seconds_left(replay, newest, newest_at)
+            remaining_s = speed.seconds_left(replay, newest, newest_at)
         return msgspec.convert(
             # Fields that are copied unchanged have the same name in both.
             msgspec.structs.asdict(replay)
@@ -493,7 +493,7 @@ class ManagedReplays:
                 "position": f"{self._instance}|{replay.position - 1}|",
                 "behind": max(replay.end_sequence(newest) - replay.position + 1, 0),
                 "progress": round(replay.progress(newest), 6),
-                "left_s": None if left is None else round(left, 1),
+                "left_s": None if remaining_s is None else round(remaining_s, 1),
                 "records_per_s": round(speed.per_second, 1) if speed is not None else 0.0,
                 "recorded_at": replay.recorded_at // 1_000_000 or None,
                 "created_at": replay.created_at // 1_000_000,

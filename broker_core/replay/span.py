@@ -44,8 +44,8 @@ async def translate_bookmarks(
     own = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
     if own:
         return AfterBookmarks(own)
-    places = [await local_sequence(one, facilities, upto) for one in start.bookmarks]
-    known = [place for place in places if place is not None]
+    sequences = [await local_sequence(one, facilities, upto) for one in start.bookmarks]
+    known = [sequence for sequence in sequences if sequence is not None]
     return AfterBookmarks((Bookmark(facilities.instance, min(known)),)) if known else start
 
 
@@ -134,27 +134,29 @@ class SpanResult(NamedTuple):
     """Whether no bookmark of the beginning was known, so that the replay starts at NOW."""
 
 
-def find_span(asked: Start | BookmarkRange, log: LogBounds) -> SpanResult:
+def find_span(requested: Start | BookmarkRange, log: LogBounds) -> SpanResult:
     """Return the range of the log that a bookmark or a bookmark range names.
 
     A begin bookmark that was never in this log counts as NOW, and so does such an end: the newest record at
     the time of the call.
     """
-    if not isinstance(asked, BookmarkRange):
-        return _begin(asked, None, log)
-    found = _begin(asked.begin, asked.begin_included, log)
-    span, unknown = _with_end(found.span, asked.end, asked.end_included, log)
+    if not isinstance(requested, BookmarkRange):
+        return _begin(requested, None, log)
+    found = _begin(requested.begin, requested.begin_included, log)
+    span, unknown = _with_end(found.span, requested.end, requested.end_included, log)
     missing = found.missing
     if missing is not None:
         missing = (missing[0], min(missing[1], span.last)) if span.last >= missing[0] else None
     return found._replace(span=span, missing=missing, unknown=found.unknown + unknown)
 
 
-def depends_on_end(asked: Start | BookmarkRange, log: LogBounds) -> bool:
+def depends_on_end(requested: Start | BookmarkRange, log: LogBounds) -> bool:
     """Return whether a span begins or ends at the log's current end: at NOW, or at an unknown bookmark."""
     return any(
         isinstance(one, Now) or (isinstance(one, AfterBookmarks) and _known(one.bookmarks, log)[1] != ())
-        for one in ((asked.begin, asked.end) if isinstance(asked, BookmarkRange) else (asked,))
+        for one in (
+            (requested.begin, requested.end) if isinstance(requested, BookmarkRange) else (requested,)
+        )
     )
 
 

@@ -274,11 +274,11 @@ class PositionStore:
             await asyncio.sleep(0)
         return moved, join_encoded(b",".join(encoded), self.emptied, upto)
 
-    def _fail_waiters(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
+    def _fail_waiters(self, waiting: asyncio.Future[None], reason: str, fix: str) -> None:
         """Pass an error to the callers of a write, and schedule another write."""
         self._is_unsaved = True
         waiting.set_exception(
-            JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
+            JournalError("not_kept", f"Where clients that are away go on can't be stored: {reason}.", fix)
         )
 
 
