@@ -309,7 +309,7 @@ class SlowClientGuard(ClientRegistry):
             found += one.forecast_inputs(use, now_ns)
         pooled = [rule for rule in self.book.pool_rules if rule.scope == use.pool_name]
         found += [self._pool_forecast_input(rule, use, now_ns) for rule in pooled]
-        return [forecast_rule(seen, now_ns) for seen in found]
+        return [forecast_rule(inputs, now_ns) for inputs in found]
 
     def _pool_forecast_input(self, rule: Rule, use: ClientUsage, now_ns: int) -> ForecastInput:
         """Return the forecast input of a pool rule for one client."""

@@ -213,9 +213,9 @@ TOO_FEW: Final = "there are too few looks at it"
 
 def _points_after_zero(points: Points) -> Points:
     """Return the points after the signal was last 0."""
-    for place in range(len(points) - 1, -1, -1):
-        if points[place][1] == 0:
-            return points[place + 1 :]
+    for index in range(len(points) - 1, -1, -1):
+        if points[index][1] == 0:
+            return points[index + 1 :]
     return points
 
 

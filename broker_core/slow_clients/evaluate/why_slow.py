@@ -144,7 +144,7 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
     Each row has: whether it applies, the cause, a sentence, the names of the figures of the evidence.
     """
     stopped, unacked, silence_ms = evidence.is_stopped, evidence.unacked_messages, evidence.ack_silence_ms
-    taken = f"{evidence.taken_rate:,} bytes/s"
+    rate = f"{evidence.taken_rate:,} bytes/s"
     blocked = f"its connection has taken nothing for {evidence.write_blocked_ms} ms"
     return (
         (
@@ -188,7 +188,7 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
         (
             evidence.network_limited,
             SlowCause.SLOW_NETWORK,
-            f"The network to it is slow: {taken} get through, with room in its own buffer.",
+            f"The network to it is slow: {rate} get through, with room in its own buffer.",
             ("taken_rate", "arrival_rate", "network_limited", "unread_messages"),
         ),
         (
@@ -230,7 +230,7 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
             evidence.unread_messages > 0 and evidence.is_burst,
             SlowCause.BURST,
             f"Its publishers send more than usual: {evidence.arrival_rate:,} bytes/s come for it, "
-            f"{evidence.usual_arrival_rate:,} bytes/s usually do, and it takes {taken}, as before.",
+            f"{evidence.usual_arrival_rate:,} bytes/s usually do, and it takes {rate}, as before.",
             ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "unread_messages"),
         ),
         (
@@ -238,7 +238,7 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
             and (evidence.offlined or evidence.taken_rate < evidence.arrival_rate),
             SlowCause.READING_SLOWLY,
             (
-                f"A slow network, or slow reading: it takes {taken}, and {evidence.arrival_rate:,} bytes/s "
+                f"A slow network, or slow reading: it takes {rate}, and {evidence.arrival_rate:,} bytes/s "
                 "come for it."
             )
             if evidence.taken_rate or evidence.write_blocked_ms < BLOCKED_MS

@@ -108,15 +108,15 @@ _SIGNAL_NOUNS: Final = {signal: signal.value.replace("_", " ") for signal in Sig
 
 def _cost_sentence(decision: Decision) -> str:
     """Return the sentence about messages kept and lost."""
-    kept, lost = decision.kept, decision.lost
+    safe, lost = decision.kept, decision.lost
     match decision.action:
         case PolicyAction.OFFLINE:
-            return f"{format_messages(kept)} kept in its spool and will be sent in order when it reads again."
+            return f"{format_messages(safe)} kept in its spool and will be sent in order when it reads again."
         case PolicyAction.CONTINUE_FROM_JOURNAL:
-            return f"{format_messages(kept)} in the journal and will be read from there, in order."
+            return f"{format_messages(safe)} in the journal and will be read from there, in order."
         case PolicyAction.CONFLATE:
-            gone = f"{format_messages(lost)} replaced by later ones; " if lost else ""
-            return f"{gone}the latest of each key is kept."
+            replaced = f"{format_messages(lost)} replaced by later ones; " if lost else ""
+            return f"{replaced}the latest of each key is kept."
         case PolicyAction.DISCARD_OLDEST:
             often = (
                 f" ({format_quantity(decision.times, Unit.TIMES)} within a second)"
@@ -124,10 +124,10 @@ def _cost_sentence(decision: Decision) -> str:
                 else ""
             )
             return (
-                f"{format_messages(lost)} discarded{often}, the oldest first; {format_messages(kept)} kept."
+                f"{format_messages(lost)} discarded{often}, the oldest first; {format_messages(safe)} kept."
             )
         case PolicyAction.NOTIFY | PolicyAction.WARN | PolicyAction.PAUSE | PolicyAction.ASK_TO_CLOSE:
-            return f"Nothing is lost; {format_messages(kept)} waiting." if kept else "Nothing is lost."
+            return f"Nothing is lost; {format_messages(safe)} waiting." if safe else "Nothing is lost."
     return _ending_sentence(decision)
 
 

@@ -55,7 +55,7 @@ def review_policy(document: PolicyDocument, host_memory: int | None = None) -> l
 
     With the host's memory (bytes), limits that depend on it are checked too.
     """
-    looks = (
+    checks = (
         _scopes,
         _pools,
         _clients,
@@ -66,7 +66,7 @@ def review_policy(document: PolicyDocument, host_memory: int | None = None) -> l
         _check_activemq,
         _check_qpid,
     )
-    found = [finding for look in looks for finding in look(document, host_memory)]
+    found = [finding for check in checks for finding in check(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
 
 
@@ -89,8 +89,8 @@ def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         scoped += [(f"{name} {entry.topic}", entry.topic, entry.transport) for entry in entries]
     scoped += [(f"xap {entry.transport}", "", entry.transport) for entry in document.xap]
     for where, topic, transport in scoped:
-        if topic and (why := _bad_pattern(topic)):
-            yield _refuse(where, why, "Write a topic, a.*.b, a.>, or ~ and a regular expression.")
+        if topic and (problem := _bad_pattern(topic)):
+            yield _refuse(where, problem, "Write a topic, a.*.b, a.>, or ~ and a regular expression.")
         if transport and transport not in transports:
             yield _warn(
                 where,
@@ -309,8 +309,8 @@ def _check_activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyF
                 "maxSlowDuration both off: nobody is ever aborted.",
                 "Set maxTimeSinceLastAck and one of the two, or switch the strategy off.",
             )
-        both = (entry.constant_pending_message_limit_strategy or -1) >= 0
-        if both and entry.prefetch_rate_pending_message_limit_strategy is not None:
+        has_constant_limit = (entry.constant_pending_message_limit_strategy or -1) >= 0
+        if has_constant_limit and entry.prefetch_rate_pending_message_limit_strategy is not None:
             yield _warn(
                 where, "Both pending message limits are set: the lower one counts.", "Keep one of them."
             )

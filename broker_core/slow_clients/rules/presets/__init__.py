@@ -187,17 +187,17 @@ def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Ite
         return
     # Each check is late by up to a tick. A hold that is one tick shorter needs the same number of checks.
     spare = TICK_MS if period > 2 * TICK_MS else 0
-    hold = max((checks - 1) * period - spare, 0)
+    delay_ms = max((checks - 1) * period - spare, 0)
     yield Rule(
         "activemq.max_time_since_last_ack",
         "maxTimeSinceLastAck",
         "",
         Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED,
-        Shape.SOFT_FOR if hold else Shape.HARD,
+        Shape.SOFT_FOR if delay_ms else Shape.HARD,
         settings["max_time_since_last_ack"],
         _abort(settings),
         revision,
-        hold_ms=hold,
+        hold_ms=delay_ms,
         check_ms=period,
         mode=settings["mode"],
         per_subscription=True,
