@@ -170,9 +170,9 @@ class _BoundIndex:
 
     def remove(self, chosen: Filter) -> int:
         """Remove a filter; return the number of remaining filters."""
-        place, last, limit = self._places.pop(chosen), self._filters.pop(), self._limits.pop()
+        index, last, limit = self._places.pop(chosen), self._filters.pop(), self._limits.pop()
         if last is not chosen:
-            self._filters[place], self._limits[place], self._places[last] = last, limit, place
+            self._filters[index], self._limits[index], self._places[last] = last, limit, index
         return len(self._filters)
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:
@@ -188,11 +188,11 @@ class _BoundIndex:
         limits = np.frombuffer(self._limits)
         # Conversion to floating point keeps the order but may make different values equal. So an equal value
         # is a candidate whatever the operator.
-        places = np.flatnonzero(limits <= values[-1])
-        starts = np.searchsorted(values, limits[places])
+        indexes = np.flatnonzero(limits <= values[-1])
+        starts = np.searchsorted(values, limits[indexes])
         return {
-            self._filters[place]: np.sort(there[start:])
-            for place, start in zip(places.tolist(), starts.tolist(), strict=True)
+            self._filters[index]: np.sort(there[start:])
+            for index, start in zip(indexes.tolist(), starts.tolist(), strict=True)
         }
 
     def _reach(self, value: Any) -> float:

@@ -74,9 +74,9 @@ class PatternIndex(Generic[V]):
         for name in topic.split("."):
             reached: list[_LevelNode[V]] = []
             for level in levels:
-                rest = level.following.get(">")
-                if rest is not None:
-                    yield from rest.ends
+                tail_level = level.following.get(">")
+                if tail_level is not None:
+                    yield from tail_level.ends
                 for one in ("*",) if name in ("*", ">") else (name, "*"):
                     following = level.following.get(one)
                     if following is not None:
@@ -283,14 +283,14 @@ class SubscriptionRegistry(Generic[T]):
     def _match_mixed(self, batch: Batch) -> list[SubscriptionMatch[T]]:
         """Match a batch of several topics: find each group's set of topics, then the rows of each set."""
         topics = batch.topics
-        wanted: dict[_PatternGroup[T], int] = {}
+        topic_sets: dict[_PatternGroup[T], int] = {}
         for number, topic in enumerate(topics):
             for group in self._groups_of(topic):
-                wanted[group] = wanted.get(group, 0) | 1 << number
+                topic_sets[group] = topic_sets.get(group, 0) | 1 << number
         found: list[SubscriptionMatch[T]] = []
         parts = _RowsByTopics(batch, len(topics))
         evaluator = BatchEvaluator(batch, self._decoder_of)
-        for group, topic_set in wanted.items():
+        for group, topic_set in topic_sets.items():
             rows = parts.rows(batch, topic_set)
             if rows is not None and not len(rows):
                 continue
@@ -339,11 +339,11 @@ def _match_filtered(
 
     `candidates` are the rows of the group's topics; None means all rows.
     """
-    wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
+    filters: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
         guarded = group.index.candidates(evaluator.messages(candidates))
-        wanted = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
-    for chosen, among in wanted:
+        filters = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
+    for chosen, among in filters:
         members, rows = group.filtered[chosen], evaluator.rows(chosen, candidates, among)
         if len(rows) == evaluator.count:
             found += members.values()
