@@ -34,10 +34,10 @@ _NO_FILE: Final = -1
 
 
 async def start_tls(
-    taken: socket.socket,
+    accepted: socket.socket,
     protocol: Callable[[], asyncio.BufferedProtocol],
     context: ssl.SSLContext,
-    door: PreLogonReadQueue,
+    read_queue: PreLogonReadQueue,
     within_s: float,
 ) -> None:
     """Make a connection's TLS transport, and then its protocol.
@@ -50,9 +50,9 @@ async def start_tls(
         OSError: the handshake failed; ssl.SSLError is an OSError.
     """
     loop = asyncio.get_running_loop()
-    gate = _HandshakeProtocol(door, taken.fileno())
+    gate = _HandshakeProtocol(read_queue, accepted.fileno())
     early = _EarlyDataProtocol()
-    raw, _ = await loop.connect_accepted_socket(lambda: gate, taken)
+    raw, _ = await loop.connect_accepted_socket(lambda: gate, accepted)
     try:
         # It runs after start_tls has made TLS the socket's protocol, and before TLS is notified of that.
         loop.call_soon(gate.attach, raw)
@@ -72,8 +72,8 @@ async def start_tls(
 class _HandshakeProtocol(asyncio.BufferedProtocol):
     """Protocol of a socket whose TLS handshake isn't done."""
 
-    def __init__(self, door: PreLogonReadQueue, descriptor: int) -> None:
-        self._door, self._descriptor = door, descriptor
+    def __init__(self, read_queue: PreLogonReadQueue, descriptor: int) -> None:
+        self._door, self._descriptor = read_queue, descriptor
         self._raw: asyncio.Transport | None = None
         self._tls: asyncio.BufferedProtocol | None = None
         """TLS protocol; None before it has its transport, and after the handshake."""
@@ -173,15 +173,15 @@ class _EarlyDataProtocol(asyncio.Protocol):
         self.over = True
 
 
-def _feed(protocol: asyncio.BufferedProtocol, said: bytes) -> None:
+def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
     """Pass bytes to a protocol as if it had read them."""
-    rest = memoryview(said)
-    while rest:
-        buffer = cast(memoryview, protocol.get_buffer(len(rest)))
-        number = min(len(buffer), len(rest))
-        buffer[:number] = rest[:number]
+    unread = memoryview(data)
+    while unread:
+        buffer = cast(memoryview, protocol.get_buffer(len(unread)))
+        number = min(len(buffer), len(unread))
+        buffer[:number] = unread[:number]
         protocol.buffer_updated(number)
-        rest = rest[number:]
+        unread = unread[number:]
 
 
 HANDSHAKE_S: Final = 10.0
@@ -203,11 +203,11 @@ class Acceptor:
         self,
         protocol: Callable[[], asyncio.BufferedProtocol],
         pending_connections: PendingConnections,
-        door: PreLogonReadQueue,
+        read_queue: PreLogonReadQueue,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.protocol, self.context = protocol, context
-        self.pending_connections, self.door = pending_connections, door
+        self.pending_connections, self.door = pending_connections, read_queue
         self.handshakes: set[PendingHandshake] = set()
         self._sockets: list[socket.socket] = []
         self._begun: set[asyncio.Task[Any]] = set()
@@ -252,7 +252,7 @@ class Acceptor:
         """Accept a few connections from a listening socket."""
         for _ in range(ACCEPTS_PER_ITERATION):
             try:
-                taken, peer = listening.accept()
+                accepted, peer = listening.accept()
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -263,24 +263,24 @@ class Acceptor:
                 loop.remove_reader(listening)
                 self._later[listening] = loop.call_later(RETRY_DELAY_S, self._resume_accepting, listening)
                 return
-            taken.setblocking(False)
+            accepted.setblocking(False)
             if self.context is None:
-                self.begin(taken)
+                self.begin(accepted)
             else:
-                PendingHandshake(taken, f"{peer[0]}:{peer[1]}", self)
+                PendingHandshake(accepted, f"{peer[0]}:{peer[1]}", self)
 
     def _resume_accepting(self, listening: socket.socket) -> None:
         del self._later[listening]
         asyncio.get_running_loop().add_reader(listening, self._take, listening)
 
-    def begin(self, taken: socket.socket) -> asyncio.Task[Any]:
+    def begin(self, accepted: socket.socket) -> asyncio.Task[Any]:
         """Start a task that makes the transport of an accepted socket."""
         loop = asyncio.get_running_loop()
         task: asyncio.Task[Any]
         if self.context is None:
-            task = loop.create_task(loop.connect_accepted_socket(self.protocol, taken))
+            task = loop.create_task(loop.connect_accepted_socket(self.protocol, accepted))
         else:
-            task = loop.create_task(start_tls(taken, self.protocol, self.context, self.door, HANDSHAKE_S))
+            task = loop.create_task(start_tls(accepted, self.protocol, self.context, self.door, HANDSHAKE_S))
         self._begun.add(task)
         task.add_done_callback(self._over)
         return task
@@ -295,11 +295,11 @@ class Acceptor:
 class PendingHandshake:
     """Connection whose TLS handshake isn't done. Satisfies `admission.PendingConnection`."""
 
-    def __init__(self, taken: socket.socket, remote: str, listener: Acceptor) -> None:
-        self._socket, self.remote, self._listener = taken, remote, listener
+    def __init__(self, accepted: socket.socket, remote: str, listener: Acceptor) -> None:
+        self._socket, self.remote, self._listener = accepted, remote, listener
         self._begun = False
         listener.handshakes.add(self)
-        listener.door.add_reader(taken.fileno(), self._begin)
+        listener.door.add_reader(accepted.fileno(), self._begin)
         self._timeout_timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
         listener.pending_connections.add_pending(self)
 

@@ -65,11 +65,11 @@ class TcpProtocol(TcpConnection):
                 items.append(self._reader.error)
         except ClientError as error:
             items.append(error.with_traceback(None))  # its frames refer to everything here
-        held = self._reader.buffered_bytes
+        buffered_bytes = self._reader.buffered_bytes
         try:
-            if items and held:  # the buffered bytes belong to a newer frame
+            if items and buffered_bytes:  # the buffered bytes belong to a newer frame
                 self._unfinished.progress()
-            self._unfinished.set_bytes(held)
+            self._unfinished.set_bytes(buffered_bytes)
         except ClientError as error:
             self._give_up(error)
             return

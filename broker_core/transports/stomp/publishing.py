@@ -128,8 +128,8 @@ class StompPublisher:
 
     __slots__ = ("_batches", "_receipts", "_subscribed", "_talk", "transactions")
 
-    def __init__(self, talk: StompReplyWriter, subscribed: StompSubscriptions) -> None:
-        self._talk = talk
+    def __init__(self, reply_writer: StompReplyWriter, subscribed: StompSubscriptions) -> None:
+        self._talk = reply_writer
         self._subscribed = subscribed
         self._batches = 0
         self._receipts: dict[str, list[str]] = {}
@@ -138,7 +138,7 @@ class StompPublisher:
 
     def send(self, sends: SendBatch) -> None:
         """Publish SENDs as one batch. If one of them is refused, those before it are published."""
-        talk = self._talk
+        reply_writer = self._talk
         records = dict[int, _Record]()
         try:
             for headers in sends.headers:
@@ -147,11 +147,11 @@ class StompPublisher:
         except ClientError:
             at = next(at for at, headers in enumerate(sends.headers) if id(headers) not in records)
             self._publish(sends.split_at(at), records)
-            talk.receipt = sends.receipts[at]
+            reply_writer.receipt = sends.receipts[at]
             raise
-        talk.receipt = sends.receipts[-1]
+        reply_writer.receipt = sends.receipts[-1]
         self._publish(sends, records)
-        talk.receipt = ""
+        reply_writer.receipt = ""
 
     def _topic(self, headers: StompHeaders) -> str:
         """Return the topic of a SEND and check that the client may publish to it.
@@ -214,15 +214,15 @@ class StompPublisher:
 
         `records`: topic and headers by id of the head.
         """
-        asked = [*filter(None, sends.receipts), *receipts]
+        receipts_due = [*filter(None, sends.receipts), *receipts]
         if not sends:
-            self._talk.send_receipts(asked)
+            self._talk.send_receipts(receipts_due)
             return
         answers: list[replies.Ack] = []
-        if asked:
+        if receipts_due:
             self._batches += 1
             key = str(self._batches)
-            self._receipts[key] = asked
+            self._receipts[key] = receipts_due
             answers = [replies.Ack(ack="persisted", of="publish", id=key)]
         topics, lines = zip(*[records[id(headers)] for headers in sends.headers], strict=True)
         self._talk.connection.publishing.publish_records(topics, sends.bodies, lines, answers)

@@ -57,20 +57,20 @@ class MessageFrameQueue:
 
     def take(self) -> bytes:
         """Remove and return the next slice; b"" when the queue is empty."""
-        taken: list[bytes] = []
+        slices: list[bytes] = []
         size = 0
         while self._waiting and size < SLICE_BYTES:
             first = self._waiting.popleft()
             if isinstance(first, bytes):
                 part = first
             else:
-                part, rest = first.take(SLICE_BYTES - size)
-                if rest is not None:
-                    self._waiting.appendleft(rest)
-            taken.append(part)
+                part, remainder = first.take(SLICE_BYTES - size)
+                if remainder is not None:
+                    self._waiting.appendleft(remainder)
+            slices.append(part)
             size += len(part)
         self.nbytes -= size
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return slices[0] if len(slices) == 1 else b"".join(slices)
 
     def drop(self) -> int:
         """Discard the queued frames. Return their bytes."""
@@ -139,9 +139,9 @@ class StompReplyWriter:
     def flush(self) -> None:
         """Send the receipts of this iteration. Called before any other frame is sent."""
         if self._receipts:
-            joined = b"".join(self._receipts)
+            frames = b"".join(self._receipts)
             self._receipts.clear()
-            self.out.write_frame(joined)
+            self.out.write_frame(frames)
 
     def send_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame, like `SessionTransport.write_frame`."""
@@ -164,8 +164,8 @@ class ErrorCloser:
 
     __slots__ = ("_cancelled", "_said", "_talk", "telling")
 
-    def __init__(self, talk: StompReplyWriter) -> None:
-        self._talk = talk
+    def __init__(self, reply_writer: StompReplyWriter) -> None:
+        self._talk = reply_writer
         self._said = False
         self._cancelled: replies.SubscriptionCancelled | None = None
         self.telling = ""
@@ -175,8 +175,8 @@ class ErrorCloser:
         """Send an ERROR as the last frame. Only the first call has an effect."""
         if not self._said:
             self._said = True
-            talk = self._talk
-            talk.send_frame(error_frame(reply, receipt, talk.version), last=True)
+            reply_writer = self._talk
+            reply_writer.send_frame(error_frame(reply, receipt, reply_writer.version), last=True)
 
     def send_error(self, reply: replies.ErrorReply, receipt: str) -> None:
         """Close the connection with the ERROR of a failed request."""
@@ -207,13 +207,13 @@ class ErrorCloser:
             self.send_last_frame(reply)
         elif cancelled is not None and cancelled.decision == reply.decision:
             self._cancelled = None
-            told = msgspec.structs.replace(
+            notice = msgspec.structs.replace(
                 reply,
                 resume=cancelled.bookmark or reply.resume,
                 subscription=cancelled.id,
                 retry_after_ms=cancelled.retry_after_ms,
             )
-            self.send_last_frame(told)
+            self.send_last_frame(notice)
             self._talk.connection.close(cancelled.code, cancelled.message)
 
     def _without_notice(self) -> None:

@@ -201,8 +201,8 @@ class StompSession:
             self._count_held()
         if self.reader.error is not None and not self._broken:
             self._broken = True
-            asked = self.reader.receipt if self.connection.logged_on else ""
-            yield _MalformedFrameAction(self, self.reader.error, asked) if asked else self.reader.error
+            receipt = self.reader.receipt if self.connection.logged_on else ""
+            yield _MalformedFrameAction(self, self.reader.error, receipt) if receipt else self.reader.error
 
     def _count_held(self) -> None:
         """Count the bytes of unfinished input.
@@ -257,11 +257,11 @@ class StompSession:
         """
         if self._leaving:
             return
-        talk = self._talk
-        talk.receipt = frame.receipt
-        if not self._carry_out(frame) and talk.receipt:
-            self.connection.reply(talk.on_processed)
-        talk.receipt = ""
+        reply_writer = self._talk
+        reply_writer.receipt = frame.receipt
+        if not self._carry_out(frame) and reply_writer.receipt:
+            self.connection.reply(reply_writer.on_processed)
+        reply_writer.receipt = ""
 
     def fail(self, error: ClientError, receipt: str) -> None:
         """End the connection with the error of a frame that requested this receipt."""
@@ -323,14 +323,14 @@ class StompSession:
         self._beats = (
             parse_heartbeat(headers.get("heart-beat", "0,0")) if version is not StompVersion.V10 else (0, 0)
         )
-        given = headers.get("client-id", "")
+        client_id = headers.get("client-id", "")
         secret = headers.get("passcode", "")
-        self._named = bool(given)
-        connection.has_generated_name = not given
+        self._named = bool(client_id)
+        connection.has_generated_name = not client_id
         connection.execute_command(
             commands.Logon(
-                name=to_durable_name(given)
-                if given
+                name=to_durable_name(client_id)
+                if client_id
                 else f"stomp-{self._transport[:32]}-{_PROCESS}-{next(_names)}",
                 user=headers.get("login") or None,
                 password=secret or None,
@@ -342,16 +342,18 @@ class StompSession:
     def on_logged_on(self) -> None:
         """Apply the limits of an authenticated client."""
         self._unfinished.on_logged_on(self.connection.input_share)
-        own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
-        self.reader.limits = FrameLimits(body=next(own, None) or MAX_BODY)
+        body_limits = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
+        self.reader.limits = FrameLimits(body=next(body_limits, None) or MAX_BODY)
 
     def _connected(self) -> None:
         """Send CONNECTED, and set the agreed heart-beats."""
-        connection, talk = self.connection, self._talk
+        connection, reply_writer = self.connection, self._talk
         connection.resume_key = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
-        talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
+        reply_writer.send_frame(
+            connected_frame(reply_writer.version, connection.name, self._engine.instance, says, hears)
+        )
 
     # Output.
 

@@ -86,20 +86,20 @@ def resume_from_position(
     engine: Engine, connection: Connection, command: commands.Subscribe
 ) -> tuple[commands.Subscribe, ResumeResult | None]:
     """Return a subscribe that starts at the client's resume point, and facts for its first message."""
-    said = (command.bookmark, command.durable, command.managed, command.resume, command.snapshot_key)
-    if any(one is not None for one in said):
+    positions = (command.bookmark, command.durable, command.managed, command.resume, command.snapshot_key)
+    if any(one is not None for one in positions):
         return command, None
     frontier, now = engine.frontier.durable, engine.clock.monotonic_ms()
-    place = engine.services.places.claim(
+    point = engine.services.places.claim(
         connection.resume_key, command.id, command.topic, command.filter, now
     )
-    if place is None or place.position > frontier:
+    if point is None or point.position > frontier:
         return command, None
     if _resume(engine, connection) is ResumeFrom.NOW or not _keeps_all(engine, command.topic):
-        return command, ResumeResult(missed_from=place.position)
-    after = place.position - 1
+        return command, ResumeResult(missed_from=point.position)
+    after = point.position - 1
     bookmark = str(Bookmark(engine.instance, after)) if after else EPOCH_TEXT
-    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=place.last_received)
+    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=point.last_received)
 
 
 def _resume(engine: Engine, connection: Connection) -> ResumeFrom:
@@ -165,7 +165,7 @@ class StompSubscriptions:
     def __init__(
         self,
         engine: Engine,
-        talk: StompReplyWriter,
+        reply_writer: StompReplyWriter,
         tails: MessageTailCache,
         begins_one: Callable[[Item], bool],
     ) -> None:
@@ -174,7 +174,7 @@ class StompSubscriptions:
         `begins_one` returns whether an item of the input is a SUBSCRIBE.
         """
         self._engine = engine
-        self._talk = talk
+        self._talk = reply_writer
         self._begins_one = begins_one
         self._refusal: Callable[[], None] | None = None
         """Function that ends the connection after a refused SUBSCRIBE.
@@ -222,32 +222,32 @@ class StompSubscriptions:
         Raises:
             ClientError: a header is wrong, or the request is refused.
         """
-        talk, connection = self._talk, self._talk.connection
+        reply_writer, connection = self._talk, self._talk.connection
         frontier, clock = self._engine.frontier.durable, self._engine.clock
         id = headers.get("id", "")
-        if not id and talk.version is StompVersion.V10:
+        if not id and reply_writer.version is StompVersion.V10:
             id = required_header(headers, "destination")[:128]
-        own = headers.get("destination", "")
-        if known := self.temporary_destination(own):
+        destination = headers.get("destination", "")
+        if known := self.temporary_destination(destination):
             headers = {**headers, "destination": known}
-            if own in self._temporary:
-                self._temporary.discard(own)
-                self._end(own)
+            if destination in self._temporary:
+                self._temporary.discard(destination)
+                self._end(destination)
         following = self._engine.dispatch.following
         if headers.get("x-stream-offset") == "last" and following is not None and not following.is_current:
             raise make_behind_error(self._engine.instance)
         emptied = self._engine.position_store.emptied
-        asked = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
-        if asked.command.durable is not None and asked.owner == "user":
-            connection.durable_owners[asked.command.durable] = self._user_owner
+        request = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
+        if request.command.durable is not None and request.owner == "user":
+            connection.durable_owners[request.command.durable] = self._user_owner
         if id in connection.subscriptions or id in self._subscribing:
             raise ClientError(
                 "bad_command",
                 f"There is a subscription {id!r} already.",
                 "Unsubscribe it first, or use another id.",
             )
-        command, back = resume_from_position(self._engine, connection, asked.command)
-        self._subscribing[id] = _PendingSubscribe(asked, talk.receipt, back)
+        command, back = resume_from_position(self._engine, connection, request.command)
+        self._subscribing[id] = _PendingSubscribe(request, reply_writer.receipt, back)
         # Later frames must come after it, except SUBSCRIBEs, which proceed together and share a write of the
         # disk.
         connection.inbox.pause(InputHold.SUBSCRIBE, self._begins_one)
@@ -266,12 +266,14 @@ class StompSubscriptions:
 
     def on_subscribed(self, reply: replies.Ack) -> None:
         """Register a subscription that has begun, and send its receipt."""
-        talk, connection = self._talk, self._talk.connection
-        asked, receipt, back = self._take(reply)
+        reply_writer, connection = self._talk, self._talk.connection
+        request, receipt, back = self._take(reply)
         assert reply.stream is not None
-        named = header_line("", asked.command.id, talk.version).encode()[1:]
-        made = self._streams[reply.stream] = _StompSubscription(asked.command.id, named, asked.ack != "auto")
-        if (durable := asked.command.durable) and not asked.command.shared:
+        named = header_line("", request.command.id, reply_writer.version).encode()[1:]
+        made = self._streams[reply.stream] = _StompSubscription(
+            request.command.id, named, request.ack != "auto"
+        )
+        if (durable := request.command.durable) and not request.command.shared:
             made.kept_as = (connection.durable_owner(durable), durable)
             made.had_upto = self._engine.durables.sent_upto.get(made.kept_as, 0)
         if back is not None:
@@ -279,7 +281,7 @@ class StompSubscriptions:
             made.had_upto = back.had_upto
             made.missed = back.missed(engine.instance, engine.frontier.durable)
         if receipt:
-            talk.send_receipts([receipt])
+            reply_writer.send_receipts([receipt])
         # Later, because it has not begun yet, and the next frame may be its UNSUBSCRIBE.
         asyncio.get_running_loop().call_soon(self._answered)
 
@@ -311,14 +313,16 @@ class StompSubscriptions:
         Raises:
             ClientError: unknown_subscription.
         """
-        talk = self._talk
-        id = headers.get("id") or (headers.get("destination", "") if talk.version is StompVersion.V10 else "")
+        reply_writer = self._talk
+        id = headers.get("id") or (
+            headers.get("destination", "") if reply_writer.version is StompVersion.V10 else ""
+        )
         durable, owner = durable_subscription(headers)
-        target = talk.connection.subscriptions.get(id)
+        target = reply_writer.connection.subscriptions.get(id)
         if target is None and durable:
             self._delete(durable, owner)
             return
-        self._unsubscribing[id] = talk.receipt
+        self._unsubscribing[id] = reply_writer.receipt
         self._end(id, delete=bool(durable))
 
     def on_unsubscribed(self, id: str) -> None:
@@ -335,9 +339,9 @@ class StompSubscriptions:
     def _delete(self, durable: str, owner: str) -> None:
         """Delete a durable subscription that this connection isn't subscribed to."""
         connection = self._talk.connection
-        kept_as = self._user_owner if owner == "user" else connection.name
+        owner_name = self._user_owner if owner == "user" else connection.name
         try:
-            connection.services.durables.delete(kept_as, durable)
+            connection.services.durables.delete(owner_name, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
         connection.services.facilities.spawn(connection.reply_when_durable(self._talk.on_processed))
@@ -360,12 +364,12 @@ class StompSubscriptions:
             return None
         tails = self._tails.tails_of_batch(entry.batch, version, to.acknowledges)
         if to.gap or to.missed or to.notice:
-            said = (
+            head_fields = (
                 ("x-sluice-gap", to.gap),
                 ("x-sluice-missed", to.missed),
                 ("x-sluice-notice", to.notice),
             )
-            lines = "".join(f"{header_line(name, value, version)}\n" for name, value in said if value)
+            lines = "".join(f"{header_line(name, value, version)}\n" for name, value in head_fields if value)
             tails, to.gap, to.missed, to.notice = [lines.encode() + tails[0], *tails[1:]], "", "", ""
         if to.kept_as is not None and not self._is_durable(to.id):
             to.kept_as, to.had_upto = None, 0  # it was deleted and continues as an ordinary subscription
@@ -412,19 +416,19 @@ class StompSubscriptions:
             ClientError: bad_ack.
         """
         headers, connection = frame.headers, self._talk.connection
-        said = headers.get("id") if self._talk.version is StompVersion.V12 else headers.get("message-id")
-        said = said or headers.get("id") or required_header(headers, "message-id")
-        found = parse_ack_id(said)
+        ack_id = headers.get("id") if self._talk.version is StompVersion.V12 else headers.get("message-id")
+        ack_id = ack_id or headers.get("id") or required_header(headers, "message-id")
+        found = parse_ack_id(ack_id)
         if found is None:
-            if "|" in said or "." in said:
+            if "|" in ack_id or "." in ack_id:
                 return  # the message needs no acknowledgement
-            raise _unknown_message(said)
+            raise _unknown_message(ack_id)
         stream, number = found
         subscription = self._streams.get(stream)
         if subscription is None:
             if 0 < stream <= connection.last_stream:
                 return  # the subscription has ended, and its messages are accounted
-            raise _unknown_message(said)
+            raise _unknown_message(ack_id)
         if frame.command == "ACK":
             connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))
             return
@@ -434,7 +438,7 @@ class StompSubscriptions:
         )
 
 
-def _unknown_message(said: str) -> ClientError:
+def _unknown_message(ack_id: str) -> ClientError:
     return ClientError(
-        "bad_ack", f"{said[:80]!r} isn't the id of a message.", "Give the one in its ack header."
+        "bad_ack", f"{ack_id[:80]!r} isn't the id of a message.", "Give the one in its ack header."
     )
