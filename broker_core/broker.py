@@ -183,8 +183,8 @@ class Broker:
         self._stall_published = 0
         self._listeners = ListenerManager(self.engine, websocket, port_offset)
         self.links = SiteLinkManager(self.engine, link_secrets)
-        own = Welcome(instance=self.engine.instance, member=self.member)
-        self.control = ControlServer(paths.control, self._handlers(), own, link)
+        welcome = Welcome(instance=self.engine.instance, member=self.member)
+        self.control = ControlServer(paths.control, self._handlers(), welcome, link)
         self._ticking: asyncio.Task[None] | None = None
         self._policy_file = policy_file
         self._storing_policy = asyncio.Lock()

@@ -433,8 +433,8 @@ class SiteLink:
                 self._fail_refused(error)
                 return
             try:
-                for piece in parts:
-                    remote.publish_numbered_batch(*piece)
+                for part in parts:
+                    remote.publish_numbered_batch(*part)
             except SluiceError:
                 return  # the connection to the destination is lost, which ends both clients
             self._delivered += entry.batch.count
