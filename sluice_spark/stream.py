@@ -187,10 +187,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.refused is not None:
             raise self.refused
         log = examine_log(self.location, self.request.durable)
-        told = (offset or {}).get(log.location.instance, {}).get("log", "")
-        if told and log.location.log and told != log.location.log:
+        checkpoint_log = (offset or {}).get(log.location.instance, {}).get("log", "")
+        if checkpoint_log and log.location.log and checkpoint_log != log.location.log:
             raise other_log_error(
-                log.location.instance, "the checkpoint belongs to", str(told), log.location.log
+                log.location.instance, "the checkpoint belongs to", str(checkpoint_log), log.location.log
             )
         return log
 
@@ -201,18 +201,20 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _processed_sequence(self, offset: dict[str, Any]) -> int:
         """Return the newest record before an offset. Raises OperatorError other_origin."""
-        mine = offset.get(self.location.instance)
-        if mine is None:
+        instance_offset = offset.get(self.location.instance)
+        if instance_offset is None:
             raise OperatorError(
                 "other_origin",
                 f"The checkpoint belongs to {', '.join(offset)}, and this is the log of "
                 f"{self.location.instance}.",
                 "Use the checkpoint that belongs to it, or a new one.",
             )
-        match parse_bookmark(str(mine["bookmark"])):
+        match parse_bookmark(str(instance_offset["bookmark"])):
             case AfterBookmarks((one,)):
                 return one.sequence
-        raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
+        raise OperatorError(
+            "bad_setting", f"{instance_offset} isn't an offset of this source.", "Use a new checkpoint."
+        )
 
     def _make_lease(self, sequence: int) -> LeaseHolder:
         """Return the stream's lease from `sequence` on."""
