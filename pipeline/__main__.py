@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class TextReporter:
     """Reporter that prints text for a person."""
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        say(f"{done} of {total} {what}")
+    def progress(self, done: int, total: int, unit: str) -> None:
+        say(f"{done} of {total} {unit}")
 
     def note(self, sentence: str) -> None:
         say(sentence)
@@ -61,8 +61,8 @@ class TextReporter:
 class JsonReporter:
     """Reporter that prints JSON lines for the process that started this one."""
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        self._say({"event": "progress", "done": done, "total": total, "what": what})
+    def progress(self, done: int, total: int, unit: str) -> None:
+        self._say({"event": "progress", "done": done, "total": total, "what": unit})
 
     def note(self, sentence: str) -> None:
         self._say({"event": "note", "text": sentence})
@@ -79,8 +79,8 @@ class JsonReporter:
     def error(self, error: SluiceError) -> None:
         self._say({"event": "error", **error.as_dict()})
 
-    def _say(self, told: dict[str, Any]) -> None:
-        say(json.dumps(told))
+    def _say(self, event: dict[str, Any]) -> None:
+        say(json.dumps(event))
 
 
 class ReportingArgumentParser(argparse.ArgumentParser):
@@ -139,8 +139,8 @@ def main(words: Sequence[str] | None = None) -> int:
     os.umask(PRIVATE_UMASK)
     environment = environment_with_home(words)
     arguments = parser(environment).parse_args(words)
-    if broken := getattr(arguments, "broken", None):
-        (JsonReporter() if "--json" in (words or sys.argv) else TextReporter()).error(broken)
+    if settings_error := getattr(arguments, "broken", None):
+        (JsonReporter() if "--json" in (words or sys.argv) else TextReporter()).error(settings_error)
         return 1
     reporter = JsonReporter() if arguments.json else TextReporter()
     record = RecordingReporter(reporter, arguments.name, arguments)
@@ -155,8 +155,8 @@ def main(words: Sequence[str] | None = None) -> int:
             master=arguments.master,
         )
         result = load_job(arguments.name, environment).run(settings, arguments, record)
-        kept = record.store_run(settings, result)
-        reporter.result(result | ({"run": record.id} if kept else {}))
+        is_stored = record.store_run(settings, result)
+        reporter.result(result | ({"run": record.id} if is_stored else {}))
     except SluiceError as error:
         if settings is not None:
             record.store_run(settings, {}, error)
@@ -167,10 +167,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        told = to_sluice_error(error)
+        sluice_error = to_sluice_error(error)
         if settings is not None:
-            record.store_run(settings, {}, told)
-        reporter.error(told)
+            record.store_run(settings, {}, sluice_error)
+        reporter.error(sluice_error)
         return 1
     return 0
 

@@ -66,8 +66,8 @@ def settings_from(
             "bad_setting", f"{name[:80]!r} can't be an instance's name.", "Set SLUICE_INSTANCE."
         )
 
-    def directory(given: Path | None, variable: str, default: str) -> Path:
-        return (given or Path(environment.get(variable) or home / default)).expanduser().resolve()
+    def directory(argument: Path | None, variable: str, default: str) -> Path:
+        return (argument or Path(environment.get(variable) or home / default)).expanduser().resolve()
 
     shelf: Path | None = directory(archive, "SLUICE_ARCHIVE_DIRECTORY", "archive")
     if (

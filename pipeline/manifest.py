@@ -80,8 +80,8 @@ def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> L
         return known
     foreign = sorted({tag for tag in tags if not (identity or "").startswith(tag)})
     if foreign or (identity is None and log.segments):
-        held = f"the one that the lake holds, {foreign[0]}…," if foreign else None
-        raise other_log_error(instance, "this one is", identity, held)
+        lake_log = f"the one that the lake holds, {foreign[0]}…," if foreign else None
+        raise other_log_error(instance, "this one is", identity, lake_log)
     return (
         msgspec.structs.replace(known, log=identity)
         if known

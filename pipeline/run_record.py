@@ -114,8 +114,8 @@ class RecordingReporter:
     def __post_init__(self) -> None:
         self.id = f"{datetime.fromtimestamp(self.began, UTC):%Y%m%dT%H%M%SZ}-{self.job}-{uuid4().hex[:8]}"
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        self.to.progress(done, total, what)
+    def progress(self, done: int, total: int, unit: str) -> None:
+        self.to.progress(done, total, unit)
 
     def note(self, sentence: str) -> None:
         if len(self.lines) < MAX_LINES:
@@ -130,7 +130,7 @@ class RecordingReporter:
         if not _NAME.fullmatch(name) or any(name == one.kept.name for one in self.tables):
             raise ValueError(f"{name!r} can't be a table's name: small letters, digits and _, each once")
         cut = table.num_rows > MAX_ROWS
-        kept = StoredTable(
+        stored = StoredTable(
             name=name,
             title=title,
             columns=table.schema.names,
@@ -139,7 +139,7 @@ class RecordingReporter:
             plots=[f"{name}.{number}.svg" for number in range(len(plots))],
             captions=[plot.title for plot in plots],
         )
-        self.tables.append(_RecordedTable(kept, table.slice(0, MAX_ROWS), plots))
+        self.tables.append(_RecordedTable(stored, table.slice(0, MAX_ROWS), plots))
         self.to.table(name, table, title, plots)
 
     def page(self, html: str) -> None:

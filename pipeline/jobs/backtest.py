@@ -107,7 +107,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             spans = plan_spans(log, request)
             check_machine(settings)
             context = stack.enter_context(spark_context(settings, "backtest"))
-            stack.enter_context(watch_tasks(context, partial(reporter.progress, what="tasks")))
+            stack.enter_context(watch_tasks(context, partial(reporter.progress, unit="tasks")))
             scratch.mkdir(parents=True)
             store = partial(store_samples, scratch, log.location, request)
             stored = map_items(context, list(enumerate(spans)), store, STORED_SAMPLES)

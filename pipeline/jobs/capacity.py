@@ -99,7 +99,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         check_machine(settings)
         with (
             spark_context(settings, "capacity") as context,
-            watch_tasks(context, partial(reporter.progress, what="tasks")),
+            watch_tasks(context, partial(reporter.progress, unit="tasks")),
         ):
             rows = map_items(context, spans, partial(scan_span, log.location, request), SEEN)
     bounds_s = rows.filter(pc.equal(rows.column("kind"), "bounds"))

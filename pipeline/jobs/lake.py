@@ -187,7 +187,7 @@ def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) ->
         return directory / Path(row["file"]).name
 
     before, after = compact(
-        settings.records, log.location.instance, write, partial(reporter.progress, what="days joined")
+        settings.records, log.location.instance, write, partial(reporter.progress, unit="days joined")
     )
     if before:
         reporter.note(f"Compacted {before:,} small files to {after:,}.")
@@ -222,8 +222,8 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
     are.
     """
     files = covered_intervals(settings.records, log.location.instance)
-    given_up = covered_intervals(settings.records, log.location.instance, GIVEN_UP)
-    covered = [(file.first, file.last) for file in (*files, *given_up)]
+    abandoned = covered_intervals(settings.records, log.location.instance, GIVEN_UP)
+    covered = [(file.first, file.last) for file in (*files, *abandoned)]
     last = log.frontier if arguments.end is None else arguments.end
     lake_start = min([log.first, *(first for first, _ in covered)])
     missing = missing_intervals(covered, arguments.start or 1, last)
@@ -235,7 +235,7 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
     spans: list[SegmentSpan] = []
     for first, stop in missing:
         spans += plan_log(log, ReadRequest(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
-    return LakePlan(spans, [*gaps, *(LogGap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
+    return LakePlan(spans, [*gaps, *(LogGap(file.first, file.last, GIVEN_UP_WHY) for file in abandoned)])
 
 
 def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFileName]:
@@ -302,7 +302,7 @@ def write_spans(
 ) -> list[dict[str, Any]]:
     """Have the workers write spans; return a row for each file. Raises the first SluiceError."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
-    report = partial(reporter.progress, what="spans")
+    report = partial(reporter.progress, unit="spans")
     work = partial(write_span_task, log.location, settings.records, skip_gaps)
     with spark_context(settings, "lake") as context, watch_tasks(context, report):
         rows: list[dict[str, Any]] = map_items(context, spans, work, WRITTEN).to_pylist()
