@@ -52,16 +52,16 @@ await new Promise(requestAnimationFrame);
 
 async def connect(broker: str, first: int, number: int) -> None:
     """Keep connections open; each reads and drops everything."""
-    at, own = (
+    at, source_address = (
         urlsplit(broker),
         f"127.0.0.{2 + first // A_PROCESS}",
     )  # an instance accepts 10,000 connections from one address
-    places = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(index: int) -> asyncio.StreamWriter:
-        async with places:
+        async with slots:
             reader, writer = await asyncio.open_connection(
-                at.hostname, at.port, limit=4_096, local_addr=(own, 0)
+                at.hostname, at.port, limit=4_096, local_addr=(source_address, 0)
             )
             topic = "crowd.moving" if index < first + MOVING else "crowd.still"
             writer.write(encode_command({"c": "logon", "name": f"crowd-{index:05d}"}))
@@ -139,8 +139,8 @@ def main() -> None:
     )
     parser.add_argument("--role", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     if options.role:
         asyncio.run(connect(options.broker, *options.role))
         return

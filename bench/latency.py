@@ -84,12 +84,12 @@ async def subscribe(address: str, durability: str, rate: int) -> None:
         how: dict[str, Any] = {} if durability == "durable" else {"bookmark": NOW, "durability": durability}
         subscription = await client.subscribe("bench", **how)
         say(ready=True)
-        took: list[int] = []
+        latencies: list[int] = []
         async for message in subscription:
             if message.body == b"end":
                 break
-            took.append(time.monotonic_ns() - int(message.body[:20]))
-        say(**percentiles(took[int(WARM_S * rate) :]))
+            latencies.append(time.monotonic_ns() - int(message.body[:20]))
+        say(**percentiles(latencies[int(WARM_S * rate) :]))
 
 
 async def closed_loop(address: str, number: int) -> None:
@@ -151,10 +151,10 @@ async def forward_publish(port: int, seconds: float, rate: int) -> None:
 async def forward_subscribe(port: int, rate: int) -> None:
     reader, _ = await asyncio.open_connection("127.0.0.1", port)
     say(ready=True)
-    took: list[int] = []
+    latencies: list[int] = []
     while (found := await reader.readexactly(SIZE))[:1] != b"e":
-        took.append(time.monotonic_ns() - int(found[:20]))
-    say(**percentiles(took[int(WARM_S * rate) :]))
+        latencies.append(time.monotonic_ns() - int(found[:20]))
+    say(**percentiles(latencies[int(WARM_S * rate) :]))
 
 
 def say(**figures: Any) -> None:
@@ -243,8 +243,8 @@ def bare(seconds: float, rate: int) -> Figures:
 
 
 def one_at_a_time(number: int) -> dict[str, Figures]:
-    with broker() as (addresses, _), role_of("closed-loop", addresses["tcp"], number) as both:
-        return answer(both)
+    with broker() as (addresses, _), role_of("closed-loop", addresses["tcp"], number) as role:
+        return answer(role)
 
 
 def main() -> None:

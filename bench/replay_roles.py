@@ -87,7 +87,7 @@ def drain(address: str, number: int, name: str, bookmark: str, again: str = "") 
     say(ready=True)
     round_number = 0
     while True:
-        asked, reading = time.monotonic(), Drain()
+        requested_at, reading = time.monotonic(), Drain()
         connection = connect(address, f"{name}-{round_number}", bookmark)
         while reading.records < number and not (again and reading.completed):
             if not reading.read(connection):
@@ -95,7 +95,7 @@ def drain(address: str, number: int, name: str, bookmark: str, again: str = "") 
         connection.close()
         round_number += 1
         if not again:
-            say(records=reading.records, asked=asked, last=time.monotonic())
+            say(records=reading.records, asked=requested_at, last=time.monotonic())
             return
 
 
@@ -130,9 +130,9 @@ def many(address: str, number: int, newest: int, how: str) -> None:
     """
     selector = selectors.DefaultSelector()
     waiting = 0
-    for place in range(number):
-        start = newest * place // number
-        connection = connect(address, f"many-{how}-{place}", f"bench-1|{start}|", blocking=False)
+    for index in range(number):
+        start = newest * index // number
+        connection = connect(address, f"many-{how}-{index}", f"bench-1|{start}|", blocking=False)
         if how == "reading":
             selector.register(connection, selectors.EVENT_READ, [Drain(), newest - start])
             waiting += 1

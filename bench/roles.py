@@ -79,7 +79,7 @@ async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, 
     from broker_core.client.async_client import SubscribeOptions
 
     async with AsyncClient(address, name) as client:
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         how: SubscribeOptions = {"durability": "fully_durable"} if durability else {}
         subscription = await client.subscribe("bench", bookmark=bookmark or None, **how)
         say(ready=True)
@@ -92,7 +92,7 @@ async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, 
             received += found.count
             if received >= number:
                 break
-        say(asked=asked, first=first, last=time.monotonic(), received=received, bytes=nbytes)
+        say(asked=requested_at, first=first, last=time.monotonic(), received=received, bytes=nbytes)
 
 
 def redis_publish(address: str, number: int, batch: int) -> None:
