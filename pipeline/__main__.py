@@ -24,7 +24,7 @@ if not __package__:
 
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.private_files import PRIVATE_UMASK
-from broker_core.safe_text import say, say_block
+from broker_core.safe_text import print_block, print_line
 from pipeline.config import JobSettings, settings_from
 from pipeline.jobs import JOBS, custom_jobs, load_job
 from pipeline.run_record import RecordingReporter
@@ -40,22 +40,22 @@ class TextReporter:
     """Reporter that prints text for a person."""
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        say(f"{done} of {total} {unit}")
+        print_line(f"{done} of {total} {unit}")
 
     def note(self, sentence: str) -> None:
-        say(sentence)
+        print_line(sentence)
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
-        say(f"{title}: {table.num_rows} rows")
+        print_line(f"{title}: {table.num_rows} rows")
 
     def page(self, html: str) -> None:
         """Do nothing: the page is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
-        say(", ".join(f"{key} {value}" for key, value in result.items()))
+        print_line(", ".join(f"{key} {value}" for key, value in result.items()))
 
     def error(self, error: SluiceError) -> None:
-        say(f"{error.code}: {error.sentence} {error.fix}".strip(), sys.stderr)
+        print_line(f"{error.code}: {error.sentence} {error.fix}".strip(), sys.stderr)
 
 
 class JsonReporter:
@@ -80,7 +80,7 @@ class JsonReporter:
         self._say({"event": "error", **error.as_dict()})
 
     def _say(self, event: dict[str, Any]) -> None:
-        say(json.dumps(event))
+        print_line(json.dumps(event))
 
 
 class ReportingArgumentParser(argparse.ArgumentParser):
@@ -182,7 +182,7 @@ def to_sluice_error(error: Exception) -> SluiceError:
     if found is not None:
         return OperatorError.from_dict(found[1], found[2].strip())
     if os.environ.get("SLUICE_PIPELINE_DEBUG"):
-        say_block(text, sys.stderr)
+        print_block(text, sys.stderr)
     return OperatorError(
         "pipeline_failed",
         f"Spark failed: {error_line(text)}.",

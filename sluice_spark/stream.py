@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, parse_bookmark
 from broker_core.errors import OperatorError
-from broker_core.safe_text import say
+from broker_core.safe_text import print_line
 from sluice_spark.arrow_reader import ReadRequest, plan_log, sequence_bounds
 from sluice_spark.lease import LeaseHolder
 from sluice_spark.location import LogLocation
@@ -154,7 +154,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = plan_log(log, request)
             if request.skip_gaps:
                 for gap in log.gaps(first, last):
-                    say(f"sluice: {gap}", sys.stderr)
+                    print_line(f"sluice: {gap}", sys.stderr)
             return [
                 SpanPartition(log.location, part)
                 for part in plan_tasks(log.location, spans, request.split_bytes)
@@ -178,7 +178,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._make_lease(0).release()
             except OSError as error:
-                say(f"sluice: the lease on the log can't be released: {error}", sys.stderr)
+                print_line(f"sluice: the lease on the log can't be released: {error}", sys.stderr)
 
     # Helpers.
 
@@ -230,7 +230,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._make_lease(sequence).renew()
         except OSError as error:
-            say(f"sluice: the lease on the log can't be renewed: {error}", sys.stderr)
+            print_line(f"sluice: the lease on the log can't be renewed: {error}", sys.stderr)
 
 
 def _limit_by_bytes(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:

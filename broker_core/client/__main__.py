@@ -24,7 +24,7 @@ from broker_core.client import (
     tls_context,
 )
 from broker_core.errors import SluiceError
-from broker_core.safe_text import escape_bytes, escape_line, say, to_json_line, write_bytes
+from broker_core.safe_text import escape_bytes, escape_line, print_line, to_json_line, write_bytes
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:9007"
 
@@ -129,7 +129,7 @@ def _make_client(options: argparse.Namespace) -> AsyncClient:
         publish_store=FilePublishStore(store) if store and publishes else None,
         bookmark_store=FileBookmarkStore(store) if store and not publishes else None,
         reconnect=ReconnectPolicy(first_connect_timeout=3.0),
-        on_notice=lambda notice: say(f"notice {notice.code}: {notice.message}", sys.stderr),
+        on_notice=lambda notice: print_line(f"notice {notice.code}: {notice.message}", sys.stderr),
         on_disconnect=_report_loss,
     )
 
@@ -141,7 +141,7 @@ async def _publish(options: argparse.Namespace) -> None:
             await client.publish(options.topic, body)
             number += 1
         await client.flush()
-        say(f"{number} message{'' if number == 1 else 's'} acknowledged", sys.stderr)
+        print_line(f"{number} message{'' if number == 1 else 's'} acknowledged", sys.stderr)
 
 
 async def _read_bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
@@ -201,7 +201,7 @@ def _report_loss(loss: ConnectionLoss) -> None:
     The last loss is not printed here: it becomes the error of the command, which `main` prints.
     """
     if loss.retry_in_s is not None:
-        say(str(loss), sys.stderr)
+        print_line(str(loss), sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_publish(options) if options.kind == "publish" else _subscribe(options))
     except SluiceError as error:
-        say(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
+        print_line(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -64,7 +64,7 @@ def start_group(number: int, *, show_output: bool = False) -> int:
         return startup.supervise(
             group_children(members, engines, executable, at.home),
             at,
-            lambda: safe_text.say_block(text),
+            lambda: safe_text.print_block(text),
             show_output=show_output,
         )
 

@@ -47,7 +47,7 @@ def print_line(sentence: str) -> None:
     A terminal that is closed must not stop the brokers.
     """
     with contextlib.suppress(OSError):
-        safe_text.say(f"{time.strftime('%H:%M:%S')} {sentence}")
+        safe_text.print_line(f"{time.strftime('%H:%M:%S')} {sentence}")
 
 
 def lock_home() -> TextIOWrapper | None:
@@ -275,7 +275,7 @@ def start_everything(
         print_line(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
     text = banner.startup_text(at, policy, Path(settings.BASE_DIR)) + after
     return supervise(
-        [*all_children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output
+        [*all_children(at), *extra], at, lambda: safe_text.print_block(text), show_output=show_output
     )
 
 

@@ -64,7 +64,7 @@ def _join(pace: list[str], *, show_output: bool) -> int:
     children = [replace(spec, needs=()) for spec in child_specs(at, tcp_transport(policy), pace)]
     startup.print_line("Sluice runs already; the feed and the subscribers join it")
     return startup.supervise(
-        children, at, lambda: safe_text.say_block(demo_text(at)), show_output=show_output
+        children, at, lambda: safe_text.print_block(demo_text(at)), show_output=show_output
     )
 
 
