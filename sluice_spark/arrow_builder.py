@@ -71,7 +71,7 @@ class DictionaryEntries(NamedTuple):
     """Index of each dictionary's first entry, which is the publisher."""
     name_indexes: Ints | None
     """Index into `names` of each entry; None: equal to the entry's own index."""
-    is_wanted: npt.NDArray[np.bool_] | None
+    is_selected: npt.NDArray[np.bool_] | None
     """Mask of the entries that are wanted topics; None: all."""
 
     def texts(self, indexes: Ints) -> pa.Array:
@@ -86,7 +86,7 @@ class ArrowBatchBuilder:
         self._schema = schema
         self._instance = instance
         self._filter = record_filter
-        self._skips_left = 0
+        self._batches_to_skip = 0
         self._marks = tuple(len(name).to_bytes(2, "little") + name for name in record_filter.names)
         self._clear()
 
@@ -122,12 +122,12 @@ class ArrowBatchBuilder:
             topic_entries = _find_topics(raw, self._marks)
             if not topic_entries:
                 return
-            if self._skips_left:
-                self._skips_left -= 1
+            if self._batches_to_skip:
+                self._batches_to_skip -= 1
             elif self._add_selected(batch, raw, topic_entries, filtered_rows):
                 return
             else:
-                self._skips_left = SELECTIVITY_RETRY_BATCHES
+                self._batches_to_skip = SELECTIVITY_RETRY_BATCHES
             self._topic_entries.append(topic_entries)
         elif record_filter.needles and not any(needle in raw for needle in record_filter.needles):
             return
@@ -265,8 +265,8 @@ class ArrowBatchBuilder:
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < record_filter.first or sequences[-1] > record_filter.last:
             masks.append((sequences >= record_filter.first) & (sequences <= record_filter.last))
-        if entries.is_wanted is not None:
-            masks.append(entries.is_wanted[topics])
+        if entries.is_selected is not None:
+            masks.append(entries.is_selected[topics])
         if self._filtered:
             passed = np.ones(len(sequences), np.bool_)
             for start, stop, rows in self._filtered:
