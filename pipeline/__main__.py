@@ -62,10 +62,10 @@ class JsonReporter:
     """Reporter that prints JSON lines for the process that started this one."""
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        self._say({"event": "progress", "done": done, "total": total, "what": unit})
+        self._print_event({"event": "progress", "done": done, "total": total, "what": unit})
 
     def note(self, sentence: str) -> None:
-        self._say({"event": "note", "text": sentence})
+        self._print_event({"event": "note", "text": sentence})
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         """Do nothing: the table is in the run's record."""
@@ -74,12 +74,12 @@ class JsonReporter:
         """Do nothing: the page is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
-        self._say({"event": "result", **result})
+        self._print_event({"event": "result", **result})
 
     def error(self, error: SluiceError) -> None:
-        self._say({"event": "error", **error.as_dict()})
+        self._print_event({"event": "error", **error.as_dict()})
 
-    def _say(self, event: dict[str, Any]) -> None:
+    def _print_event(self, event: dict[str, Any]) -> None:
         print_line(json.dumps(event))
 
 

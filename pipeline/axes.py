@@ -32,7 +32,7 @@ class AxisTick(NamedTuple):
     """A tick of an axis: position and label."""
 
     at: float
-    said: str
+    label: str
     below: str = ""
     """Second line of the label: the day, where a new one begins."""
 

@@ -116,7 +116,7 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
     )
     made = [legend, _grid(marks, up, paper)]
     for mark in below:
-        made.append(_text(across(mark.at), base + 16, mark.said, "middle"))
+        made.append(_text(across(mark.at), base + 16, mark.label, "middle"))
         if mark.below:
             made.append(_text(across(mark.at), base + 29, mark.below, "middle"))
     for line, colour in zip(lines, colours, strict=True):
@@ -235,7 +235,7 @@ def _grid(marks: Sequence[AxisTick], up: _LinearScale, paper: PlotSize) -> str:
             f'<line x1="{LEFT}" x2="{paper.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             f'stroke="{INK}" stroke-opacity="0.3"/>'
         )
-        made.append(_text(LEFT - 6, y + 4, mark.said, "end"))
+        made.append(_text(LEFT - 6, y + 4, mark.label, "end"))
     return "".join(made)
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from broker_core.errors import OperatorError
 from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.jobs.lake import GIVEN_UP, claim_records, covered_intervals
+from pipeline.jobs.lake import ABANDONED, claim_records, covered_intervals
 from pipeline.lake_files import file_metadata
 from pipeline.log_request import check_bounds
 from pipeline.transforms.digest import digest_of
@@ -55,7 +55,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         reporter.progress(number, len(files), "files")
         records += check_file(log, file, path, quick=arguments.quick)
     covered = [(file.first, file.last) for file, _ in files]
-    abandoned = [(file.first, file.last) for file in covered_intervals(directory, instance, GIVEN_UP)]
+    abandoned = [(file.first, file.last) for file in covered_intervals(directory, instance, ABANDONED)]
     skipped = log.skipped_sequences()
     missing = [
         part

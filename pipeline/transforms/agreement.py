@@ -17,7 +17,7 @@ Key = tuple[str, str, str]
 class Agreement(NamedTuple):
     """Episode counts: in both recordings, in one alone, and in both within the time limit."""
 
-    both: int
+    common: int
     recorded_alone: int
     predicted_alone: int
     in_time: int
@@ -25,13 +25,13 @@ class Agreement(NamedTuple):
     @property
     def percent(self) -> float:
         """Percentage of episodes that are in both; 100 without any."""
-        every = self.both + self.recorded_alone + self.predicted_alone
-        return round(100.0 * self.both / every, 1) if every else 100.0
+        every = self.common + self.recorded_alone + self.predicted_alone
+        return round(100.0 * self.common / every, 1) if every else 100.0
 
     @property
     def in_time_percent(self) -> float:
         """Percentage of the episodes in both that are at most one check period apart."""
-        return round(100.0 * self.in_time / self.both, 1) if self.both else 100.0
+        return round(100.0 * self.in_time / self.common, 1) if self.common else 100.0
 
 
 def compare_decisions(

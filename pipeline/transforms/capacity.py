@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-SEEN: Final = pa.schema(
+REPORT_SCHEMA: Final = pa.schema(
     [
         ("kind", pa.string()),
         ("name", pa.string()),
@@ -48,7 +48,7 @@ Floats = npt.NDArray[np.float64]
 class DiskVolume(NamedTuple):
     """A file system with directories of this installation. `grows`: bytes a day."""
 
-    places: str
+    directories: str
     used: int
     free: int
     grows: float
@@ -249,12 +249,12 @@ def setting_advice(
     for volume in volumes:
         if volume.days is not None and volume.days < FULL_SOON_DAYS:
             reason = (
-                f"{volume.places} grow by {_format_size(volume.grows)} a day, and "
+                f"{volume.directories} grow by {_format_size(volume.grows)} a day, and "
                 f"{_format_size(volume.free)} are free: full in {volume.days:.1f} days."
             )
             found.append(
                 _row(
-                    f"disk of {volume.places}",
+                    f"disk of {volume.directories}",
                     f"{volume.days:.1f} days",
                     f"{FULL_SOON_DAYS} days",
                     reason + " Compress, archive elsewhere, or remove sooner.",

@@ -146,7 +146,7 @@ def _add_event(events: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     away = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
     begins = away & ~np.concatenate(([False], away[:-1] & (sessions[1:] == sessions[:-1])))
     rows.add("offline_episodes", transports[begins], hours[begins], np.ones(int(begins.sum()), np.int64))
-    starts, ends = _hold_values(at, kinds)
+    starts, ends = _event_spans(at, kinds)
     # A client whose first event isn't its connection was connected when its hour began.
     if kinds[0] != "connect":
         starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
@@ -165,7 +165,7 @@ def _add_event(events: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     _deliveries(events, at, sessions, transports, rows)
 
 
-def _hold_values(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
+def _event_spans(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
     """Return (starts, ends) in ms of the time that each event describes; none for a disconnection.
 
     The time after the last event is unknown, and counts in the next run.
