@@ -75,7 +75,7 @@ class Tally:
         self._timed = timed
         self.count = self.nbytes = 0
         self.last = 0.0
-        self.took: list[int] = []
+        self.latencies: list[int] = []
         self.ended = asyncio.Event()
 
     def __call__(self, bodies: Sequence[bytes]) -> None:
@@ -84,7 +84,7 @@ class Tally:
             self.ended.set()
             bodies = bodies[:-1]
         if self._timed:
-            self.took += [now - int(body[:20]) for body in bodies]
+            self.latencies += [now - int(body[:20]) for body in bodies]
         self.nbytes += sum(map(len, bodies))  # touch every body
         self.count += len(bodies)
         self.last = now / 1e9
@@ -103,7 +103,7 @@ def subscribe(
             reading.result()
         figures = {"asked": requested_at, "received": tally.count, "last": tally.last}
         if rate:
-            figures |= percentiles(tally.took[int(WARM_S * rate) :])
+            figures |= percentiles(tally.latencies[int(WARM_S * rate) :])
         pipe.send(figures)
         os._exit(0)  # don't wait for the libraries' shutdown
 

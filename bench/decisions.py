@@ -35,7 +35,7 @@ MESSAGES = 2_500
 WAITING = BacklogCounts(10, 0, 0, "bench|1|")
 
 
-class Held:
+class StalledBacklog:
     """Backlog of a client that reads nothing."""
 
     def __init__(self, oldest_at: int) -> None:
@@ -66,7 +66,7 @@ def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list
 
     `seconds`: time of the growth, in which they are sampled and ranked; 0: immediately.
     """
-    accounts = [made.register(f"c{number}", "tcp", Held(START)) for number in range(len(sizes))]
+    accounts = [made.register(f"c{number}", "tcp", StalledBacklog(START)) for number in range(len(sizes))]
     for second in range(seconds):
         for account, size in zip(accounts, sizes, strict=True):
             made.on_queued(account, size // seconds, START)
@@ -86,7 +86,7 @@ class Choices:
     """
 
     def __init__(self, sizes: Sequence[int], *, seconds: int = MINUTE, at_once: bool = True) -> None:
-        self.taken: list[float] = []
+        self.durations_s: list[float] = []
         """Seconds of each decision."""
         self.parts: list[float] = []
         """Seconds of each part of the tick meanwhile."""
@@ -98,14 +98,14 @@ class Choices:
 
     def make(self, number: int) -> Choices:
         """Continue until `number` decisions were made, or all clients are offlined."""
-        while len(self.taken) < number:
+        while len(self.durations_s) < number:
             growing = [account for account in self._accounts if not account.is_offlined]
             if not growing:
                 break
             for index, account in enumerate(growing):
                 if index % MESSAGES == 0:
                     self._tick()
-                if not account.is_offlined and len(self.taken) < number:
+                if not account.is_offlined and len(self.durations_s) < number:
                     self._queue(account)
         return self
 
@@ -115,7 +115,7 @@ class Choices:
         spent = time.thread_time() - started
         if decision is not None:
             assert decision.action is PolicyAction.OFFLINE
-            self.taken.append(spent)
+            self.durations_s.append(spent)
             victim = self._guard.find_usage(decision.client)
             if victim is not None and self._at_once:
                 self._guard.on_released(victim, victim.memory)
@@ -197,13 +197,13 @@ def choices(table: Table, clients: int) -> None:
         ("a choice, sizes from 1 KB to 1 GB", Choices(varied)),
         ("a choice, 2,000 equal, none of them relieved yet", Choices(equal[:2_000], at_once=False)),
     ):
-        row(table, name, made.make(number).taken, 1e6, "µs")
+        row(table, name, made.make(number).durations_s, 1e6, "µs")
         meanwhile += made.parts
     row(table, "a part of the tick (25 ms) meanwhile", meanwhile, 1e3, "ms")
     row(
         table,
         "the first choice, the pool filled between two ticks",
-        Choices(equal, seconds=0).make(1).taken,
+        Choices(equal, seconds=0).make(1).durations_s,
         1e3,
         "ms",
     )

@@ -83,7 +83,7 @@ async def connect(broker: str, first: int, number: int) -> None:
             await asyncio.sleep(1)
 
 
-def look(address: str, operator: str, password: str, seconds: float) -> dict[str, Any]:
+def measure_tab(address: str, operator: str, password: str, seconds: float) -> dict[str, Any]:
     """Measure one tab."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -98,10 +98,10 @@ def look(address: str, operator: str, password: str, seconds: float) -> dict[str
         page.get_by_label("Password").fill(password)
         page.get_by_role("button", name="Log in").click()
         page.locator("#feed").wait_for()
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         page.goto("/clients/", wait_until="commit")
         page.locator("#clients tbody tr[data-name]").first.wait_for()
-        first_row = time.perf_counter() - asked
+        first_row = time.perf_counter() - requested_at
         page.evaluate(WATCH)
         received.clear()
         page.wait_for_timeout(1_000 * seconds)
@@ -162,7 +162,7 @@ def main() -> None:
             if not crowd.stdout.readline():
                 raise SystemExit("the clients could not connect; see the broker's log")
         print(f"{options.clients:,} clients connected in {time.perf_counter() - began:.0f} s", flush=True)
-        found = look(options.console, options.operator, os.environ["SLUICE_PASSWORD"], options.seconds)
+        found = measure_tab(options.console, options.operator, os.environ["SLUICE_PASSWORD"], options.seconds)
     finally:
         for crowd in crowds:
             crowd.kill()

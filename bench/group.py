@@ -44,7 +44,7 @@ from rich.table import Table
 
 from bench import latency
 from bench.processes import Process, answer, broker, role, spent
-from bench.roles import say
+from bench.roles import print_figures
 
 SIZE = 100
 BATCH = 512
@@ -208,7 +208,7 @@ async def publish_one_by_one(addresses: str) -> None:
     async with AsyncClient(addresses.split(","), "one-by-one", reconnect=quick) as client:
         await client.publish("one", b"x" * SIZE)
         await client.flush()
-        say(began=True)
+        print_figures(began=True)
         last = time.monotonic()
         while remaining:
             await client.publish("one", b"x" * SIZE)
@@ -216,7 +216,7 @@ async def publish_one_by_one(addresses: str) -> None:
             now = time.monotonic()
             longest, last = max(longest, now - last), now
             remaining -= input_line.done()
-    say(longest=longest)
+    print_figures(longest=longest)
 
 
 def fail_over(group: Group) -> dict[str, float]:

@@ -36,7 +36,7 @@ from broker_core.client import AsyncClient
 from broker_core.protocols.native import COMMAND, PUBLISH, encode_command, encode_frame_header
 
 SENT = 15 * 1024 * 1024
-PIECE = b"x" * 65_536
+CHUNK = b"x" * 65_536
 PAUSE_S = 0.005
 """Seconds between two messages of the well-behaved client."""
 UPGRADE = (
@@ -93,8 +93,8 @@ def pouring(head: bytes) -> Attack:
                 writer.write(request + request_end)
                 await reader.readuntil(request_end)
             writer.write(first)
-            for _ in range(SENT // len(PIECE)):
-                writer.write(PIECE)
+            for _ in range(SENT // len(CHUNK)):
+                writer.write(CHUNK)
                 await writer.drain()
             await reader.read()
 
@@ -217,7 +217,7 @@ class Beside:
     def __init__(self, client: AsyncClient, pid: int) -> None:
         self._client, self._pid = client, pid
 
-    async def look(self, seconds: float) -> dict[str, float]:
+    async def measure(self, seconds: float) -> dict[str, float]:
         """Publish and receive for `seconds`; return latencies and the broker's memory."""
         waits: list[float] = []
         peak = 0
@@ -277,17 +277,17 @@ async def run(connections: int, seconds: float, only: str, *, elsewhere: bool = 
             number = min(number, connections)
             async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "good") as client:
                 beside = Beside(client, pid)
-                await beside.look(1.0)
+                await beside.measure(1.0)
                 started = resident(pid)
                 process = attackers(name, f"tcp://127.0.0.1:{aims[kind]}", number) if number else None
                 try:
                     await asyncio.sleep(1.0 if process is not None else 0)
-                    found = await beside.look(seconds)
+                    found = await beside.measure(seconds)
                 finally:
                     if process is not None:
                         process.kill()
                         process.wait()
-                await beside.look(2.0)
+                await beside.measure(2.0)
                 after, peak = ((nbytes - started) / 2**20 for nbytes in (resident(pid), found["most"]))
                 found["most"] = peak
         table.add_row(

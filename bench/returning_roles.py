@@ -16,7 +16,7 @@ from bench.replay_roles import Drain, connect
 APART = 512
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -34,7 +34,7 @@ async def publish(address: str, topic: str, number: int, size: int, batch: int) 
             if batch < APART:
                 await client.flush()
         await client.flush()
-        say(sent=number)
+        print_figures(sent=number)
 
 
 async def subscribe(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
@@ -43,7 +43,7 @@ async def subscribe(address: str, name: str, topic: str, number: int, bookmark: 
 
     async with AsyncClient(address, name) as client:
         subscription = None if bookmark else await client.subscribe(topic)
-        say(ready=True)
+        print_figures(ready=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         requested_at, received = time.monotonic(), 0
         if subscription is None:
@@ -55,7 +55,7 @@ async def subscribe(address: str, name: str, topic: str, number: int, bookmark: 
             received += len(bodies)
             if received >= number:
                 break
-        say(asked=requested_at, last=time.monotonic(), received=received)
+        print_figures(asked=requested_at, last=time.monotonic(), received=received)
         # The benchmark queries the broker about this client meanwhile.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
@@ -66,12 +66,12 @@ def drain(address: str, name: str, topic: str, number: int, bookmark: str = "") 
     connection = None if bookmark else connect(address, name, topic=topic)
     while connection is not None and reading.commands < 2:
         reading.read(connection)
-    say(ready=True)
+    print_figures(ready=True)
     sys.stdin.readline()
     requested_at = time.monotonic()
     connection = connection or connect(address, name, bookmark, topic=topic)
     while reading.records < number:
         if not reading.read(connection):
             raise SystemExit("the broker closed the connection")
-    say(asked=requested_at, last=time.monotonic(), received=reading.records)
+    print_figures(asked=requested_at, last=time.monotonic(), received=reading.records)
     sys.stdin.readline()

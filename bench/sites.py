@@ -33,7 +33,7 @@ from rich.table import Table
 
 from bench import latency
 from bench.processes import BIG, answer, role, spent
-from bench.roles import say
+from bench.roles import print_figures
 
 SIZE, BATCH = 100, 512
 ONE_AT_A_TIME = 2_000
@@ -79,7 +79,7 @@ async def site(home: Path, name: str, links_to: int, durability: str) -> None:
     broker = Broker(policy, BrokerPaths.in_home(home, name), WebSocketListener, link_secrets=secrets)
     await broker.start()
     tune_interpreter()
-    say(**{t["name"]: t["port"] for t in broker.statistics.transports})
+    print_figures(**{t["name"]: t["port"] for t in broker.statistics.transports})
     await asyncio.Event().wait()
 
 

@@ -238,7 +238,7 @@ def candidates(spark: SparkSession, data: Data) -> dict[str, Callable[[], object
 
 
 CEILING, RAW, GZIP, JSON = "no decoding at all", "raw, all columns", "gzip, all columns", "Spark's JSON text"
-WANTED = {
+TARGETS = {
     RAW: (CEILING, 0.9, "≥ 90 % of no decoding"),
     GZIP: (RAW, 0.9, "≥ 90 % of raw"),
     "topic with 15 %": (RAW, 3, "≥ 3 × all"),
@@ -267,7 +267,7 @@ def scan_table(data: Data, runs: int, master: str) -> Table:
     for head in ("", "wall s", "least", "most", "JVM CPU s", "Python CPU s", "M records/s", "", "wanted"):
         table.add_column(head, justify="left" if head in ("", "wanted") else "right")
     for name, found in costs.items():
-        base, _, target = WANTED.get(name, ("", 0, ""))
+        base, _, target = TARGETS.get(name, ("", 0, ""))
         walls = [cost.wall for cost in found]
         table.add_row(
             name,

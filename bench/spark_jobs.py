@@ -31,7 +31,7 @@ from broker_core.names import TRAFFIC_TOPIC
 
 MIB = 1024 * 1024
 START_MS = 1_795_262_400_000
-LOOK_SECONDS = 0.1
+SAMPLE_INTERVAL_S = 0.1
 SPELL_S = 120
 """Length of a period in which messages wait for a client of the back-test."""
 
@@ -58,7 +58,7 @@ def ran(job: str, journal: Path, instance: str, master: str, lake: Path, *words:
     peak = 0
     while process.poll() is None:
         peak = max(peak, sum(map(proportional, family(process.pid))))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(SAMPLE_INTERVAL_S)
     wall = time.perf_counter() - began
     assert process.stdout is not None
     outcome = json.loads(process.stdout.read().splitlines()[-1])
@@ -193,7 +193,7 @@ def record(directory: Path, clients: int, seconds: int, share: float) -> None:
     for second in range(seconds):
         spell, into = divmod(second, SPELL_S)
         slow = np.flatnonzero(begins[:, min(spell, begins.shape[1] - 1)])
-        for packed in looks(slow, rates, second, into):
+        for packed in traffic_records(slow, rates, second, into):
             raw = build_batch("$SLUICE", [TRAFFIC_TOPIC], [packed], None, 0)
             batch = Batch.parse(raw, verify=False)
             batch.stamp(
@@ -210,7 +210,7 @@ def record(directory: Path, clients: int, seconds: int, share: float) -> None:
     log.close()
 
 
-def looks(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
+def traffic_records(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
     """Yield the documents of one second, of 200 samples each."""
     now = START_MS + second * 1_000
     behind = min(into, SPELL_S - 1 - into)  # it falls behind in the first minute and catches up in the second

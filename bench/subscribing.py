@@ -88,17 +88,17 @@ async def send(address: str, pile: str) -> None:
     log_on, send_all = (stomp_logged_on, send_stomp) if stomp else (logged_on, send_one)
     links = [await log_on(address, f"pile-{client}") for client in range(clients_of(pile))]
     frames = [list(PILES[pile](client)) for client in range(len(links))]
-    say(ready=True)
+    print_figures(ready=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     await asyncio.gather(*(send_all(*link, made) for link, made in zip(links, frames, strict=True)))
-    say(done=True)
+    print_figures(done=True)
 
 
 async def logged_on(address: str, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address.removeprefix("tcp://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(encode_command({"c": "logon", "name": name}))
-    await told(reader)
+    await read_answer(reader)
     return reader, writer
 
 
@@ -107,7 +107,7 @@ async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, f
     writer.write(b"".join(frames))
     found = 0
     while found < len(frames):
-        ack = await told(reader)
+        ack = await read_answer(reader)
         if ack["c"] == "error":
             raise SystemExit(str(ack))
         if ack["c"] == "ack":
@@ -130,7 +130,7 @@ async def send_stomp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
         found += data.count(b"RECEIPT\n")
 
 
-async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
     """Return the next answer. Deliveries are skipped."""
     while True:
         length, kind, _, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER_SIZE))
@@ -160,16 +160,16 @@ async def neighbour(address: str) -> None:
 
         until = time.monotonic() + CALM_S
         calm = [await trip() for _ in iter(lambda: time.monotonic() < until, False)]
-        say(ready=True)
+        print_figures(ready=True)
         await loop.run_in_executor(None, sys.stdin.readline)
         word = loop.run_in_executor(None, sys.stdin.readline)
         beside: list[float] = []
         while not word.done() or len(beside) < LEAST:
             beside.append(await trip())
-        say(calm=calm, beside=beside)
+        print_figures(calm=calm, beside=beside)
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
