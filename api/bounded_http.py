@@ -218,7 +218,7 @@ class BoundedChannel(HTTPChannel):
         self.transport.write(head.encode() + body)
         self._end(LINGER_S)
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close an idle connection; refuse the unfinished request of another one with `web_busy`."""
         if self._between_requests:
             self._end(LINGER_S)

@@ -20,7 +20,7 @@ BODY_BYTES_TOGETHER: Final = 64 * 1024 * 1024
 class RequestConnection(Protocol):
     """Connection whose request is not yet complete."""
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close the connection to free a slot for another. `leave` was called before."""
 
 
@@ -84,4 +84,4 @@ class UnfinishedRequests:
     def _close_oldest(self, address: str) -> None:
         oldest = next(iter(self._connections[address]))
         self.leave(address, oldest)
-        oldest.close_for_room()
+        oldest.evict()

@@ -32,7 +32,7 @@ class ErrorCode(NamedTuple):
 
     meaning: str
     """Meaning as a sentence, without its full stop."""
-    told: ErrorAudience
+    audience: ErrorAudience
     """Audiences that can receive the code."""
     status: HTTPStatus | None = None
     """HTTP status of an answer of the API. None: no request is answered with this code."""

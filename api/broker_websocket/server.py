@@ -410,7 +410,7 @@ class PendingUpgrade(HTTPChannel):
         self.unfinished.set_bytes(0)
         self.requests.clear()
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close the connection, because a newer pending connection needs its slot."""
         self.drop()  # before the handshake is answered there is no protocol in which to report the reason
 

@@ -48,7 +48,7 @@ MODE_MEANING: Final = "In shadow its decisions are recorded and nothing is done.
 class SettingType(StrEnum):
     """Type of a setting's value."""
 
-    WHOLE = "whole number"
+    INTEGER = "whole number"
     DECIMAL = "number"
     FLAG = "true or false"
     CONFIRMATION = "true or false, to confirm another setting"
@@ -75,7 +75,7 @@ class PresetField:
 
     word: str
     meaning: str
-    kind: SettingType = SettingType.WHOLE
+    kind: SettingType = SettingType.INTEGER
     unit: str = ""
     low: int = 0
     high: int = 0
@@ -372,7 +372,7 @@ def read_settings(
 
 def _read_setting(reader: DocumentReader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
     match row.kind:
-        case SettingType.WHOLE:
+        case SettingType.INTEGER:
             return reader.read_int(source, row.name, where, row.low, row.high)
         case SettingType.DECIMAL:
             return reader.read_float(source, row.name, where, row.low, row.high)

@@ -48,7 +48,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
     if hears and life.is_silent(now, hears // 2):  # asking the kernel earlier would change nothing
         life.note_written(now, sink.written_bytes, sink.acked_bytes())
     if hears and life.is_silent(now, hears, SLACK_MS):
-        silent_ms = now - life.heard_at
+        silent_ms = now - life.last_alive_at
         connection.close(
             "heartbeat_timeout",
             f"No byte came for {silent_ms} ms, and none of ours was acknowledged.",

@@ -65,7 +65,7 @@ class LogonAuthenticator:
         """Refused logons for the audit. The control plane fetches and stores them."""
         self._verified = VerifiedPasswordCache()
         self._checkers = ThreadPoolExecutor(MAX_CHECKERS, "passwords")
-        self._turn = asyncio.Semaphore(MAX_CHECKERS)
+        self._checker_slots = asyncio.Semaphore(MAX_CHECKERS)
         self._waiting = 0
 
     def apply(self, policy: PolicyDocument) -> None:
@@ -253,7 +253,7 @@ class LogonAuthenticator:
         """Check a password in a thread, then continue the logon or refuse it."""
         user, password = command.user or "", command.password or ""
         try:
-            async with self._turn:
+            async with self._checker_slots:
                 if connection.is_closed:
                     return
                 known = self._access.password_hash(user)

@@ -68,12 +68,12 @@ class Quotas:
     def __init__(
         self,
         policy: PolicyDocument,
-        keeps: PositionStore,
+        positions: PositionStore,
         owners: ClientNameOwners,
         journal: Journal,
         now: Callable[[], int],
     ) -> None:
-        self._positions = keeps
+        self._positions = positions
         self._owners = owners
         self._journal = journal
         self._now = now
@@ -116,13 +116,13 @@ class Quotas:
         if limit is not None and used >= limit:
             raise _over_quota_error("user_connections", used, limit, "connections_over_quota")
 
-    def on_joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
+    def on_logged_on(self, connection: ConnectionView, identity: ClientIdentity) -> None:
         """Count a client that has logged on."""
         key = _key(connection, identity)
         self._users.setdefault(key, QuotaUsage()).connections += 1
         self._clients[connection] = (key, QuotaUsage())
 
-    def on_left(self, connection: ConnectionView) -> None:
+    def on_disconnected(self, connection: ConnectionView) -> None:
         """Stop counting a disconnected client and its subscriptions."""
         key, client_usage = self._clients.pop(connection, ("", None))
         if client_usage is None:

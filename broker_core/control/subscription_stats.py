@@ -108,7 +108,7 @@ class SubscriptionStatsReader:
         0 for a subscription that was live before, because its records are matched as they arrive.
         """
         cursor, goal = target.cursor, self._frontier.durable
-        if not cursor.is_behind or not cursor.has_begun or self._counted.has(target.subscription):
+        if not cursor.is_behind or not cursor.has_reached_start or self._counted.has(target.subscription):
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)

@@ -36,13 +36,13 @@ class DiscardCause(StrEnum):
     """A policy discarded the oldest messages."""
     CONFLATED = "conflated"
     """A policy's conflation replaced the message by a later one with the same key."""
-    CONFLATED_AS_ASKED = "conflated_as_asked"
+    CONFLATED_ON_REQUEST = "conflated_as_asked"
     """The subscriber's own conflation replaced the message by a later one with the same key."""
     EXPIRED = "expired"
     """The message waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
     """The connection ended, and no journal keeps the message: a bookmark can't bring it back."""
-    KEPT = "kept_in_log"
+    STORED = "kept_in_log"
     """The connection or the subscription ended, and the log keeps the message.
 
     A bookmark brings it back until the log removes it.

@@ -106,7 +106,7 @@ class Backlog(BacklogFigures):
         else:
             self.queues.offer(queue, entry)
 
-    def adjust_held_bytes(self, nbytes: int) -> None:
+    def adjust_conflated_bytes(self, nbytes: int) -> None:
         """Add to the bytes that conflated subscriptions hold back; negative to subtract."""
         self.conflated_bytes += nbytes
         self._owner.mark_changed()

@@ -284,7 +284,7 @@ class SubscriptionConflator:
         self._update_counts()
         return ready
 
-    def hold_batch(self, slices: Sequence[BatchSlice]) -> None:
+    def requeue_slices(self, slices: Sequence[BatchSlice]) -> None:
         """Keep conflated slices that were not delivered, because the replay is paused.
 
         They come first when it resumes.
@@ -306,7 +306,7 @@ class SubscriptionConflator:
         account.match_rows(batch, rows)
         ended = self._conflator.add(batch, rows)
         account.discard_waiting(
-            DiscardCause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0
+            DiscardCause.CONFLATED_ON_REQUEST, self._conflator.replaced, batch.header.first_sequence > 0
         )
         return ended
 
@@ -368,6 +368,6 @@ class SubscriptionConflator:
         """Update the client's memory and `first_sequence`."""
         nbytes = self._conflator.nbytes + sum(one.batch.nbytes for one in self._pending_slices)
         if nbytes != self.nbytes:
-            self._backlog.adjust_held_bytes(nbytes - self.nbytes)
+            self._backlog.adjust_conflated_bytes(nbytes - self.nbytes)
             self.nbytes = nbytes
         self.first_sequence = self.get_first_needed(self._pending_slices)

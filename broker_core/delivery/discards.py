@@ -1,7 +1,7 @@
 """Discards of one client, recorded in the subscription's account and in the loss ledger, always both.
 
 The end of a connection or of a subscription never loses records that the log keeps: their cause becomes
-`DiscardCause.KEPT`. Messages of a shared subscription return to its other consumers.
+`DiscardCause.STORED`. Messages of a shared subscription return to its other consumers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from broker_core.delivery.window import AckResult
 class UndeliveredSummary(NamedTuple):
     """Messages that an ended subscription did not deliver.
 
-    `kept`: the log has them. `unrecoverable`: no journal has them. They are losses, unless the client
+    `recoverable`: the log has them. `unrecoverable`: no journal has them. They are losses, unless the client
     unsubscribed. `first` is the sequence to resume with; 0 when the peer has acknowledged everything that the
     log keeps.
     """
 
-    kept: MessageVolume
+    recoverable: MessageVolume
     unrecoverable: MessageVolume
     first: int
 
@@ -33,7 +33,7 @@ class UndeliveredSummary(NamedTuple):
         """
         first = min((one for one in (self.first, other.first) if one), default=0)
         return UndeliveredSummary(
-            self.kept.plus(other.kept), self.unrecoverable.plus(other.unrecoverable), first
+            self.recoverable.plus(other.recoverable), self.unrecoverable.plus(other.unrecoverable), first
         )
 
 
@@ -94,7 +94,7 @@ class DiscardRecorder:
             if recipient.is_shared:
                 named = DiscardCause.RETURNED
             else:
-                named = DiscardCause.KEPT if journaled else cause
+                named = DiscardCause.STORED if journaled else cause
             account.discard_waiting(named, side.waiting, journaled)
             account.discard_in_flight(named, side.in_flight, journaled)
             sequences = (first, max(account.last_matched, first)) if journaled else (0, 0)

@@ -73,7 +73,7 @@ class SpoolDrain:
         self._facilities = facilities
         self._share = facilities.share
         self._spool = spool
-        self._leave_out = select_needed
+        self._select_needed = select_needed
         self.chunk: DrainChunk | None = None
         self.size = AdaptiveChunkSize(facilities.share)
         self.arrived_bytes = 0
@@ -111,7 +111,7 @@ class SpoolDrain:
         first, firsts = self._spool.first_sequence, self._spool.first_sequences()
         # Unjournaled batches that are given back stay in memory, so a chunk of them is small.
         size = min(self.size.nbytes, MAX_COPIED_BYTES) if self._spool.copied_messages else self.size.nbytes
-        entries = self._leave_out(self._spool.pull(size))
+        entries = self._select_needed(self._spool.pull(size))
         self.chunk = DrainChunk(
             entries,
             first,
@@ -192,7 +192,7 @@ class SpooledBacklog:
     def memory_bytes(self) -> int:
         """Bytes of the chunk in flight and of copies that were given back."""
         chunk = self._drain.chunk
-        return self.spool.held_bytes + (chunk.nbytes if chunk is not None else 0)
+        return self.spool.requeued_bytes + (chunk.nbytes if chunk is not None else 0)
 
     @property
     def chunk_messages(self) -> int:

@@ -53,7 +53,7 @@ class Health(StrEnum):
 
 
 Bodies = Annotated[int, Meta(description="Bytes of their bodies.")]
-_RANKS = {health: place for place, health in enumerate(Health)}
+_RANKS = {health: rank for rank, health in enumerate(Health)}
 
 
 class DeliveryStats(Document, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ class StallCause(StrEnum):
     LOOP_BUSY = "loop_busy"
     LOOP_BLOCKED = "loop_blocked"
     DISK_WAIT = "disk_wait"
-    INTERPRETER_HELD = "interpreter_held"
+    INTERPRETER_LOCKED = "interpreter_held"
     PAGE_FAULTS = "page_faults"
     CPU_STARVED = "cpu_starved"
     PROCESS_STOPPED = "process_stopped"
@@ -37,7 +37,7 @@ CAUSES: Final[dict[StallCause, CauseText]] = {
     StallCause.DISK_WAIT: CauseText(
         "The event loop waited for a disk.", "Look at the disks of the journal, the spools and the log."
     ),
-    StallCause.INTERPRETER_HELD: CauseText("Another thread kept the event loop from running.", _REPORT),
+    StallCause.INTERPRETER_LOCKED: CauseText("Another thread kept the event loop from running.", _REPORT),
     StallCause.PAGE_FAULTS: CauseText(
         "The process waited for memory that had to be read from a disk.",
         "Give the machine memory, or the broker less: MessageMemoryLimit; switch swap off for it.",

@@ -279,7 +279,7 @@ class PolicyEnforcer:
                     message=decision_sentence(_with_ending(connection, decision, ending)),
                     decision=progress.identity,
                     retry_after_ms=RETRY_AFTER_MS,
-                    kept=ending.kept.messages,
+                    kept=ending.recoverable.messages,
                     lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )
@@ -419,7 +419,7 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
     """Return the decision with the exact results of its action, which before it are only estimated."""
     return replace(
         decision,
-        kept=ending.kept.messages,
+        kept=ending.recoverable.messages,
         lost=ending.unrecoverable.messages,
         resume_bookmark=connection.resume_bookmark(ending) or "",
     )

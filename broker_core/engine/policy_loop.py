@@ -109,19 +109,19 @@ class PolicyLoop:
 
     # Clients and subscriptions.
 
-    def on_joined(self, connection: ConnectionView) -> None:
+    def on_logged_on(self, connection: ConnectionView) -> None:
         """Register a client that has logged on."""
         self._usages[connection] = self.guard.register(
             connection.name, connection.transport, connection.backlog, connection.user
         )
 
-    def on_left(self, connection: ConnectionView) -> None:
+    def on_disconnected(self, connection: ConnectionView) -> None:
         """Remove a client that has disconnected."""
         use = self._usages.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
             self._pending_decisions = drop_void_decisions(self._pending_decisions, use.name)
-            self.traffic.on_left(use.name)
+            self.traffic.on_disconnected(use.name)
         self._changed.pop(connection, None)
         self._not_reading.pop(connection, None)
         for target in connection.subscriptions.values():
@@ -262,7 +262,7 @@ class PolicyLoop:
         except Exception:
             # Remove it even if closing fails, so that it is not processed again and again.
             log.exception("closing_failed", client=connection.name)
-            self.on_left(connection)
+            self.on_disconnected(connection)
 
     def _enforce(self, decisions: Iterable[Decision]) -> None:
         """Execute decisions; a failing one does not prevent the others."""

@@ -260,7 +260,7 @@ class PublisherNumbers:
     ) -> None:
         """Reply to a repeat: `persisted` when the first copy is durable, `processed` where not journaled."""
         last = batch.last_publisher_sequence
-        if topics.split_batch(batch).kept is None:
+        if topics.split_batch(batch).journaled is None:
             connection.publishing.on_forwarded(answers)
             if not answers:
                 connection.reply(replies.processed_ack(batch.first_publisher_sequence, last))
@@ -314,7 +314,7 @@ class PublisherNumbers:
         """Close the clients that lost their name to another member's client."""
         superseded, self.superseded = self.superseded, []
         for client in superseded:
-            self.close_superseded(client, claims=not client.publishing.held_name)
+            self.close_superseded(client, claims=not client.publishing.has_stored_numbers)
 
     def record_finished(self, name: str, session: int = 0, number: int = 0) -> None:
         """Record that a batch of a publisher's session is finished, with numbers up to `number`.

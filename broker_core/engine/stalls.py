@@ -111,7 +111,7 @@ def find_stall_cause(observation: Observation) -> StallCause:
         return StallCause.PROCESS_STOPPED
     if observation.late_s >= min(STALL_S, observation.lasted_s * MAIN_SHARE):
         is_interpreter_locked = process >= MAIN_SHARE or _is_signalled_in_time(observation)
-        return StallCause.INTERPRETER_HELD if is_interpreter_locked else StallCause.PROCESS_STOPPED
+        return StallCause.INTERPRETER_LOCKED if is_interpreter_locked else StallCause.PROCESS_STOPPED
     return StallCause.DISK_WAIT if _is_mostly(observation.states, "D") else StallCause.LOOP_BLOCKED
 
 

@@ -312,7 +312,7 @@ class TrafficRecorder:
         self._entries.append(pack_samples(now_ns // _MS, self._row_keys, self._figures, self._dropped))
         self._row_keys, self._figures, self._dropped = [], array("q"), 0
 
-    def on_left(self, name: str) -> None:
+    def on_disconnected(self, name: str) -> None:
         """Remove a client that has disconnected."""
         self._backlogged.discard(name)
 

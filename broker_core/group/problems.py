@@ -16,11 +16,11 @@ _DOCS_HINT: Final = "See docs/group.md."
 
 def group_problems(status: GroupStatus, now_ms: int) -> list[ProblemEntry]:
     """Return the problems of a group at `now_ms`, the most severe first."""
-    found = [*_own_problems(status), *_service_problems(status), *_member_problems(status)]
+    found = [*_participation_problems(status), *_service_problems(status), *_member_problems(status)]
     return [one for one in found if one.code not in _TRANSIENT_CODES or now_ms - one.since >= SETTLING_MS]
 
 
-def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
+def _participation_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
     if not status.code:
         return
     yield ProblemEntry(

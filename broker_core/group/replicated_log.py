@@ -276,7 +276,7 @@ class ReplicatedLog(Generic[Owner]):
         try:
             await work
         except Exception as problem:
-            self._report_broken(problem)
+            self._report_log_failure(problem)
 
     # Taking part.
 
@@ -761,7 +761,7 @@ class ReplicatedLog(Generic[Owner]):
             )
         self._pending.release(len(failed), nbytes)
 
-    def _report_broken(self, problem: Exception) -> None:
+    def _report_log_failure(self, problem: Exception) -> None:
         """Report an unexpected exception as a broken log, which ends the process."""
         if isinstance(problem, JournalError):
             error = problem
@@ -772,7 +772,7 @@ class ReplicatedLog(Generic[Owner]):
             )
         self._journal.failure = self._journal.failure or error
         self._fail_pending([], error)
-        self._outlet.on_log_broken(error)
+        self._outlet.on_log_failed(error)
 
     # The chain on disk.
 

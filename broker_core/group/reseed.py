@@ -190,8 +190,8 @@ def plan_empty(
     journal_there.
     """
     directories.journal.mkdir(parents=True, exist_ok=True)
-    own = read_extent(directories, instance)
-    if own is not None or find_segment_files(directories.journal, instance, directories.archive):
+    extent = read_extent(directories, instance)
+    if extent is not None or find_segment_files(directories.journal, instance, directories.archive):
         raise OperatorError(
             "journal_there",
             f"{directories.journal} has segments of {instance}.",
@@ -259,8 +259,8 @@ def plan_init(
     `replace`: also if the log service has a log, unless that log is complete and this journal's own.
     `other_entries`: as `has_other_entries` returns. Raises OperatorError log_exists, no_journal.
     """
-    own = read_extent(directories, instance)
-    if own is None:
+    extent = read_extent(directories, instance)
+    if extent is None:
         raise OperatorError(
             "no_journal",
             f"{directories.journal} has no record of {instance}.",
@@ -269,7 +269,7 @@ def plan_init(
     steps = []
     if stream is not None:
         if not other_entries:
-            _check_replaceable(own, stream)
+            _check_replaceable(extent, stream)
         description = f"log {stream.log}, generation {stream.generation}, with {stream.last} entries"
         if not replace:
             raise OperatorError(
@@ -285,37 +285,38 @@ def plan_init(
         instance,
         member,
         str(directories.journal),
-        own,
-        own.log,
-        own.generation + 1,
+        extent,
+        extent.log,
+        extent.generation + 1,
         stream.first if stream is not None else 0,
         stream.last if stream is not None else 0,
         "",
         None,
         "",
         [
-            f"open the journal in {directories.journal}: records {own.first} to {own.last}, log {own.log}",
+            f"open the journal in {directories.journal}: records {extent.first} to {extent.last}, "
+            f"log {extent.log}",
             "make its hash",
             *steps,
-            f"make a log at the engine that goes on behind record {own.last}, in a generation of its own",
+            f"make a log at the engine that goes on behind record {extent.last}, in a generation of its own",
         ],
     )
 
 
-def _check_replaceable(own: JournalExtent, stream: StreamInfo) -> None:
+def _check_replaceable(extent: JournalExtent, stream: StreamInfo) -> None:
     """Raise OperatorError log_exists if the log service's log is complete and this journal's own.
 
     It is complete if it has all that the journal has applied, or has continued in a later generation. Then
     the journal may be wrong, not the log.
     """
-    if own.log != str(stream.log) or not own.generation or own.generation > stream.generation:
+    if extent.log != str(stream.log) or not extent.generation or extent.generation > stream.generation:
         return
-    if own.generation < stream.generation or own.entry <= stream.last:
+    if extent.generation < stream.generation or extent.entry <= stream.last:
         raise OperatorError(
             "log_exists",
             f"The engine's log is this journal's own, in generation {stream.generation}, with "
             f"{stream.last} entries; the journal has"
-            f" applied {own.entry} of generation {own.generation}.",
+            f" applied {extent.entry} of generation {extent.generation}.",
             "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
             log=str(stream.log),
         )
@@ -391,11 +392,11 @@ def plan_reseed(
             "`replication init` on the member that has most makes one of its journal.",
         )
     directories.journal.mkdir(parents=True, exist_ok=True)
-    own = read_extent(directories, instance)
-    if act == "join" and own is not None:
+    extent = read_extent(directories, instance)
+    if act == "join" and extent is not None:
         raise OperatorError(
             "journal_there",
-            f"This member has records {own.first} to {own.last} of {instance} already.",
+            f"This member has records {extent.first} to {extent.last} of {instance} already.",
             "Start its broker: what the engine holds it applies by itself. If it can't: "
             "`replication reseed`.",
         )
@@ -407,7 +408,9 @@ def plan_reseed(
             "is before it members have alone.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
-    aside = f"aside-{stamp}" if own is not None or find_segment_files(directories.journal, instance) else ""
+    aside = (
+        f"aside-{stamp}" if extent is not None or find_segment_files(directories.journal, instance) else ""
+    )
     steps = []
     if source is not None and source_has is not None:
         steps += [
@@ -434,7 +437,7 @@ def plan_reseed(
         instance,
         member,
         str(directories.journal),
-        own,
+        extent,
         str(stream.log),
         stream.generation,
         stream.first,

@@ -143,7 +143,7 @@ class NativeFrameReader:
         Raises:
             ClientError: bad_frame or frame_too_large, when no good frame came before.
         """
-        self._refuse_if_broken()
+        self._raise_if_failed()
         self._end += received
         size = len(self._buffer)
         full = self._end == size
@@ -161,10 +161,10 @@ class NativeFrameReader:
         elif size > USUAL_BUFFER_BYTES and self._end <= USUAL_BUFFER_BYTES // 2:
             self._grow(USUAL_BUFFER_BYTES)
         if not frames:
-            self._refuse_if_broken()
+            self._raise_if_failed()
         return frames
 
-    def _refuse_if_broken(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self.error is not None:
             raise self.error
 

@@ -337,6 +337,6 @@ def resume_points(
         if peer not in firsts:
             peer.backlog.update_progress()
             firsts[peer] = peer.backlog.first_pending_sequences()
-        if target.cursor.has_begun:
+        if target.cursor.has_reached_start:
             needed = target.first_needed(firsts[peer].get(target.stream, 0))
             yield target, (needed or target.cursor.next_to_deliver(durable)) - 1

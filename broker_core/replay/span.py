@@ -41,9 +41,9 @@ async def translate_bookmarks(
     result is the smallest local sequence of the given bookmarks. Bookmarks stay unchanged when this log has
     no record of their sites up to sequence `upto`.
     """
-    own = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
-    if own:
-        return AfterBookmarks(own)
+    local_bookmarks = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
+    if local_bookmarks:
+        return AfterBookmarks(local_bookmarks)
     sequences = [await local_sequence(one, facilities, upto) for one in start.bookmarks]
     known = [sequence for sequence in sequences if sequence is not None]
     return AfterBookmarks((Bookmark(facilities.instance, min(known)),)) if known else start

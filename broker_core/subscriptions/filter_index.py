@@ -153,26 +153,26 @@ class _BoundIndex:
     For filters with an upper limit all signs are inverted.
     """
 
-    __slots__ = ("_filters", "_get", "_limits", "_places", "_sign")
+    __slots__ = ("_filters", "_get", "_indexes", "_limits", "_sign")
 
     def __init__(self, guard: RequiredBound) -> None:
         self._get = compile_path(guard.steps)
         self._sign = 1.0 if guard.above else -1.0
         self._limits = array("d")
         self._filters: list[Filter] = []
-        self._places: dict[Filter, int] = {}
+        self._indexes: dict[Filter, int] = {}
         """Index of each filter in `_filters` and `_limits`."""
 
     def add(self, chosen: Filter, guard: RequiredBound) -> None:
-        self._places[chosen] = len(self._filters)
+        self._indexes[chosen] = len(self._filters)
         self._filters.append(chosen)
         self._limits.append(self._sign * guard.limit)
 
     def remove(self, chosen: Filter) -> int:
         """Remove a filter; return the number of remaining filters."""
-        index, last, limit = self._places.pop(chosen), self._filters.pop(), self._limits.pop()
+        index, last, limit = self._indexes.pop(chosen), self._filters.pop(), self._limits.pop()
         if last is not chosen:
-            self._filters[index], self._limits[index], self._places[last] = last, limit, index
+            self._filters[index], self._limits[index], self._indexes[last] = last, limit, index
         return len(self._filters)
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:

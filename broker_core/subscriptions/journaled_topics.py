@@ -183,7 +183,7 @@ class JournaledTopics:
         journaled = self.all_journaled(batch.topics)
         if journaled is not None:
             return BatchPartition(None, batch) if journaled else BatchPartition(batch, None)
-        is_journaled = self._wanted(batch)
+        is_journaled = self._find_journaled_rows(batch)
         unjournaled_rows, journaled_rows = np.flatnonzero(~is_journaled), np.flatnonzero(is_journaled)
         if not len(unjournaled_rows) or not len(journaled_rows):
             return BatchPartition(None, batch) if len(journaled_rows) else BatchPartition(batch, None)
@@ -193,7 +193,7 @@ class JournaledTopics:
             is_journaled,
         )
 
-    def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
+    def _find_journaled_rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is journaled."""
         topics = batch.topics
         is_journaled: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[

@@ -21,22 +21,22 @@ class BatchPartition(msgspec.Struct, frozen=True):
     A part that is the whole batch is the same object.
     """
 
-    passed: Batch | None
-    kept: Batch | None
-    is_kept: npt.NDArray[np.bool_] | None = None
+    unjournaled: Batch | None
+    journaled: Batch | None
+    is_journaled: npt.NDArray[np.bool_] | None = None
     """For each row whether it is journaled; set if the batch has both kinds of records."""
 
 
 class Interleaving:
     """Published order of the rows of a batch that has journaled and unjournaled records.
 
-    `kept_count` is the number of journaled rows that remain: a log shared by several brokers drops the first
-    of them when another broker had stored them before.
+    `remaining_journaled` is the number of journaled rows that remain. A log shared by several brokers drops
+    the first of them if another broker stored them before.
     """
 
     def __init__(self, is_journaled: npt.NDArray[np.bool_], remaining_journaled: int) -> None:
         journaled_rows = np.flatnonzero(is_journaled)
-        self._places = (
+        self._positions = (
             journaled_rows[len(journaled_rows) - remaining_journaled :],
             np.flatnonzero(~is_journaled),
         )
@@ -62,10 +62,10 @@ class Interleaving:
                 return
         rows = [
             np.arange(len(positions)) if selected is None else selected
-            for positions, selected in zip(self._places, parts_rows, strict=True)
+            for positions, selected in zip(self._positions, parts_rows, strict=True)
         ]
         parts = np.repeat((0, 1), [len(one) for one in rows])
-        positions = np.concatenate([at[one] for at, one in zip(self._places, rows, strict=True)])
+        positions = np.concatenate([at[one] for at, one in zip(self._positions, rows, strict=True)])
         order = np.argsort(positions)
         parts, sorted_rows = parts[order], np.concatenate(rows)[order]
         starts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist()]

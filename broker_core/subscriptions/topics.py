@@ -178,7 +178,7 @@ def is_subpattern(one: TopicPattern, other: TopicPattern) -> bool:
     if _is_expression(one) or _is_expression(other):
         return False
     levels, other_levels = one.text.split("."), other.text.split(".")
-    if _is_own(levels) != _is_own(other_levels):
+    if _is_reserved(levels) != _is_reserved(other_levels):
         return False
     return levels_cover(other_levels, levels)
 
@@ -192,7 +192,7 @@ def are_disjoint(one: TopicPattern, other: TopicPattern) -> bool:
     if _is_expression(one) or _is_expression(other):
         return False
     levels, other_levels = one.text.split("."), other.text.split(".")
-    if _is_own(levels) != _is_own(other_levels):
+    if _is_reserved(levels) != _is_reserved(other_levels):
         return True
     for level, another in zip(levels, other_levels, strict=False):
         if ">" in (level, another):
@@ -206,6 +206,6 @@ def _is_expression(pattern: TopicPattern) -> bool:
     return pattern.text.startswith("~")
 
 
-def _is_own(levels: list[str]) -> bool:
+def _is_reserved(levels: list[str]) -> bool:
     """Return whether a pattern starts with `$`; only such patterns match topics that start with `$`."""
     return levels[0].startswith("$")

@@ -292,7 +292,7 @@ class SnapshotReporter:
         if engine.policy != policy or not guard.follows(stage):
             shown = guard.stage.document if guard.stage is not None else engine.policy
             if not await self._thread.run(policies.has_policy, engine.instance, shown.to_dict()):
-                await self._broker.keep_policy(
+                await self._broker.retain_policy(
                     stage.document.revision if stage is not None else policy.revision
                 )
                 self._set(policy="disk")

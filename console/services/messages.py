@@ -10,7 +10,7 @@ from broker_core.documents.base import Json
 from broker_core.documents.journals import PublishReply
 from broker_core.documents.requests import PublishMessage, PublishRawMessage
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from broker_core.protocols.names import check_topic
 from console.broker_link import link_to
 from console.choices import AuditResult
@@ -48,7 +48,7 @@ def publish_bytes(
 
 def publish_problem(topic: str, size: int) -> SluiceError | None:
     """Return the reason why an operator can't publish a message of `size` bytes to a topic, or None."""
-    if topic.startswith(OWN):
+    if topic.startswith(RESERVED_PREFIX):
         return OperatorError(
             "bad_topic", "Topics that begin with $ are the broker's own.", "Choose another topic."
         )

@@ -106,10 +106,10 @@ MODES: Final[Mapping[EnforcementMode, str]] = {
 CAUSES: Final[Mapping[DiscardCause, str]] = {
     DiscardCause.DISCARDED: "discarded by a policy",
     DiscardCause.CONFLATED: "replaced by a newer value",
-    DiscardCause.CONFLATED_AS_ASKED: "replaced by a newer value, as it asked",
+    DiscardCause.CONFLATED_ON_REQUEST: "replaced by a newer value, as it asked",
     DiscardCause.EXPIRED: "waited longer than a policy allows",
     DiscardCause.DISCONNECTED: "the connection ended",
-    DiscardCause.KEPT: "kept in the log",
+    DiscardCause.STORED: "kept in the log",
     DiscardCause.UNSUBSCRIBED: "it unsubscribed",
     DiscardCause.CANCELLED: "its subscription was ended",
     DiscardCause.REFUSED: "it refused it",

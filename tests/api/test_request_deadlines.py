@@ -162,7 +162,7 @@ class Line:
 
     closed = 0
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         self.closed += 1
 
 

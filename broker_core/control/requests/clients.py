@@ -185,7 +185,7 @@ class ClientRequests:
         return DisconnectReply(
             name=connection.name,
             reason=request.reason,
-            kept=ending.kept.messages,
+            kept=ending.recoverable.messages,
             lost=ending.unrecoverable.messages,
             bookmark=connection.resume_bookmark(ending) or "",
         )

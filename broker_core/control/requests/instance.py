@@ -30,7 +30,7 @@ from broker_core.documents.stalls import Stalls
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.group.member import GroupMember
-from broker_core.names import LINK_PREFIX, OWN
+from broker_core.names import LINK_PREFIX, RESERVED_PREFIX
 from broker_core.protocols.names import check_topic
 from broker_core.slow_clients.evaluate.wording import decision_entry
 from broker_core.slow_clients.rules.effective import compare_policies
@@ -156,7 +156,7 @@ class InstanceRequests:
             OperatorError: topic_refused, bad_request or not_stored.
         """
         topic = check_topic(request.topic)
-        if topic.startswith(OWN):
+        if topic.startswith(RESERVED_PREFIX):
             raise OperatorError(
                 "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
             )

@@ -1,7 +1,7 @@
 """Conversion of spool entries to deliveries and of unsent deliveries back to spool entries.
 
 `load_deliveries` runs in the reader thread. The batches of neighbouring entries are adjacent in the journal,
-so it reads them together: up to STRETCH_BYTES at once.
+so it reads them together: up to MAX_READ_BYTES at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker_core.delivery.spool.entry_format import BatchRun, SpoolEntry
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
 
-STRETCH_BYTES = 1024 * 1024
+MAX_READ_BYTES = 1024 * 1024
 """Maximum bytes of journal that are read together."""
 
 
@@ -80,7 +80,7 @@ def _end(entries: Sequence[SpoolEntry], number: int) -> int:
         if entry.batch is not None:
             continue
         (entry_segment, offset), following = entry.position, entry.position.offset + entry.length
-        if entry_segment != segment or not start <= offset <= end or following - start > STRETCH_BYTES:
+        if entry_segment != segment or not start <= offset <= end or following - start > MAX_READ_BYTES:
             break
         end = max(end, following)
     return end

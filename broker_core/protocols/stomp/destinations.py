@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from broker_core.errors import ClientError
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from broker_core.protocols.names import check_topic
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -124,7 +124,7 @@ def _parse_destination(text: str, multicast: bool) -> StompDestination:
             "Use /topic/a.b, /queue/q, /amq/queue/q or /exchange/NAME/key.",
             destination=text[:255],
         )
-    if text[0] == OWN:
+    if text[0] == RESERVED_PREFIX:
         return StompDestination(DestinationType.TOPIC, text)
     return StompDestination(
         DestinationType.TOPIC if multicast else DestinationType.QUEUE,

@@ -146,11 +146,11 @@ class StompFrameReader:
     error: ClientError | None = None
     receipt: str = ""
     """Receipt that the bad frame requested, if its head was readable."""
-    _rest: bytearray = field(default_factory=bytearray)
+    _unparsed: bytearray = field(default_factory=bytearray)
     _at: int = 0
-    """Offset of the next frame in `_rest`."""
+    """Offset of the next frame in `_unparsed`."""
     _position: int = 0
-    """Bytes of the stream before `_rest`."""
+    """Bytes of the stream before `_unparsed`."""
     _head: _Head | None = None
     """Head of a frame whose body isn't complete."""
     _scanned: int = 0
@@ -167,7 +167,7 @@ class StompFrameReader:
     def put(self, data: bytes | memoryview) -> None:
         """Add received bytes."""
         if self.error is None:
-            self._rest += data
+            self._unparsed += data
 
     def read_frames(self) -> StompFrame | None:
         """Return the next frame; None while it isn't complete, or after an error.
@@ -177,14 +177,14 @@ class StompFrameReader:
         if self.error is not None:
             return None
         frame = None
-        if len(self._rest) - self._at >= self._needed:
+        if len(self._unparsed) - self._at >= self._needed:
             try:
                 frame, self._at = self._next(self._at)
             except ClientError as error:
                 self.error = error.with_traceback(None)  # its traceback's frames refer to this reader
-                self._rest.clear()
+                self._unparsed.clear()
         if frame is None:
-            del self._rest[: self._at]
+            del self._unparsed[: self._at]
             self._position += self._at
             self._at = 0
         else:
@@ -223,7 +223,7 @@ class StompFrameReader:
 
         After each failure more frames are parsed singly before the next attempt.
         """
-        unparsed, at = self._rest, self._at
+        unparsed, at = self._unparsed, self._at
         if self._untried:
             self._untried -= 1
             return False
@@ -248,22 +248,22 @@ class StompFrameReader:
     @property
     def buffered_bytes(self) -> int:
         """Bytes that are buffered and not parsed, or of an incomplete frame."""
-        return len(self._rest) - self._at
+        return len(self._unparsed) - self._at
 
     @property
     def progress(self) -> ReadProgress:
         """Bytes read so far, and those that are not parsed, or of an incomplete frame."""
-        buffered, begin = len(self._rest), self._position + self._at
+        buffered, begin = len(self._unparsed), self._position + self._at
         return ReadProgress(self._position + buffered, buffered - self._at, begin)
 
     def release(self, error: ClientError | None = None) -> None:
         """Free the buffer and parse nothing more, because nothing will come, or because of an error."""
         self.error = self.error or error
-        self._rest, self._at = bytearray(), 0
+        self._unparsed, self._at = bytearray(), 0
 
     def _next(self, at: int) -> tuple[StompFrame | None, int]:
         """Return the frame at offset `at`, and the offset of the next one; None while it isn't complete."""
-        unparsed = self._rest
+        unparsed = self._unparsed
         size = len(unparsed)
         head = self._head
         if head is None:
@@ -294,7 +294,7 @@ class StompFrameReader:
 
     def _read_head(self, at: int, size: int) -> _Head | None:
         """Return the head at offset `at`; None while it isn't complete."""
-        unparsed, start = self._rest, at + self._scanned
+        unparsed, start = self._unparsed, at + self._scanned
         end = unparsed.find(b"\n\n", start)
         carriage = unparsed.find(b"\n\r\n", start, end + 1 if end >= 0 else size)
         body_at = end + 2
@@ -386,7 +386,7 @@ class StompFrameReader:
 
     def _end_of_body(self, length: int, at: int, body_at: int) -> int:
         """Return the offset of the NUL behind the body; -1 while it hasn't arrived."""
-        unparsed, limit = self._rest, self.limits.body
+        unparsed, limit = self._unparsed, self.limits.body
         if length < 0:
             end = unparsed.find(b"\0", max(body_at, at + self._scanned))
             length = (end if end >= 0 else len(unparsed)) - body_at

@@ -254,7 +254,7 @@ class SharedSubscription:
         """Schedule a pass of `_run_pass` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
-            self._facilities.turns.call_in_later_iteration(self._run_pass)
+            self._facilities.scheduler.call_in_later_iteration(self._run_pass)
 
     def _run_pass(self) -> None:
         """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""

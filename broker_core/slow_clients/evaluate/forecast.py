@@ -116,9 +116,9 @@ def _forecast_crossing(inputs: ForecastInput, now_ns: int) -> _Crossing:
     return _forecast_level(inputs, now_ns)
 
 
-def _no_crossing(why: str, per_second: float = 0.0) -> _Crossing:
+def _no_crossing(reason: str, per_second: float = 0.0) -> _Crossing:
     """Return a crossing without a time, for the given reason."""
-    return _Crossing(None, per_second, why)
+    return _Crossing(None, per_second, reason)
 
 
 def _forecast_level(inputs: ForecastInput, now_ns: int) -> _Crossing:
@@ -128,8 +128,8 @@ def _forecast_level(inputs: ForecastInput, now_ns: int) -> _Crossing:
     is_early = rung.at_percent < 100
     threshold = rule.limit * rung.at_percent // 100
     hold_ms = 0 if is_early else rule.hold_ms + rung.after_ms
-    is_still_over = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
-    if value > threshold or is_still_over:
+    has_not_cleared = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
+    if value > threshold or has_not_cleared:
         due = now_ns if is_early else (state.over_since or now_ns) + hold_ms * _MS
         if rung.action in REPEATED_RUNG_ACTIONS:
             return _Crossing(max(0, due - now_ns) // _MS)

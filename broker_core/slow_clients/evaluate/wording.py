@@ -61,9 +61,9 @@ def _action_phrase(decision: Decision, *, ahead: bool) -> str:
     """Return the past, conditional or future form of the action."""
     done = _PARTICIPLES[decision.action]
     if decision.held_at is not None:
-        most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
+        allowance = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
         not_done = f"{'will not be' if ahead else 'was not'} {done}"
-        return f"{not_done}, because staged revision {decision.revision} may make {most} here"
+        return f"{not_done}, because staged revision {decision.revision} may make {allowance} here"
     if decision.for_ms and decision.action in (PolicyAction.PAUSE, PolicyAction.REFUSE):
         done += f" for {format_quantity(decision.for_ms, Unit.MILLISECONDS)}"
     if ahead:
@@ -85,19 +85,19 @@ def _reason_phrase(decision: Decision) -> str:
     if decision.shape is Shape.COUNT_IN_WINDOW:
         noun = _SIGNAL_NOUNS[decision.signal]
         return f"its {noun} passed the limit {observed}, reaching {decision.setting} ({limit})"
-    way = "under" if decision.shape is Shape.RATE_BELOW else "over"
-    over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
+    side = "under" if decision.shape is Shape.RATE_BELOW else "over"
+    sentence = f"{subject} {observed}, {side} {decision.setting} ({limit})"
     if decision.hold_ms:
-        over += f" for {format_quantity(decision.hold_ms, Unit.MILLISECONDS)}"
+        sentence += f" for {format_quantity(decision.hold_ms, Unit.MILLISECONDS)}"
     if decision.choose is TargetSelection.SELF:
-        return over
+        return sentence
     used = (
         f"it {OF_POOL[decision.signal].verb} {format_quantity(decision.used, unit)}, more than any other "
         "client"
     )
     runner = decision.chosen_over
     after = f"; next is {runner.client} with {format_quantity(runner.used, unit)}" if runner else ""
-    return f"{over}, and {used}{after}"
+    return f"{sentence}, and {used}{after}"
 
 
 _SIGNAL_NOUNS: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {

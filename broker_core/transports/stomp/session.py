@@ -111,15 +111,15 @@ class StompSession:
 
     __slots__ = (
         "_beats",
-        "_broken",
         "_closer",
         "_engine",
+        "_has_failed",
         "_leaving",
         "_lost",
         "_named",
+        "_reply_writer",
         "_sending",
         "_subscribed",
-        "_talk",
         "_transport",
         "_unfinished",
     )
@@ -129,23 +129,23 @@ class StompSession:
     ) -> None:
         self._engine = engine
         self._transport = transport
-        self._talk = StompReplyWriter(out)
-        self._subscribed = StompSubscriptions(engine, self._talk, tails, _begins_subscription)
-        self._sending = StompPublisher(self._talk, self._subscribed)
-        self._closer = ErrorCloser(self._talk)
+        self._reply_writer = StompReplyWriter(out)
+        self._subscribed = StompSubscriptions(engine, self._reply_writer, tails, _begins_subscription)
+        self._sending = StompPublisher(self._reply_writer, self._subscribed)
+        self._closer = ErrorCloser(self._reply_writer)
         self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave its own name."""
-        self._leaving = self._broken = self._lost = False
+        self._leaving = self._has_failed = self._lost = False
 
     @property
     def connection(self) -> Connection:
-        return self._talk.connection
+        return self._reply_writer.connection
 
     @property
     def reader(self) -> StompFrameReader:
-        return self._talk.reader
+        return self._reply_writer.reader
 
     @property
     def last_decision_id(self) -> str:
@@ -154,7 +154,7 @@ class StompSession:
 
     def begin(self) -> None:
         """Create the engine's connection."""
-        self._talk.connection = self._engine.add_connection(self._transport, self._talk.out)
+        self._reply_writer.connection = self._engine.add_connection(self._transport, self._reply_writer.out)
 
     def on_connection_lost(self) -> None:
         """Handle the loss of the connection.
@@ -186,8 +186,8 @@ class StompSession:
             connection.receive(items)
         elif (first := next(items, None)) is not None:  # only a complete frame extends the logon deadline
             connection.receive(chain((first,), items))
-        self._count_held()
-        if reader.error is not None and not self._broken:
+        self._count_unfinished()
+        if reader.error is not None and not self._has_failed:
             connection.receive(self._items())
 
     def _items(self) -> Iterator[Item]:
@@ -196,15 +196,15 @@ class StompSession:
         They are parsed as they are executed: a read may have thousands, and parsing uses the client's time
         budget.
         """
-        yield from self._deeds()
+        yield from self._actions()
         if not self._lost:
-            self._count_held()
-        if self.reader.error is not None and not self._broken:
-            self._broken = True
+            self._count_unfinished()
+        if self.reader.error is not None and not self._has_failed:
+            self._has_failed = True
             receipt = self.reader.receipt if self.connection.logged_on else ""
             yield _MalformedFrameAction(self, self.reader.error, receipt) if receipt else self.reader.error
 
-    def _count_held(self) -> None:
+    def _count_unfinished(self) -> None:
         """Count the bytes of unfinished input.
 
         Beyond the limit the connection ends immediately, even during the logon check.
@@ -218,13 +218,13 @@ class StompSession:
 
     def _give_up(self, error: ClientError) -> None:
         """Discard unfinished frames and transactions, and end the connection with an error."""
-        self._broken = True
+        self._has_failed = True
         self.reader.release(error.with_traceback(None))
         self._sending.transactions.drop()
         self._unfinished.set_bytes(0)
         self.connection.fail(error)
 
-    def _deeds(self) -> Iterator[_SendAction | _FrameAction]:
+    def _actions(self) -> Iterator[_SendAction | _FrameAction]:
         """Yield frames as actions. SENDs that came together become one batch, as a native publisher's do."""
         reader = self.reader
         frame = reader.read_frames()
@@ -257,7 +257,7 @@ class StompSession:
         """
         if self._leaving:
             return
-        reply_writer = self._talk
+        reply_writer = self._reply_writer
         reply_writer.receipt = frame.receipt
         if not self._carry_out(frame) and reply_writer.receipt:
             self.connection.reply(reply_writer.on_processed)
@@ -265,7 +265,7 @@ class StompSession:
 
     def fail(self, error: ClientError, receipt: str) -> None:
         """End the connection with the error of a frame that requested this receipt."""
-        self._talk.receipt = receipt
+        self._reply_writer.receipt = receipt
         self.connection.fail(error)
 
     def _carry_out(self, frame: StompFrame) -> bool:
@@ -288,7 +288,7 @@ class StompSession:
                 self._sending.commit(required_header(headers, "transaction"))
             case "DISCONNECT":
                 self._leaving = True
-                self.connection.publishing.flush(self._talk.receipt)
+                self.connection.publishing.flush(self._reply_writer.receipt)
             case "BEGIN":
                 transactions.begin(required_header(headers, "transaction"))
                 return False
@@ -337,7 +337,7 @@ class StompSession:
                 token=secret or None,
             )
         )
-        self._talk.receipt = ""
+        self._reply_writer.receipt = ""
 
     def on_logged_on(self) -> None:
         """Apply the limits of an authenticated client."""
@@ -347,7 +347,7 @@ class StompSession:
 
     def _connected(self) -> None:
         """Send CONNECTED, and set the agreed heart-beats."""
-        connection, reply_writer = self.connection, self._talk
+        connection, reply_writer = self.connection, self._reply_writer
         connection.resume_key = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
@@ -359,7 +359,7 @@ class StompSession:
 
     def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
         """Return the frames of a delivery; None when its subscription has ended meanwhile."""
-        self._talk.flush()
+        self._reply_writer.flush()
         return self._subscribed.frames_of(entry)
 
     def answer(self, reply: replies.Reply) -> None:
@@ -369,7 +369,7 @@ class StompSession:
         """
         match reply:
             case replies.BrokerHeartbeat():
-                self._talk.send_frame(HEARTBEAT)
+                self._reply_writer.send_frame(HEARTBEAT)
             case replies.Ack(of="publish", id=str(batch)):
                 self._sending.on_persisted(batch)
             case replies.Ack(of="logon"):
@@ -383,7 +383,7 @@ class StompSession:
             case replies.Ack(of="unsubscribe", id=str(id)):
                 self._subscribed.on_unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
-                self._talk.send_receipts([receipt], behind=True)
+                self._reply_writer.send_receipts([receipt], behind=True)
             case replies.GapNotice():
                 self._subscribed.note_gap(reply)
             case replies.SubscriptionCancelled():
@@ -400,7 +400,7 @@ class StompSession:
             case replies.ErrorReply(of="subscribe"):
                 self._subscribed.on_refused(reply.id or "", partial(self._closer.send_error, reply))
             case replies.ErrorReply():
-                self._closer.send_error(reply, self._talk.receipt)
+                self._closer.send_error(reply, self._reply_writer.receipt)
             case replies.ClosingNotice():
                 self._closer.send_last_frame(reply)
 

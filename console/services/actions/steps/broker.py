@@ -10,7 +10,7 @@ import msgspec
 from broker_core.documents import requests
 from broker_core.documents.base import Document
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from console.choices import AuditResult
 from console.models import Instance
 from console.services import audit
@@ -36,7 +36,7 @@ MAX_BODY = 1024 * 1024
 def _publish(context: StepContext, options: Options) -> StepResult:
     """Publish a message through the broker, and record it in the audit, also if the broker refuses."""
     body = expand_bytes(options["data"], context.variables)
-    if options["topic"].startswith(OWN):
+    if options["topic"].startswith(RESERVED_PREFIX):
         raise OperatorError(
             "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
         )
