@@ -131,7 +131,7 @@ def _text(words: str | Sequence[str]) -> str:
     return words if isinstance(words, str) else json.dumps(list(words)) if words else ""
 
 
-def _register_here() -> None:
+def _register_active_session() -> None:
     """Register the source with the active session, so that a notebook can use it right after the import."""
     # without Spark imported there is no session, and importing it takes long
     sql = sys.modules.get("pyspark.sql")
@@ -140,4 +140,4 @@ def _register_here() -> None:
         register(active)
 
 
-_register_here()
+_register_active_session()
