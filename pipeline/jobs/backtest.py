@@ -210,10 +210,10 @@ def _apply_settings(document: dict[str, Any], combination: tuple[tuple[str, Any]
     """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for setting, value in combination:
-        *way, last = setting.split(".")
+        *path, last = setting.split(".")
         node: Any = changed
         try:
-            for step in way:
+            for step in path:
                 node = node[int(step)] if isinstance(node, list) else node[step]
             is_known = last in node if isinstance(node, dict) else node[int(last)] is not None
         except (KeyError, IndexError, ValueError, TypeError):

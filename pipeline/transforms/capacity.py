@@ -168,17 +168,17 @@ def reader_lag(rows: pa.Table) -> list[dict[str, Any]]:
         name, (memory, disk) = row["name"], peaks.get(row["name"], (0, 0))
         lags[name] = max(lags.get(name, 0), row["count"])
         peaks[name] = (max(memory, row["memory"]), max(disk, row["disk"]))
-    away = _absences(rows.filter(pc.equal(rows.column("kind"), "away")))
+    absences = _absences(rows.filter(pc.equal(rows.column("kind"), "away")))
     found = [
         {
             "client": name,
             "behind_s": round(lags.get(name, 0) / 1_000, 1),
-            "away_s": round(away.get(name, 0) / 1_000, 1),
-            "reaches_back_s": round((lags.get(name, 0) + away.get(name, 0)) / 1_000, 1),
+            "away_s": round(absences.get(name, 0) / 1_000, 1),
+            "reaches_back_s": round((lags.get(name, 0) + absences.get(name, 0)) / 1_000, 1),
             "peak_memory": peaks.get(name, (0, 0))[0],
             "peak_disk": peaks.get(name, (0, 0))[1],
         }
-        for name in lags.keys() | away.keys()
+        for name in lags.keys() | absences.keys()
     ]
     return sorted(found, key=lambda row: (-row["reaches_back_s"], row["client"]))
 

@@ -143,25 +143,25 @@ def _add_event(events: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
         )
     for name in _PEAKS:
         rows.add(f"{name}_max", transports, hours, _numbers(events, name), "max")
-    away = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
-    begins = away & ~np.concatenate(([False], away[:-1] & (sessions[1:] == sessions[:-1])))
+    on_spool = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
+    begins = on_spool & ~np.concatenate(([False], on_spool[:-1] & (sessions[1:] == sessions[:-1])))
     rows.add("offline_episodes", transports[begins], hours[begins], np.ones(int(begins.sum()), np.int64))
     starts, ends = _event_spans(at, kinds)
     # A client whose first event isn't its connection was connected when its hour began.
     if kinds[0] != "connect":
         starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
-    which, their, spans = split_by_hour(starts, ends)
+    which, part_hours, spans = split_by_hour(starts, ends)
     event_indexes = np.append(np.arange(len(at)), 0)[which]
     lead = which == len(at)
-    rows.add("connected_ms", transports[event_indexes], their, spans)
+    rows.add("connected_ms", transports[event_indexes], part_hours, spans)
     lags = np.where(lead, 0, _numbers(events, "lag_messages")[event_indexes])
-    rows.add("lag_messages_mean", transports[event_indexes], their, (lags * spans).astype(np.float64))
+    rows.add("lag_messages_mean", transports[event_indexes], part_hours, (lags * spans).astype(np.float64))
     for states_counted, name in (
         ({"offlined", "draining"}, "offline_ms"),
         *(({one}, name) for one, name in _STATES.items()),
     ):
         chosen = np.isin(states[event_indexes], list(states_counted)) & ~lead
-        rows.add(name, transports[event_indexes][chosen], their[chosen], spans[chosen])
+        rows.add(name, transports[event_indexes][chosen], part_hours[chosen], spans[chosen])
     _deliveries(events, at, sessions, transports, rows)
 
 
@@ -179,14 +179,14 @@ def _event_spans(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
 def split_by_hour(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     """Split intervals at full hours; return (index of the interval, hour, ms) of each part."""
     which, nothing = np.arange(len(starts)), np.zeros(0, np.int64)
-    pieces = [(nothing, nothing, nothing)]
+    parts = [(nothing, nothing, nothing)]
     while (some := starts < ends).any():
         which, starts, ends = which[some], starts[some], ends[some]
         hours = starts // HOUR_MS
         stops = np.minimum(ends, (hours + 1) * HOUR_MS)
-        pieces.append((which, hours, stops - starts))
+        parts.append((which, hours, stops - starts))
         starts = stops
-    indexes, hours, spans = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    indexes, hours, spans = (np.concatenate(part) for part in zip(*parts, strict=True))
     return indexes, hours, spans
 
 

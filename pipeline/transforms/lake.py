@@ -94,10 +94,10 @@ def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.
     for start in range(0, len(order), rows):
         some = pa.array(order[start : start + rows])
         part = {name: column.take(some) for name, column in compacted.items()}
-        here = ranked[start : start + rows]
-        first, last = int(here[0]), int(here[-1])
+        part_ranks = ranked[start : start + rows]
+        first, last = int(part_ranks[0]), int(part_ranks[-1])
         topic = pa.DictionaryArray.from_arrays(
-            pa.array((here - ranks.dtype.type(first)).astype(np.int32)),
+            pa.array((part_ranks - ranks.dtype.type(first)).astype(np.int32)),
             ordered.slice(first, last - first + 1),
         )
         yield pa.table({name: topic if name == "topic" else part[name] for name in names})
