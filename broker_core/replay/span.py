@@ -174,10 +174,10 @@ def _begin(start: Start, included: bool | None, log: LogBounds) -> SpanResult:
         case AtTime(at):
             return SpanResult(ReplaySpan(log.oldest, not_before=at + 1 if included is False else at))
         case AfterBookmarks(bookmarks):
-            here, unknown = _known(bookmarks, log)
-            if not here:
+            known, unknown = _known(bookmarks, log)
+            if not known:
                 return SpanResult(ReplaySpan(log.newest + 1), unknown=unknown, from_now=True)
-            first = max(min(here) + (0 if included else 1), 1)
+            first = max(min(known) + (0 if included else 1), 1)
             if first >= log.oldest:
                 return SpanResult(ReplaySpan(first), unknown=unknown)
             return SpanResult(ReplaySpan(log.oldest), (first, log.oldest - 1), unknown)
@@ -191,9 +191,9 @@ def _with_end(
         case AtTime(at):
             return span._replace(not_after=at if included else at - 1), ()
         case AfterBookmarks(bookmarks):
-            here, unknown = _known(bookmarks, log)
-            if here:
-                return span._replace(last=max(here) - (0 if included else 1)), unknown
+            known, unknown = _known(bookmarks, log)
+            if known:
+                return span._replace(last=max(known) - (0 if included else 1)), unknown
             return span._replace(last=log.newest), unknown
         case _:
             return span._replace(last=log.newest), ()
