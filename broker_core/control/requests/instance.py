@@ -49,7 +49,7 @@ class GroupRequests:
 
     async def group(self, request: requests.GetGroup) -> GroupStatus:
         """Return the status of the group. Raises OperatorError no_group."""
-        return self._there().status()
+        return self._get_member().status()
 
     async def downgrade_member(self, request: requests.DowngradeMember) -> GroupStatus:
         """Stop waiting for confirmations of a sync member until it is upgraded. Stored before the reply.
@@ -58,7 +58,7 @@ class GroupRequests:
             OperatorError: no_group or unknown_member.
             JournalError: not_kept.
         """
-        member = self._there()
+        member = self._get_member()
         await self._confirmations.downgrade(request.name, request.by)
         return member.status()
 
@@ -69,18 +69,18 @@ class GroupRequests:
             OperatorError: no_group or unknown_member.
             JournalError: not_kept.
         """
-        member = self._there()
+        member = self._get_member()
         await self._confirmations.upgrade(request.name, request.by)
         return member.status()
 
     async def forget_member(self, request: requests.ForgetMember) -> GroupStatus:
         """Forget a removed member. Raises OperatorError no_group, unknown_member or member_in_use."""
-        member = self._there()
+        member = self._get_member()
         member.forget(request.name)
         log.warning("member_forgotten", member=request.name, by=request.by)
         return member.status()
 
-    def _there(self) -> GroupMember:
+    def _get_member(self) -> GroupMember:
         """Return this broker's group member. Raises OperatorError no_group."""
         if self._member is None:
             raise OperatorError(
@@ -137,11 +137,11 @@ class InstanceRequests:
         Raises:
             OperatorError: not_stored.
         """
-        under_way = self._dispatch.publish_system_record(topic, [body])
-        if not under_way:
+        pending = self._dispatch.publish_system_record(topic, [body])
+        if not pending:
             return
         await self._dispatch.barrier()
-        if any(one.failed for one in under_way):
+        if any(one.failed for one in pending):
             raise OperatorError(
                 "not_stored",
                 f"The message to {topic} was not stored: the disk refused it.",
@@ -299,7 +299,7 @@ class PolicyRequests:
                 compare_policies, guard.book, guard.compile_rules(stage.document), first
             )
         cut_off = self._engine.logons.close_unauthorized(self._engine.policy, policy)
-        decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
+        decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, closing=cut_off)
         clients = self._engine.roster.clients
         unrecorded = self._engine.find_losses(policy)
         return PolicyEffect(

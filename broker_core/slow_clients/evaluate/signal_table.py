@@ -102,7 +102,7 @@ READINGS: Final = check_complete(
         Signal.POOL_MEMORY: SignalReader(
             "the clients of pool {pool} hold",
             of_pool=PoolSignalReader(
-                lambda pool: pool.memory_used - pool.memory_leaving,
+                lambda pool: pool.memory_used - pool.offlined_memory,
                 lambda client: 0 if client.is_offlined else client.memory,
                 "holds",
             ),
