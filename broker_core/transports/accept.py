@@ -50,17 +50,17 @@ async def start_tls(
         OSError: the handshake failed; ssl.SSLError is an OSError.
     """
     loop = asyncio.get_running_loop()
-    gate = _HandshakeProtocol(read_queue, accepted.fileno())
+    handshake = _HandshakeProtocol(read_queue, accepted.fileno())
     early = _EarlyDataProtocol()
-    raw, _ = await loop.connect_accepted_socket(lambda: gate, accepted)
+    raw, _ = await loop.connect_accepted_socket(lambda: handshake, accepted)
     try:
         # It runs after start_tls has made TLS the socket's protocol, and before TLS is notified of that.
-        loop.call_soon(gate.attach, raw)
+        loop.call_soon(handshake.attach, raw)
         transport = await loop.start_tls(
             raw, early, context, server_side=True, ssl_handshake_timeout=within_s
         )
     finally:
-        gate.detach(raw)
+        handshake.detach(raw)
     if transport is None or early.is_closed:
         return
     made = protocol()
@@ -240,8 +240,8 @@ class Acceptor:
         """Stop listening, and close connections in a handshake."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
-            if (again := self._later.pop(one, None)) is not None:
-                again.cancel()
+            if (retry_timer := self._later.pop(one, None)) is not None:
+                retry_timer.cancel()
             loop.remove_reader(one)
             one.close()
         self._sockets = []

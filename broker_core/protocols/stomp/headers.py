@@ -67,10 +67,10 @@ def parse_heartbeat(text: str) -> tuple[int, int]:
             "Give milliseconds, as 10000,10000.",
             header="heart-beat",
         )
-    client_says, client_wants = (min(int(part), MAX_HEARTBEAT_MS) for part in parts)
+    client_sends_ms, client_expects_ms = (min(int(part), MAX_HEARTBEAT_MS) for part in parts)
     return (
-        max(client_wants, MIN_HEARTBEAT_MS) if client_wants else 0,
-        max(client_says, MIN_HEARTBEAT_MS) if client_says else 0,
+        max(client_expects_ms, MIN_HEARTBEAT_MS) if client_expects_ms else 0,
+        max(client_sends_ms, MIN_HEARTBEAT_MS) if client_sends_ms else 0,
     )
 
 

@@ -39,14 +39,16 @@ FinalReply = (
 """Replies after which a STOMP connection ends."""
 
 
-def connected_frame(version: StompVersion, session: str, instance: str, says_ms: int, hears_ms: int) -> bytes:
+def connected_frame(
+    version: StompVersion, session: str, instance: str, sends_every_ms: int, expects_every_ms: int
+) -> bytes:
     """Return the reply to a logon.
 
     Args:
         says_ms: interval in which the broker sends something, ms.
         hears_ms: interval in which it expects something, ms.
     """
-    beats = (0, 0) if version is StompVersion.V10 else (says_ms, hears_ms)
+    beats = (0, 0) if version is StompVersion.V10 else (sends_every_ms, expects_every_ms)
     return encode_frame(
         "CONNECTED",
         [

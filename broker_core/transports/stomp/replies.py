@@ -162,13 +162,13 @@ class StompReplyWriter:
 class ErrorCloser:
     """Ends one client's connection with an ERROR frame or a final receipt."""
 
-    __slots__ = ("_cancelled", "_has_ended", "_reply_writer", "telling")
+    __slots__ = ("_cancelled", "_has_ended", "_reply_writer", "last_decision_id")
 
     def __init__(self, reply_writer: StompReplyWriter) -> None:
         self._reply_writer = reply_writer
         self._has_ended = False
         self._cancelled: replies.SubscriptionCancelled | None = None
-        self.telling = ""
+        self.last_decision_id = ""
         """Id of the decision in the last frame."""
 
     def send_last_frame(self, reply: FinalReply, receipt: str = "") -> None:
@@ -203,7 +203,7 @@ class ErrorCloser:
         """Close the connection with a decision's notice if the decision ended it or a subscription."""
         cancelled = self._cancelled
         if self._reply_writer.connection.is_closed:
-            self.telling = reply.decision or ""
+            self.last_decision_id = reply.decision or ""
             self.send_last_frame(reply)
         elif cancelled is not None and cancelled.decision == reply.decision:
             self._cancelled = None

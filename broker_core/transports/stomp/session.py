@@ -114,7 +114,7 @@ class StompSession:
         "_closer",
         "_engine",
         "_has_failed",
-        "_leaving",
+        "_is_disconnecting",
         "_lost",
         "_named",
         "_reply_writer",
@@ -137,7 +137,7 @@ class StompSession:
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave its own name."""
-        self._leaving = self._has_failed = self._lost = False
+        self._is_disconnecting = self._has_failed = self._lost = False
 
     @property
     def connection(self) -> Connection:
@@ -150,7 +150,7 @@ class StompSession:
     @property
     def last_decision_id(self) -> str:
         """Id of the last decision that was sent to the client before its connection closes."""
-        return self._closer.telling
+        return self._closer.last_decision_id
 
     def begin(self) -> None:
         """Create the engine's connection."""
@@ -178,7 +178,7 @@ class StompSession:
     def on_bytes(self, data: bytes | memoryview) -> None:
         """Process received bytes."""
         connection, reader = self.connection, self.reader
-        if self._leaving or connection.is_closed:
+        if self._is_disconnecting or connection.is_closed:
             return
         reader.put(data)
         items = self._items()
@@ -243,7 +243,7 @@ class StompSession:
         Raises:
             ClientError: as for `StompPublisher.send`.
         """
-        if self._leaving:
+        if self._is_disconnecting:
             return
         if not self.connection.logged_on:
             raise _not_logged_on()
@@ -255,7 +255,7 @@ class StompSession:
         Raises:
             ClientError: the reason for a refusal. The connection ends with it.
         """
-        if self._leaving:
+        if self._is_disconnecting:
             return
         reply_writer = self._reply_writer
         reply_writer.receipt = frame.receipt
@@ -287,7 +287,7 @@ class StompSession:
             case "COMMIT":
                 self._sending.commit(required_header(headers, "transaction"))
             case "DISCONNECT":
-                self._leaving = True
+                self._is_disconnecting = True
                 self.connection.publishing.flush(self._reply_writer.receipt)
             case "BEGIN":
                 transactions.begin(required_header(headers, "transaction"))
@@ -349,10 +349,12 @@ class StompSession:
         """Send CONNECTED, and set the agreed heart-beats."""
         connection, reply_writer = self.connection, self._reply_writer
         connection.resume_key = resume_key(connection, self._named)
-        says, hears = self._beats
-        connection.heartbeat_ms, connection.promised_ms = says, hears
+        sends_every_ms, expects_every_ms = self._beats
+        connection.heartbeat_ms, connection.promised_ms = sends_every_ms, expects_every_ms
         reply_writer.send_frame(
-            connected_frame(reply_writer.version, connection.name, self._engine.instance, says, hears)
+            connected_frame(
+                reply_writer.version, connection.name, self._engine.instance, sends_every_ms, expects_every_ms
+            )
         )
 
     # Output.

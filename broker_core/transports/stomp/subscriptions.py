@@ -143,7 +143,7 @@ class _PendingSubscribe:
 
     request: SubscribeRequest
     receipt: str
-    back: ResumeResult | None = None
+    resumed: ResumeResult | None = None
 
 
 class StompSubscriptions:
@@ -246,8 +246,8 @@ class StompSubscriptions:
                 f"There is a subscription {id!r} already.",
                 "Unsubscribe it first, or use another id.",
             )
-        command, back = resume_from_position(self._engine, connection, request.command)
-        self._subscribing[id] = _PendingSubscribe(request, reply_writer.receipt, back)
+        command, resumed = resume_from_position(self._engine, connection, request.command)
+        self._subscribing[id] = _PendingSubscribe(request, reply_writer.receipt, resumed)
         # Later frames must come after it, except SUBSCRIBEs, which proceed together and share a write of the
         # disk.
         connection.inbox.pause(InputPauseReason.SUBSCRIBE, self._begins_one)
@@ -267,7 +267,7 @@ class StompSubscriptions:
     def on_subscribed(self, reply: replies.Ack) -> None:
         """Register a subscription that has begun, and send its receipt."""
         reply_writer, connection = self._reply_writer, self._reply_writer.connection
-        request, receipt, back = self._take(reply)
+        request, receipt, resumed = self._take(reply)
         assert reply.stream is not None
         named = header_line("", request.command.id, reply_writer.version).encode()[1:]
         made = self._streams[reply.stream] = _StompSubscription(
@@ -276,10 +276,10 @@ class StompSubscriptions:
         if (durable := request.command.durable) and not request.command.shared:
             made.durable_key = (connection.durable_owner(durable), durable)
             made.had_upto = self._engine.durables.sent_upto.get(made.durable_key, 0)
-        if back is not None:
+        if resumed is not None:
             engine = self._engine
-            made.had_upto = back.had_upto
-            made.missed = back.missed(engine.instance, engine.frontier.durable)
+            made.had_upto = resumed.had_upto
+            made.missed = resumed.missed(engine.instance, engine.frontier.durable)
         if receipt:
             reply_writer.send_receipts([receipt])
         # Later, because it has not begun yet, and the next frame may be its UNSUBSCRIBE.
@@ -296,7 +296,7 @@ class StompSubscriptions:
 
     def _take(self, reply: replies.Ack) -> tuple[SubscribeRequest, str, ResumeResult | None]:
         found = self._subscribing.pop(reply.id or "")
-        return found.request, found.receipt, found.back
+        return found.request, found.receipt, found.resumed
 
     def on_refused(self, id: str, end: Callable[[str], None]) -> None:
         """Refuse a SUBSCRIBE. `end` ends the connection with an ERROR and the receipt that was requested."""
