@@ -371,7 +371,7 @@ class Engine:
 
     def _is_journaled(self, topic: str) -> bool:
         """Return whether any topic that a pattern matches is journaled."""
-        return self.dispatch.topics.keeps_any_of(topic)
+        return self.dispatch.topics.may_journal_any(topic)
 
     def find_losses(self, policy: PolicyDocument) -> list[LogSubscriberEntry]:
         """Return the subscribers that read topics from the log which a policy would no longer journal."""

@@ -182,16 +182,19 @@ class _BoundIndex:
         ]
         if not reaches:
             return {}
-        there, values = np.array([row for row, _ in reaches]), np.array([reach for _, reach in reaches])
+        reaching_rows, values = (
+            np.array([row for row, _ in reaches]),
+            np.array([reach for _, reach in reaches]),
+        )
         order = np.argsort(values, kind="stable")
-        there, values = there[order], values[order]
+        reaching_rows, values = reaching_rows[order], values[order]
         limits = np.frombuffer(self._limits)
         # Conversion to floating point keeps the order but may make different values equal. So an equal value
         # is a candidate whatever the operator.
         indexes = np.flatnonzero(limits <= values[-1])
         starts = np.searchsorted(values, limits[indexes])
         return {
-            self._filters[index]: np.sort(there[start:])
+            self._filters[index]: np.sort(reaching_rows[start:])
             for index, start in zip(indexes.tolist(), starts.tolist(), strict=True)
         }
 

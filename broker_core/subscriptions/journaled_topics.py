@@ -64,7 +64,7 @@ class JournaledTopics:
         self.all_journaled = lru_cache(maxsize=8_192)(self._all_journaled)
         self.decoder_of = lru_cache(maxsize=65_536)(self._decoder_of)
         self._filters_of = lru_cache(maxsize=65_536)(self._find_filters)
-        self.keeps_any_of = lru_cache(maxsize=8_192)(self._keeps_any_of)
+        self.may_journal_any = lru_cache(maxsize=8_192)(self._may_journal_any)
         self.any_sync = lru_cache(maxsize=8_192)(self._any_sync)
 
     def _any_sync(self, topics: tuple[str, ...]) -> bool:
@@ -93,7 +93,7 @@ class JournaledTopics:
         ]
         return all(are_disjoint(pattern, one) for one in included)
 
-    def _keeps_any_of(self, text: str) -> bool:
+    def _may_journal_any(self, text: str) -> bool:
         """Return whether a topic of a pattern is journaled, or may be."""
         return not self.covers_nothing(TopicPattern.parse(text))
 
@@ -129,7 +129,7 @@ class JournaledTopics:
                 else "part"
             )
         entries = [one for one in before._entries if before._reaches(one.pattern, pattern)]
-        if not all(self._keeps(one, pattern) for one in entries):
+        if not all(self._covers_entry(one, pattern) for one in entries):
             return "part"
         newly_excluded = [
             one for one in self._not if not any(is_subpattern(one, other) for other in before._not)
@@ -145,7 +145,7 @@ class JournaledTopics:
         """Return whether an entry may journal topics of a pattern: it matches some and isn't excluded."""
         return not are_disjoint(one, pattern) and not any(is_subpattern(one, other) for other in self._not)
 
-    def _keeps(self, entry: _CompiledEntry, pattern: TopicPattern) -> bool:
+    def _covers_entry(self, entry: _CompiledEntry, pattern: TopicPattern) -> bool:
         """Return whether this certainly journals all records of a pattern that an earlier entry journaled."""
         return any(
             (is_subpattern(entry.pattern, one.pattern) or is_subpattern(pattern, one.pattern))
