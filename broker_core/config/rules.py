@@ -290,7 +290,7 @@ def _read_rung(reader: DocumentReader, source: Mapping[str, Any], where: str) ->
     reader.check_known_keys(source, Rung.__dataclass_fields__, f"{where}: a rung")
     action = reader.read_enum(source, "action", where, PolicyAction)
     bounds = {"at_percent": (1, 100), "after_ms": (0, MAX_MS), "for_ms": (0, MAX_MS)}
-    numbers = {key: reader.read_int(source, key, where, *its) for key, its in bounds.items()}
+    numbers = {key: reader.read_int(source, key, where, *limits) for key, limits in bounds.items()}
     if action is None:
         reader.problems.append(f"{where}: a rung needs an action")
         return None

@@ -317,7 +317,7 @@ class Connection:
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: UndeliveredSummary
     ) -> None:
         """Send the closing notice with the undelivered messages and the advice for reconnecting."""
-        come_back = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
+        reconnect_delay_ms = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
         following = self.services.publishing.following
         elsewhere = following.addresses(self.transport) if following is not None and code == "behind" else []
         self.sink.send_reply(
@@ -325,7 +325,7 @@ class Connection:
                 code=code,
                 message=message,
                 fix=fix,
-                retry_after_ms=come_back,
+                retry_after_ms=reconnect_delay_ms,
                 kept=ending.recoverable.messages,
                 lost=ending.unrecoverable.messages,
                 bookmark=self.resume_bookmark(ending),

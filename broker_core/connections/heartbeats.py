@@ -40,19 +40,21 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
     is sent.
     """
     life, sink = connection.liveness, connection.sink
-    sends_every_ms, hears = connection.heartbeat_ms, connection.promised_ms
+    sends_every_ms, expects_every_ms = connection.heartbeat_ms, connection.promised_ms
     if connection.is_reading:
         life.note_read(now, sink.read_progress())
     else:
         life.restart(now)
-    if hears and life.is_silent(now, hears // 2):  # asking the kernel earlier would change nothing
+    if expects_every_ms and life.is_silent(
+        now, expects_every_ms // 2
+    ):  # asking the kernel earlier would change nothing
         life.note_written(now, sink.written_bytes, sink.acked_bytes())
-    if hears and life.is_silent(now, hears, SLACK_MS):
+    if expects_every_ms and life.is_silent(now, expects_every_ms, SLACK_MS):
         silent_ms = now - life.last_alive_at
         connection.close(
             "heartbeat_timeout",
             f"No byte came for {silent_ms} ms, and none of ours was acknowledged.",
-            f"Send something at least every {hears} ms, as the logon promised.",
+            f"Send something at least every {expects_every_ms} ms, as the logon promised.",
         )
     elif life.is_frame_overdue(now):
         connection.close(

@@ -184,8 +184,8 @@ class LogonAuthenticator:
             )
         if name.startswith(SITE_PREFIX):
             self._check_link(name, identity, before)
-        there = before.identity if before is not None else None
-        if there is not None and there.proven and there.resume_key != identity.resume_key:
+        holder = before.identity if before is not None else None
+        if holder is not None and holder.proven and holder.resume_key != identity.resume_key:
             raise ClientError(
                 "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
             )

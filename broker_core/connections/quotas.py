@@ -167,8 +167,8 @@ class Quotas:
         Raises:
             ClientError: over_quota.
         """
-        going_on = Counter(one.client for one in self._positions.replays.values() if not one.ended)
-        self._check_stored(connection, connection.name, "replays", going_on)
+        unfinished = Counter(one.client for one in self._positions.replays.values() if not one.ended)
+        self._check_stored(connection, connection.name, "replays", unfinished)
 
     def _check_stored(
         self, connection: ConnectionView, client: str, quota_kind: str, numbers: Counter[str]

@@ -232,10 +232,10 @@ class SubscribePreparation:
             if self.is_at_end and await self.services.frontier.confirm() is None:
                 raise make_behind_error(self.services.facilities.instance)
             if (start := is_foreign_bookmark(command, self.services)) is not None:
-                there = await translate_bookmarks(
+                translated = await translate_bookmarks(
                     start, self.services.facilities, self.services.frontier.durable
                 )
-                bookmark = ",".join(map(str, there.bookmarks))
+                bookmark = ",".join(map(str, translated.bookmarks))
                 command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
             position = await self._find_position()
             if connection.is_closed:

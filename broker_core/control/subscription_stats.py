@@ -183,9 +183,9 @@ def delivery_state(connection: ConnectionView) -> DeliveryState:
     It is the state of one of its subscriptions, if there is any. Offlined and draining are states of the
     client, because one spool serves all its subscriptions.
     """
-    if (away := SPOOL_DELIVERY_STATES.get(connection.backlog.state)) is not None:
-        return away
-    its = {_live_delivery_state(target) for target in connection.subscriptions.values()}
-    if DeliveryState.REPLAYING in its:
+    if (spool_state := SPOOL_DELIVERY_STATES.get(connection.backlog.state)) is not None:
+        return spool_state
+    states = {_live_delivery_state(target) for target in connection.subscriptions.values()}
+    if DeliveryState.REPLAYING in states:
         return DeliveryState.REPLAYING
-    return DeliveryState.PAUSED if its == {DeliveryState.PAUSED} else DeliveryState.LIVE
+    return DeliveryState.PAUSED if states == {DeliveryState.PAUSED} else DeliveryState.LIVE

@@ -437,11 +437,11 @@ class Backlog(BacklogFigures):
         stream, account = recipient.stream, recipient.account
         # A subscription with nothing in memory isn't searched for in the lists of all: many may end in one
         # iteration.
-        holds = account.outstanding.messages > account.in_log.messages
+        has_pending = account.outstanding.messages > account.in_log.messages
         ending = self._end_account(
-            recipient, self.first_pending_sequence(stream) if holds else 0, cause, rule
+            recipient, self.first_pending_sequence(stream) if has_pending else 0, cause, rule
         )
-        if holds:
+        if has_pending:
             self.outbox.take_stream(stream)
             self.in_flight.remove_stream(stream)
         self.queues.remove(stream)

@@ -152,22 +152,22 @@ def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[Outbox
     fold = LastPerKey(key_of, MAX_KEYS)
     for entry in entries:
         fold.add(entry.batch)
-    latest, again, following = list[OutboxEntry](), 0, 0
+    latest, rereadable, following = list[OutboxEntry](), 0, 0
     for number, rows in fold.last_rows():
         entry = entries[number]
         if number > following:
-            again = len(latest)
+            rereadable = len(latest)
         if len(rows) < entry.count:
             batch = entry.batch.select(rows)
             entry = replace(entry, batch=batch, count=batch.count, nbytes=batch.nbytes)
-            again = len(latest) + 1
+            rereadable = len(latest) + 1
         latest.append(entry)
         following = number + 1
     if following < len(entries):
-        again = len(latest)
-    return [replace(entry, rows=None, source=None, source_length=0) for entry in latest[:again]] + latest[
-        again:
-    ]
+        rereadable = len(latest)
+    return [
+        replace(entry, rows=None, source=None, source_length=0) for entry in latest[:rereadable]
+    ] + latest[rereadable:]
 
 
 def discarded_tally(before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> DiscardTally:

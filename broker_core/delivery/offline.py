@@ -94,9 +94,9 @@ class SpoolDrain:
             self.size.nbytes = MAX_CHUNK_BYTES_BESIDE_LIVE
             if (chunk := self._drop_chunk()) is not None:
                 self._spool.requeue(chunk.entries, chunk.firsts)
-        owed = max(self.size.nbytes, RUN_BYTES)
-        if self.arrived_bytes >= owed:
-            self.arrived_bytes -= owed
+        required_bytes = max(self.size.nbytes, RUN_BYTES)
+        if self.arrived_bytes >= required_bytes:
+            self.arrived_bytes -= required_bytes
         else:
             await self._share.wait_slot()
 

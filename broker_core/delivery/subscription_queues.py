@@ -468,13 +468,13 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         Unsent deliveries of a queue are put back to its front first, because its window counts them as sent.
         """
         entries: list[OutboxEntry] = []
-        back: dict[int, list[OutboxEntry]] = {}
+        unsent_by_stream: dict[int, list[OutboxEntry]] = {}
         for entry in unsent:
             if entry.stream in self:
-                back.setdefault(entry.stream, []).append(entry)
+                unsent_by_stream.setdefault(entry.stream, []).append(entry)
             else:
                 entries.append(entry)
-        for stream, returned in back.items():
+        for stream, returned in unsent_by_stream.items():
             self.requeue(stream, returned)
         for queue in self.nonempty.values():
             entries += queue.take_all()
