@@ -16,7 +16,7 @@ from console.services.actors import access_of_request
 SegmentSerializer = serializer_for(SegmentEntry)
 
 
-IN_LAKE = "Remove only what the lake has, by counts and checksums of its files."
+IN_LAKE = "Remove only segments that the lake has, by counts and checksums of its files."
 
 
 class JournalActionSerializer(StrictSerializer):

@@ -45,8 +45,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=80)),
-                ('about', models.CharField(choices=[('stalled', 'a client is stalled'), ('asks', 'a client is stalled, flapping or falling behind'), ('limit', 'a client will reach a limit within five minutes'), ('decision', 'a client was acted on'), ('standing', 'a system condition is reported')], default='stalled', max_length=16)),
-                ('client', models.CharField(blank=True, help_text='A pattern, like desk-*. Empty: all.', max_length=64, verbose_name='client names')),
+                ('about', models.CharField(choices=[('stalled', 'a client is stalled'), ('asks', 'a client is stalled, flapping or falling behind'), ('limit', 'a client will reach a limit within five minutes'), ('decision', "a policy acted on a client"), ('standing', 'a system condition is reported')], default='stalled', max_length=16)),
+                ('client', models.CharField(blank=True, help_text="A pattern, such as desk-*. Empty: all.", max_length=64, verbose_name='client names')),
                 ('for_s', models.PositiveIntegerField(default=30, verbose_name='for so many seconds')),
                 ('webhook', models.CharField(blank=True, help_text='An address of a host in SLUICE_WEBHOOK_HOSTS.', max_length=500)),
                 ('emails', models.CharField(blank=True, help_text='Addresses with commas between.', max_length=500, verbose_name='e-mail to')),
@@ -462,7 +462,7 @@ class Migration(migrations.Migration):
             name='PendingChange',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('policy', 'Change the policy'), ('disconnect', 'Disconnect'), ('pause', 'Pause'), ('resume', 'Resume'), ('offline', 'Offline'), ('pause_all', 'Pause all that match'), ('resume_all', 'Resume all that match'), ('offline_all', 'Offline all that match'), ('disconnect_all', 'Disconnect all that match'), ('durable', 'Delete durable subscription'), ('replay_pause', 'Pause replay'), ('replay_cancel', 'Cancel replay'), ('archive', 'Archive'), ('compress', 'Compress'), ('remove', 'Remove'), ('publish', 'Publish a message to'), ('run_cancel', 'Cancel run'), ('action_delete', 'Delete action'), ('promote', 'Promote the rollout'), ('stop', 'Stop the rollout'), ('draft_delete', 'Delete draft'), ('alert_delete', 'Delete alert'), ('account_close', 'Close account'), ('grant_revoke', 'Take role away'), ('token_revoke', 'Revoke token')], max_length=16)),
+                ('kind', models.CharField(choices=[('policy', 'Change the policy'), ('disconnect', 'Disconnect'), ('pause', 'Pause'), ('resume', 'Resume'), ('offline', 'Offline'), ('pause_all', 'Pause all that match'), ('resume_all', 'Resume all that match'), ('offline_all', 'Offline all that match'), ('disconnect_all', 'Disconnect all that match'), ('durable', 'Delete durable subscription'), ('replay_pause', 'Pause replay'), ('replay_cancel', 'Cancel replay'), ('archive', 'Archive'), ('compress', 'Compress'), ('remove', 'Remove'), ('publish', 'Publish a message to'), ('run_cancel', 'Cancel run'), ('action_delete', 'Delete action'), ('promote', 'Promote the rollout'), ('stop', 'Stop the rollout'), ('draft_delete', 'Delete draft'), ('alert_delete', 'Delete alert'), ('account_close', 'Close account'), ('grant_revoke', "Revoke role"), ('token_revoke', 'Revoke token')], max_length=16)),
                 ('target', models.CharField(blank=True, max_length=300)),
                 ('parameters', models.JSONField(default=dict)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
@@ -587,7 +587,7 @@ class Migration(migrations.Migration):
                 ('share', models.PositiveIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(99)])),
                 ('most_decisions', models.PositiveIntegerField(default=0)),
                 ('allowances', models.JSONField(blank=True, default=dict)),
-                ('state', models.CharField(choices=[('running', 'Running'), ('published', 'In force everywhere'), ('returned', 'Withdrawn automatically'), ('stopped', 'Stopped')], default='running', max_length=16)),
+                ('state', models.CharField(choices=[('running', 'Running'), ('published', "In force for all clients"), ('returned', 'Withdrawn automatically'), ('stopped', 'Stopped')], default='running', max_length=16)),
                 ('why', models.CharField(blank=True, max_length=500)),
                 ('started_at', models.DateTimeField(auto_now_add=True)),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),
@@ -645,7 +645,7 @@ class Migration(migrations.Migration):
             name='UserPreferences',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('theme', models.CharField(choices=[('auto', 'As the system'), ('light', 'Light'), ('dark', 'Dark')], default='auto', max_length=8)),
+                ('theme', models.CharField(choices=[('auto', "System default"), ('light', 'Light'), ('dark', 'Dark')], default='auto', max_length=8)),
                 ('clock', models.CharField(choices=[('browser', 'The browser'), ('utc', 'UTC'), ('site', 'The site')], default='browser', max_length=8)),
                 ('density', models.CharField(choices=[('compact', 'Compact'), ('comfortable', 'Comfortable')], default='compact', max_length=12)),
                 ('range', models.CharField(default='3h', max_length=8)),

@@ -25,7 +25,7 @@ class AlertRule(models.Model):
     name = models.CharField(max_length=80)
     about = models.CharField(max_length=16, choices=AlertSubject.choices, default=AlertSubject.STALLED)
     client = models.CharField(
-        "client names", max_length=64, blank=True, help_text="A pattern, like desk-*. Empty: all."
+        "client names", max_length=64, blank=True, help_text="A pattern, such as desk-*. Empty: all."
     )
     for_s = models.PositiveIntegerField("for so many seconds", default=30)
     webhook = models.CharField(

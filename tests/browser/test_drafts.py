@@ -64,7 +64,7 @@ def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     page.keyboard.press("Enter")
     page.get_by_role("link", name="Change limits and journaled topics").focus()
     page.keyboard.press("Enter")
-    page.get_by_label("Share one client may use").fill("5")
+    page.get_by_label("Maximum share of one client").fill("5")
     page.get_by_role("button", name="Save in the draft").focus()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Show preview").focus()
