@@ -13,7 +13,7 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
     """Status of one member of a group, as the member itself reported it."""
 
     name: str
-    there: Annotated[bool, Meta(description="Whether it has said something in the last seconds")]
+    there: Annotated[bool, Meta(description="Whether the member has reported in the last seconds")]
     applied: Annotated[int, Meta(description="Newest entry of the group's log that is in its journal")]
     behind: Annotated[
         int | None,
@@ -126,7 +126,9 @@ class LinkEntry(Document, frozen=True, kw_only=True):
     code: Annotated[str, Meta(description="Why it isn't carrying; empty while it is.")]
     why: str
     fix: str
-    behind: Annotated[int, Meta(description="Records of the log that it hasn't passed, of all topics.")]
+    behind: Annotated[
+        int, Meta(description="Records of the log that the link hasn't processed, of all topics.")
+    ]
     behind_ms: Annotated[int, Meta(description="ms since the oldest of them was accepted, as far as known.")]
     position: Annotated[
         str, Meta(description="The bookmark up to which the destination has everything that is carried.")

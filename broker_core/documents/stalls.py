@@ -67,7 +67,9 @@ class StallEntry(Document, frozen=True, kw_only=True):
     doing: Annotated[str, Meta(description="The last command, batch and periodic work; the newest first.")]
     task: Annotated[str, Meta(description="The asyncio task that ran; empty: a callback of the loop.")] = ""
     pid: int = 0
-    member: Annotated[str, Meta(description="Of a group; empty for a broker by itself.")] = ""
+    member: Annotated[
+        str, Meta(description="Name of the member of a group; empty for a standalone broker.")
+    ] = ""
     cpu_ms: Annotated[int, Meta(description="CPU time of the process meanwhile.")] = 0
     loop_cpu_ms: Annotated[int, Meta(description="Of it, CPU time of the event loop's thread.")] = 0
     cpu_wait_ms: Annotated[

@@ -48,8 +48,8 @@ class Migration(migrations.Migration):
                 ('about', models.CharField(choices=[('stalled', 'a client is stalled'), ('asks', 'a client is stalled, flapping or falling behind'), ('limit', 'a client will reach a limit within five minutes'), ('decision', "a policy acted on a client"), ('standing', 'a system condition is reported')], default='stalled', max_length=16)),
                 ('client', models.CharField(blank=True, help_text="A pattern, such as desk-*. Empty: all.", max_length=64, verbose_name='client names')),
                 ('for_s', models.PositiveIntegerField(default=30, verbose_name='for so many seconds')),
-                ('webhook', models.CharField(blank=True, help_text='An address of a host in SLUICE_WEBHOOK_HOSTS.', max_length=500)),
-                ('emails', models.CharField(blank=True, help_text='Addresses with commas between.', max_length=500, verbose_name='e-mail to')),
+                ('webhook', models.CharField(blank=True, help_text="URL of a host in SLUICE_WEBHOOK_HOSTS.", max_length=500)),
+                ('emails', models.CharField(blank=True, help_text="Addresses, separated by commas.", max_length=500, verbose_name='e-mail to')),
                 ('created_by', models.CharField(blank=True, max_length=200)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
             ],
@@ -820,7 +820,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='policyentry',
-            constraint=models.UniqueConstraint(fields=('instance', 'kind', 'key'), name='policy_entry_once', violation_error_message='there are two entries for the same topic, transport or scope'),
+            constraint=models.UniqueConstraint(fields=('instance', 'kind', 'key'), name='policy_entry_once', violation_error_message="two entries have the same topic, transport or scope"),
         ),
         migrations.AddConstraint(
             model_name='policyentry',

@@ -76,7 +76,9 @@ def instance_named(name: str | None = None) -> Instance:
     wanted = name or current_instance.instance_name()
     found = Instance.objects.filter(name=wanted).first()
     if found is None:
-        raise OperatorError("unknown_instance", f"There is no instance {wanted!r}.", "Start its broker once.")
+        raise OperatorError(
+            "unknown_instance", f"The instance {wanted!r} doesn't exist.", "Start its broker once."
+        )
     return found
 
 
@@ -318,8 +320,8 @@ def _state(
         why = "The broker has never reported."
     elif not fresh:
         why = (
-            f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC;"
-            " it loads the policy when it starts."
+            f"The broker last reported at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy "
+            "when it starts."
         )
     elif set_back:
         why = (
@@ -327,7 +329,7 @@ def _state(
             " until an operator decides."
         )
     elif running != wanted:
-        why = f"The broker runs revision {running}; it is asked again each minute."
+        why = f"The broker runs revision {running}; the console repeats the request each minute."
     return {
         "instance": row["name"],
         "member": member,

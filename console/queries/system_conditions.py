@@ -56,17 +56,17 @@ _PARTS = {  # worst first
     "broker": (
         "The broker doesn't answer",
         "Clients can't be listed or acted on. Pages show the last known state.",
-        "Check log/broker.log, and whether the broker runs.",
+        "Check that the broker runs, and read log/broker.log.",
     ),
     "redis": (
         "Redis doesn't answer",
         "Pages don't update, and scheduled actions don't run.",
-        "Check log/redis.log, and whether Redis runs.",
+        "Check that Redis runs, and read log/redis.log.",
     ),
     "worker": (
         "No worker answers",
         "Archiving, schedules and other runs are delayed.",
-        "Check log/worker.log, and whether the worker runs.",
+        "Check that the worker runs, and read log/worker.log.",
     ),
 }
 """Title, sentence and fix for an unavailable component, worst first."""
@@ -290,7 +290,7 @@ def _stuck(part: ComponentStatus, what: str) -> SystemCondition:
     return SystemCondition(
         part["name"],
         f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
-        f"{what} wait: its slots are all taken.",
+        f"{what} wait: all of its slots are in use.",
         part.get("fix", ""),
         unavailable_since(part["name"]),
         severe=False,

@@ -149,7 +149,7 @@ def create_token(
         raise OperatorError(
             "bad_scope",
             "A token can't be made for that.",
-            f"Give some of {', '.join(TOKEN_PERMISSIONS)}.",
+            f"Select permissions from {', '.join(TOKEN_PERMISSIONS)}.",
         )
     if beyond := set(wanted) - set(map(str, access_of(user).permissions)):
         raise OperatorError(

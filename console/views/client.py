@@ -170,7 +170,7 @@ def _possible_actions(name: str, found: ClientEntry | None) -> list[tuple[str, s
         (
             PendingChangeKind.PAUSE,
             "player-pause",
-            f"It gets nothing more; {waits}",
+            f"It gets no more records; {waits}",
             stopped < len(found.subscriptions),
         ),
         (

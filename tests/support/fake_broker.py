@@ -364,7 +364,7 @@ class FakeBroker:
         self.begin_morning()
         self.revision = 1
         self.unrecorded: list[str] = []
-        """Clients that a preview says would be left without new records."""
+        """Clients that a preview says would get no new records."""
         self.cut_off: list[str] = []
         """Clients that a preview says would be cut off."""
         self.asked: list[dict[str, Any]] = []

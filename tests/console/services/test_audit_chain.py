@@ -163,7 +163,7 @@ def test_a_transaction_that_is_taken_back_leaves_no_link(db: None, actor: Actor)
 def test_the_command_teaches(db: None, actor: Actor, capsys: Any) -> None:
     write(actor, 2)
     call_command("audit", "verify")
-    assert "The audit holds: 2 events" in capsys.readouterr().out
+    assert "The audit is intact: 2 events" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         call_command("audit", "--help")
     assert "at the same number" in " ".join(capsys.readouterr().out.split())

@@ -101,7 +101,7 @@ def test_readers_who_are_left_without_records_need_the_tick(
     service.add_draft(maria, drafts.draft_numbered(draft.pk))
     held = service.list_changes(maria)
     (planned,) = held.planned
-    assert any("2 clients left without new records" in one for one in planned.preview.warnings)
+    assert any("2 clients without new records" in one for one in planned.preview.warnings)
     named = [line.names for line in planned.preview.lines if line.kind == "unrecorded"]
     assert named == [["desk-1", "desk-2"]] and planned.preview.severe
     with pytest.raises(OperatorError) as caught:
