@@ -59,7 +59,7 @@ class PolicyStatus(TypedDict):
     running: int | None
     converged: bool
     set_back: bool
-    """Whether the broker keeps a policy that this database lacks, until an operator decides."""
+    """Whether the broker retains a policy that this database lacks, until an operator decides."""
     staged: str
     """Sentence during a rollout: which revision applies to which clients."""
     withdrawn: StagedRollout | None
@@ -152,7 +152,9 @@ def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
     revisions = PolicyRevision.objects.select_related("rollout")
     found: PolicyRevision | None = revisions.filter(instance=instance, number=number).first()
     if found is None:
-        raise OperatorError("unknown_revision", f"{instance.name} has no revision {number}.", "See the list.")
+        raise OperatorError(
+            "unknown_revision", f"{instance.name} has no revision {number}.", "Check the list."
+        )
     return found
 
 

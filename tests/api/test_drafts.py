@@ -123,7 +123,7 @@ def test_an_import_that_narrows_the_journaled_topics_says_so(api: APIClient, bro
     answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS_LOG})
     assert answer.status_code == 201
     (warning,) = answer.data["warnings"]
-    assert warning.startswith("Topics that are journaled now no longer would be: > (a part of it).")
+    assert warning.startswith("These topics would no longer be journaled: > (a part of it).")
     answer = api.post(f"{DRAFTS}/import", {"system": "activemq", "text": ACTIVEMQ})
     assert answer.data["warnings"] == []
 

@@ -113,7 +113,7 @@ def test_child_that_ignores_its_signal_is_killed_and_the_exit_code_says_so(tmp_p
         await house.until(lambda: log.exists() and b"deaf" in log.read_bytes())
 
     house, code = run(lambda: SupervisedProcesses(tmp_path, child), listening)
-    assert house.has_logged("deaf doesn't stop and is killed")
+    assert house.has_logged("deaf doesn't stop, so the supervisor kills it")
     assert code == 1
 
 

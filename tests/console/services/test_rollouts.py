@@ -101,8 +101,8 @@ def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
     change = rollouts.stop_if_exceeded(instance)
     assert change is not None
     assert change.revision.reason == (
-        "Back from staged revision 2: 1 decision was allowed. "
-        "The next one, on client desk-1 by age, was not carried out."
+        "Withdrawal of staged revision 2: 1 decision was allowed. The next one, on client desk-1 "
+        "by age, was not carried out."
     )
 
 

@@ -75,7 +75,7 @@ def test_whoever_sees_some_clients_reads_of_those_alone(
     desk = Client()
     desk.force_login(person("desk", Role.VIEWER, client_pattern="desk-*"))
     text = desk.get("/alerts/").content.decode()
-    assert "board-jfk" not in text and "Only clients that you don’t see." in text
+    assert "board-jfk" not in text and "Only clients that you aren’t allowed to see." in text
     assert "board-jfk" not in desk.get("/standing/").content.decode()
 
 

@@ -86,7 +86,7 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
     late = structs.replace(broker.clients[-1], name="carrier-late")
     broker.clients = [one for one in broker.clients if one.name != chosen[0]] + [late]
     (pause,) = service.list_changes(maria).planned
-    assert "1 have disconnected meanwhile." in [one.sentence for one in pause.preview.lines]
+    assert "1 have disconnected in the meantime." in [one.sentence for one in pause.preview.lines]
     (outcome,) = service.apply_changes(
         maria, "because", confirmed=True, plan=service.list_changes(maria).digest
     )

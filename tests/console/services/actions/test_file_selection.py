@@ -47,7 +47,7 @@ def choose(folder: Path, pattern: str = "*", *, packed: bool = False) -> file_se
 def test_only_old_files_of_that_folder_that_fit_are_chosen(folder: Path) -> None:
     choice = choose(folder, "*.log")
     assert [found.name for found in choice.chosen] == ["a.log", "b.log"]
-    assert choice.skipped == [("young.log", "it is too young")]
+    assert choice.skipped == [("young.log", "it is too recent")]
 
 
 def test_a_journal_is_never_touched(folder: Path) -> None:
