@@ -119,7 +119,7 @@ def check_directories(**kwargs: Any) -> list[CheckMessage]:
     kept = (*(one for one in reserved if one != logs), *places.values())
     inside += [("SLUICE_ACTION_FOLDERS", Path(folder), kept) for folder in settings.SLUICE_ACTION_FOLDERS]
     found += [
-        f"{name}: {path} lies in {other}."
+        f"{name}: {path} is inside {other}."
         for name, path, others in inside
         for other in others
         if path.resolve().is_relative_to(other.resolve())

@@ -11,7 +11,7 @@ from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_pas
 from console.forms.draft_part import DraftPartForm
 from console.forms.fields import LinesField
 
-_PROOFS = (("keep", "leave it as it is"), ("new", "a new one"), ("none", "take it away"))
+_PROOFS = (("keep", "Don’t change it"), ("new", "Create a new one"), ("none", "Remove it"))
 """Choices for a stored secret."""
 
 

@@ -49,7 +49,7 @@ class RuleForm(DraftPartForm):
     mode = mode_field(f"{MODE_MEANING} Default: {RULE_DEFAULTS['mode']}.")
     transport = forms.TypedChoiceField(label="Transport", required=False, empty_value=None)
     client = forms.CharField(
-        label="Client", required=False, max_length=255, help_text="A name; * stands for any characters."
+        label="Client", required=False, max_length=255, help_text="A name; * matches any characters."
     )
     user = forms.CharField(label="User", required=False, max_length=255)
     topic = forms.CharField(

@@ -327,8 +327,8 @@ def _state(
         )
     elif set_back:
         why = (
-            f"The broker keeps its own revision {running}, which this database doesn't have,"
-            " until an operator decides."
+            f"The broker retains its own revision {running}, which this database doesn't have, "
+            "until an operator decides."
         )
     elif running != wanted:
         why = f"The broker runs revision {running}; the console repeats the request each minute."

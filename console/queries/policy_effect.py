@@ -239,7 +239,7 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
         called = group if group in PRESETS else f"rule {group}"
         mode = next((change for change in found if change.setting.endswith(".mode")), None)
         if len(found) > 1 and all(change.before.origin == NOT_SET for change in found):
-            yield f"comes under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
+            yield f"is now under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
         elif len(found) > 1 and all(change.after.origin == NOT_SET for change in found):
             yield f"is no longer under {called}"
         else:

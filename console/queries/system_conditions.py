@@ -75,15 +75,15 @@ _PARTS = {  # worst first
 _DATABASE_OF_BROKER = {
     "policy_from_disk": (
         "The broker {} runs the policy on its own disk",
-        "It can't read the database: policy changes don't reach it until it can.",
+        "The broker can't read the database, so it receives no policy changes.",
     ),
     "policy_not_stored": (
         "The broker {} can't store its policy on its own disk",
-        "It can't start while the database is unavailable.",
+        "The broker can't start while the database is unavailable.",
     ),
     "database_away": (
         "The broker {} can't use the database",
-        "It keeps its policy. Decisions, losses and events are buffered in memory.",
+        "The broker retains its policy. Decisions, losses and events are buffered in memory.",
     ),
 }
 """Title and sentence for a problem of a broker with the database, by code."""

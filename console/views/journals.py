@@ -26,7 +26,7 @@ from console.views import common, pending_changes
 ACTIONS = (
     ("archive", "Archive", "Moves segments to the archive directory; they remain part of the log"),
     ("compress", "Compress", "Compresses segments with gzip in place; they remain readable and replayable"),
-    ("remove", "Remove", "Deletes them; what they hold can no longer be replayed"),
+    ("remove", "Remove", "Deletes segments; their records can no longer be replayed"),
 )
 """Journal actions: name, label, effect."""
 PAGE = 100

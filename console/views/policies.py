@@ -104,9 +104,7 @@ def resolve_set_back(request: HttpRequest) -> HttpResponse:
         audit.mark_read_only(request)
         common.show_error(request, problem)
     else:
-        messages.success(
-            request, f"Revision {change.revision.number}. {change.problem or 'It is in force.'}"
-        )
+        messages.success(request, f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
     return redirect("policies")
 
 

@@ -173,9 +173,7 @@ class Command(SafeCommand):
         change = set_back.resolve_set_back(
             SYSTEM, options["choice"], reason=options["reason"], instance_name=instance.name
         )
-        self.stdout.write(
-            f"Revision {change.revision.number}. {change.problem or 'It is in force.'}"
-        )
+        self.stdout.write(f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
 
     def _loaded(
         self, options: dict[str, Any], instance: Instance, *, tell: bool = True

@@ -29,7 +29,7 @@ def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
             "log in until the account is opened again."
         ),
         effect_line(
-            f"{tokens} token{'' if tokens == 1 else 's'} of this account can’t be used meanwhile; "
+            f"{tokens} token{'' if tokens == 1 else 's'} of this account can’t be used until then; "
             "its roles don’t change."
         ),
     ]

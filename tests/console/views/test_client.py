@@ -201,5 +201,5 @@ def test_the_page_tells_losses_from_messages_that_the_log_keeps(
             messages=1,
         )
     text = minified(browser.get("/clients/board-jfk/"))
-    assert re.search(r"kept in the log <span[^>]*>not lost</span>", text)
+    assert re.search(r"stored in the log <span[^>]*>not lost</span>", text)
     assert text.count("not lost") == 1

@@ -153,7 +153,7 @@ def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft
     ]
     page = browser.get(at(draft)).content.decode()
     assert "limit 64MiB" in page
-    assert "warn it: 11.0 s" in page and "go on from the log: 16.0 s" in page  # hold, after, and the tick
+    assert "warn it: 11.0 s" in page and "continue from the log: 16.0 s" in page  # hold, after, and the tick
     form = browser.get(at(draft, "rules/0/")).content.decode()
     assert 'value="64MiB"' in form and 'value="10s"' in form and 'value="5s"' in form
     send(browser, draft, "rules/new/", name="behind", client="desk-7", limit="1GiB", **RUNGS)
