@@ -72,7 +72,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     AlertSubject.ASKS: ("is stalled or falls behind", "are stalled or fall behind"),
     AlertSubject.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
     AlertSubject.DECISION: ("had a policy action", "had policy actions"),
-    AlertSubject.STANDING: ("is a system condition", "are system conditions"),
+    AlertSubject.STANDING: ("is reported", "are reported"),
 }
 Members = dict[str, float]
 """Members of an alert by name, with the time since when each matches (seconds since 1970)."""
@@ -213,7 +213,7 @@ def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
     number = len(names) + more
     if number == 1:
         return f"{names[0]} {one}."
-    what = "things" if about == AlertSubject.STANDING else "clients"
+    what = "system conditions" if about == AlertSubject.STANDING else "clients"
     named = ", ".join(sorted(names)[:MAX_NAMED])
     rest = f" and {number - MAX_NAMED:,} more" if number > MAX_NAMED else ""
     return f"{number:,} {what} {many}: {named}{rest}."
@@ -269,7 +269,7 @@ def _send_email(message: AlertMessage) -> None:
     if not settings.SLUICE_SMTP_URL:
         raise ValueError("no mail server is configured (SLUICE_SMTP_URL)")
     alert, rule = message.alert, message.alert.rule
-    state = "Over: " if message.over else ""
+    state = "Resolved: " if message.over else ""
     subject = to_mail_header(f"[Sluice {rule.instance.name}] {state}{rule.name}")
     lines = [escape_line(alert.sentence), "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
     if message.over and alert.closed_at is not None:

@@ -80,7 +80,7 @@ def test_readyz_says_when_a_queue_does_not_move(
     answer: Any = client.get("/readyz")
     (stuck,) = [part for part in answer.json()["parts"] if not part["ok"]]
     assert (answer.status_code, stuck["name"]) == (503, name)
-    assert stuck["problem"].startswith("queue_stuck: nothing was taken up for 9") and stuck["fix"]
+    assert stuck["problem"].startswith("queue_stuck: the workers started no task for 9") and stuck["fix"]
     (told,) = [one for one in system_conditions.current_conditions() if one.key == name]
     assert "doesn't move" in told.word
     pulse(queue)

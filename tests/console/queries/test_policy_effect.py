@@ -91,7 +91,7 @@ def test_a_rule_that_comes_is_said_once_and_its_limit_is_in_its_signals_unit() -
     told = policy_effect.summarise_effect(made(touched=[touched("a", *came, moved)]), {"old": "oldest_age"})
     assert (
         told.changes[0].sentence
-        == "comes under rule age (recorded only); old: limit 1.0 s → 20.0 s, from rule old"
+        == "is now under rule age (recorded only); old: limit 1.0 s → 20.0 s, from rule old"
     )
 
 

@@ -41,10 +41,10 @@ def test_a_rule_is_made_its_alert_is_shown_and_it_is_deleted_as_a_pending_change
     [
         ({"name": ""}, "required"),
         ({"client": "a b"}, "pattern of client names"),
-        ({"for_s": "100000"}, "At most a day"),
+        ({"for_s": "100000"}, "At most one day"),
         ({"webhook": "http://169.254.169.254/"}, "declared host"),
-        ({"emails": "nobody"}, "no e-mail address"),
-        ({"emails": "a@b.org\r\nBcc: x@y.org"}, "no e-mail address"),
+        ({"emails": "nobody"}, "isn't an e-mail address"),
+        ({"emails": "a@b.org\r\nBcc: x@y.org"}, "isn't an e-mail address"),
         ({"emails": ", ".join(f"a{n}@b.org" for n in range(11))}, "At most 10"),
         ({"about": "everything"}, "valid choice"),
     ],

@@ -47,7 +47,7 @@ def test_a_view_is_saved_opened_renamed_and_deleted_by_its_owner_alone(
     assert view.name == "Desks"
     browser.post(reverse("clients_views"), {"name": "Other", "query": ""})
     browser.post(reverse("clients_view", args=[view.pk]), {"name": "Other"})
-    assert "You have a view “Other” already." in browser.get("/clients/").content.decode()
+    assert "You already have a view “Other”." in browser.get("/clients/").content.decode()
     browser.post(reverse("clients_view", args=[view.pk]), {"name": "<b>\u202e"})
     assert "<bdi>&lt;b&gt;\u202e</bdi>" in browser.get("/clients/").content.decode()
     gone = browser.post(reverse("clients_view", args=[view.pk]), {"delete": "1"})

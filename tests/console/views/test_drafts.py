@@ -117,7 +117,7 @@ def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft,
     send(browser, draft, "plan/", whom="share", share="10")
     apply(browser, "carefully", confirmed="on")
     browser.post("/policies/rollout/stop/", {"revision": "2"})
-    assert "Give 10 % of the clients back revision 1" in browser.get("/tray/").content.decode()
+    assert "Restore revision 1 for 10 % of the clients" in browser.get("/tray/").content.decode()
     apply(browser, "too many", confirmed="on")
     assert "too many" in policies.newest_revision(instance).reason
     assert policies.newest_revision(instance).document["client_policy"]["client_max_capacity"] == 50

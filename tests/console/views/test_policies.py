@@ -145,7 +145,7 @@ def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     scope = newest.document["rules"][0]["scope"]
     assert (scope["topic"], scope["client"]) == ("prices.>", "desk-*")
     browser.post("/policies/rules/0/remove/", {"name": newest.document["rules"][0]["name"]})
-    assert "taken out" in browser.get("/tray/").content.decode()
+    assert "removed" in browser.get("/tray/").content.decode()
 
 
 def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: FakeBroker) -> None:

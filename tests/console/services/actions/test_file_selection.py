@@ -109,10 +109,10 @@ def test_a_folder_below_a_declared_one_may_be_named_itself(folder: Path) -> None
 
 def test_the_journals_own_folder_is_refused_even_if_declared(folder: Path, settings: Any) -> None:
     settings.SLUICE_JOURNAL_DIRECTORY = folder
-    with pytest.raises(OperatorError, match="holds journals"):
+    with pytest.raises(OperatorError, match="contains journals"):
         choose(folder)
     settings.SLUICE_JOURNAL_DIRECTORY = folder / "below"
-    with pytest.raises(OperatorError, match="holds journals"):
+    with pytest.raises(OperatorError, match="contains journals"):
         choose(folder / "below")
 
 
