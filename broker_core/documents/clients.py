@@ -226,7 +226,7 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     pool: str
     memory_percent: Annotated[float, Meta(description="Its share of the pool's memory limit.")]
     disk_percent: Annotated[float, Meta(description="Its share of the pool's disk limit.")]
-    revision: Annotated[int, Meta(description="The policy revision the client is held to.")]
+    revision: Annotated[int, Meta(description="Policy revision of the client.")]
     window_full_ms: Annotated[
         int, Meta(description="Time for which a window of its subscriptions has been full.")
     ]

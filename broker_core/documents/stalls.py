@@ -37,7 +37,7 @@ CAUSES: Final[dict[StallCause, CauseText]] = {
     StallCause.DISK_WAIT: CauseText(
         "The event loop waited for a disk.", "Check the disks of the journal, the spools and the log."
     ),
-    StallCause.INTERPRETER_HELD: CauseText("Another thread kept the event loop from running.", _REPORT),
+    StallCause.INTERPRETER_HELD: CauseText("Another thread blocked the event loop.", _REPORT),
     StallCause.PAGE_FAULTS: CauseText(
         "The process waited for memory pages from a disk.",
         "Add memory to the machine, or lower MessageMemoryLimit; switch off swap for the broker.",
