@@ -160,7 +160,9 @@ class XapPolicy:
 
     transport: str = ""
     enabled: Annotated[bool | None, PresetField(
-        "slow-consumer.enabled", "Whether the broker detects slow consumers.", SettingType.FLAG, default=False,
+        "slow-consumer.enabled",
+        "Whether the broker detects slow consumers.",
+        SettingType.FLAG, default=False,
     )] = None
     throughput: Annotated[int | None, PresetField(
         "slow-consumer.throughput", "Minimum read rate of a client while messages wait for it.",
@@ -199,7 +201,9 @@ class ActiveMqPolicy:
         SettingType.DECIMAL, high=1_000_000, default_words="none",
     )] = None
     abort_slow_consumer_strategy: Annotated[bool | None, PresetField(
-        "abortSlowConsumerStrategy", "Whether the broker aborts slow consumers.", SettingType.FLAG, default=False,
+        "abortSlowConsumerStrategy",
+        "Whether the broker aborts slow consumers.",
+        SettingType.FLAG, default=False,
     )] = None
     abort_slow_ack_consumer_strategy: Annotated[bool | None, PresetField(
         "abortSlowAckConsumerStrategy",
@@ -219,7 +223,8 @@ class ActiveMqPolicy:
         unit=Unit.TIMES, low=-1, high=2**31 - 1, default=-1, default_words="any number",
     )] = None
     max_slow_duration: Annotated[int | None, PresetField(
-        "maxSlowDuration", "Maximum time that a consumer may be slow without interruption; 0 and -1 mean no limit.",
+        "maxSlowDuration",
+        "Maximum time that a consumer may be slow without interruption; 0 and -1 mean no limit.",
         unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
     )] = None
     check_period: Annotated[int | None, PresetField(

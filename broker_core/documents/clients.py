@@ -65,7 +65,8 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
     lag_at_most: Annotated[
         bool,
         Meta(
-            description="Whether lag_messages includes records of other topics that a replay has yet to read. "
+            description="Whether lag_messages includes records of other topics that a replay "
+            "has yet to read. "
             "Otherwise it counts only matching records."
         ),
     ]

@@ -70,7 +70,8 @@ class InstanceTotals(Document, frozen=True, kw_only=True):
     standstills: Annotated[
         int,
         Meta(
-            description="Times that a client could read but received nothing: a defect of the broker, see its "
+            description="Times that a client could read but received nothing: a defect of the "
+            "broker, see its "
             "log."
         ),
     ] = 0
@@ -138,7 +139,8 @@ class DatabaseEntry(Document, frozen=True, kw_only=True):
     away_since: Annotated[
         MomentOrNone,
         Meta(
-            description="Time since which the broker can't read or write the database, ms UTC; null: available."
+            description="Time since which the broker can't read or write the database, ms "
+            "UTC; null: available."
         ),
     ] = None
     code: Annotated[

@@ -24,7 +24,8 @@ class ProblemEntry(Document, frozen=True, kw_only=True):
     severe: Annotated[
         bool,
         Meta(
-            description="Whether the problem delays or refuses publishes to this broker, or blocks changes of "
+            description="Whether the problem delays or refuses publishes to this broker, or "
+            "blocks changes of "
             "its policy."
         ),
     ]

@@ -116,7 +116,7 @@ def test_repair(place: list[str]) -> None:
 
 
 def test_a_journal_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="The directory .* doesn.t exist"):
+    with pytest.raises(CommandError, match=r"The directory .* doesn.t exist"):
         run("ls", f"--directory={tmp_path / 'absent'}")
 
 
