@@ -113,7 +113,7 @@ def test_who_answers_must_be_the_broker_that_was_meant(machine: Machine, tmp_pat
         other = machine.refused()
         assert (other.code, other.sentence) == (
             "broker_other",
-            f"At localhost:{machine.port} isn't test-1/a but test-1.",
+            f"The broker at localhost:{machine.port} is test-1, not test-1/a.",
         )
 
 

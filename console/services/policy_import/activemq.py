@@ -507,7 +507,7 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
             continue
         if why := _invalid_reason(leaf, setting, value):
             _skip_strategy(
-                imported, entry, strategy, f"{name} is unreadable, so Sluice aborts no consumer. {why}"
+                imported, entry, strategy, f"{name} is unreadable, so no consumer is aborted. {why}"
             )
             entry.settings.pop("abort_connection", None)
             return

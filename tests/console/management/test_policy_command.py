@@ -78,7 +78,7 @@ def test_another_brokers_file_is_laid_over_the_policy(
     assert "@limit: limit=50: activemq >: constant_pending_message_limit_strategy" in err
     assert (
         "left out: line 2 " in err
-        and "producerFlowControl=false: Passing it makes ActiveMQ blocks producers" in err
+        and "producerFlowControl=false: Beyond this limit ActiveMQ blocks producers" in err
     )
     document = policies.document_in_force(instance.name)
     assert [entry["topic"] for entry in document["activemq"] if entry.get("mode") != "off"] == [

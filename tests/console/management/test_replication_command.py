@@ -79,7 +79,7 @@ def test_a_groups_link_is_told_once_with_who_carries_it_and_who_cannot_be_asked(
     assert "carrying by a; b, c on standby" in " ".join(text.split())
     machines.play("away a")
     text, code = run("links")
-    assert (code, "what sluice-1/a says of links isn't here" in text) == (1, True)
+    assert (code, "the link status of sluice-1/a is missing" in text) == (1, True)
 
 
 @pytest.mark.parametrize(

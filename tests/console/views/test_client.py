@@ -155,7 +155,7 @@ def test_its_subscriptions_are_paused_and_resumed_and_it_is_offlined(
     browser.post("/clients/carrier-aa/offline/")
     assert b"was offlined" in apply(browser).content
     browser.post("/clients/carrier-aa/offline/")
-    assert b"is offlined already" in browser.get("/tray/").content
+    assert b"is already offlined" in browser.get("/tray/").content
     assert [one["do"] for one in broker.asked if one["do"] in ("pause", "resume", "offline")] == [
         "pause",
         "resume",

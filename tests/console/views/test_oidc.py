@@ -80,7 +80,7 @@ def test_somebody_comes_in_and_has_no_role_until_it_is_given(provider: str) -> N
     assert "Log in at Example" in minified(browser.get("/login/"))
     back = browser.get(path_of(at_the_provider(browser, "1", "/account/")))
     assert (back.status_code, back["Location"]) == (302, "/account/")
-    assert b"your password and your second factor" in browser.get("/account/").content
+    assert b"manages your password and second factor" in browser.get("/account/").content
     assert browser.get("/clients/").status_code == 403
     ada = get_user_model().objects.get(username="ada")
     assert not ada.has_usable_password()

@@ -593,10 +593,10 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("given", "because"),
     [
-        ('ignoreIdleConsumers="true"', "changes nothing"),
+        ('ignoreIdleConsumers="true"', "has no effect"),
         ('ignoreIdleConsumers="false"', "would abort them too"),
         ('ignoreNetworkConsumers="false"', "no network"),
-        ('name="x"', "no setting"),
+        ('name="x"', "no equivalent setting"),
     ],
 )
 def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: str, because: str) -> None:
