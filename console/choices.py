@@ -141,7 +141,7 @@ class MessageState(models.TextChoices):
 
     WAITING = "waiting", "Waiting"
     SENT = "sent", "Sent"
-    FAILED = "failed", "Given up"
+    FAILED = "failed", "Abandoned"
 
 
 class ActorKind(models.TextChoices):

@@ -96,7 +96,8 @@ class EntitlementForm(DraftPartForm):
     GROUPS = (("", ("who", "transports", "publish", "subscribe", "filter")),)
 
     who = LinesField(
-        label="Who", help_text="One per line: user names, feed-*, group:name, or * for all users."
+        label="Users and groups",
+        help_text="One per line: user names, feed-*, group:name, or * for all users.",
     )
     transports = LinesField(
         label="On these transports", required=False, help_text="One per line. Empty: all."

@@ -663,7 +663,7 @@ class Migration(migrations.Migration):
                 ('channel', models.CharField(max_length=8)),
                 ('target', models.CharField(max_length=500)),
                 ('over', models.BooleanField(default=False, help_text='Whether it tells of the end.')),
-                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('sent', 'Sent'), ('failed', 'Given up')], default='waiting', max_length=8)),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('sent', 'Sent'), ('failed', "Abandoned")], default='waiting', max_length=8)),
                 ('attempts', models.PositiveSmallIntegerField(default=0)),
                 ('due_at', models.DateTimeField()),
                 ('problem', models.CharField(blank=True, max_length=500)),

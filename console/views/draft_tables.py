@@ -181,7 +181,7 @@ def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
         "title": "Entitlements on restricted transports",
         "rows": rows,
         "add": "Add an entitlement",
-        "columns": ("Who", "Transports", "May publish to", "May subscribe to", "Filter"),
+        "columns": ("Users and groups", "Transports", "May publish to", "May subscribe to", "Filter"),
     }
 
 
