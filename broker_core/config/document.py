@@ -107,7 +107,7 @@ class PolicyDocument:
             if transport.name == name:
                 return transport
         raise OperatorError(
-            "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+            "unknown_transport", f"The transport {name!r} doesn't exist.", "See /api/v1/transports."
         )
 
     def client_policy_for(self, transport: str) -> ClientPolicy:

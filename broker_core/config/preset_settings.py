@@ -323,12 +323,14 @@ class QuotaSettings:
     )] = None
     user_publish_rate: Annotated[int | None, PresetField(
         "",
-        "Messages a second that one user’s clients may publish together; faster ones are read from more "
-        "slowly.",
+        "Maximum messages per second that one user’s clients may publish together; the broker reads faster "
+        "users’ clients more slowly.",
         unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     client_publish_rate: Annotated[int | None, PresetField(
-        "", "The same of one client.",
+        "",
+        "Maximum messages per second that one client may publish; the broker reads faster clients more "
+        "slowly.",
         unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     user_topics: Annotated[int | None, PresetField(

@@ -94,7 +94,7 @@ def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         if transport and transport not in transports:
             yield _warn(
                 where,
-                f"There is no transport {transport}, so this matches nothing.",
+                f"The transport {transport} doesn't exist, so this entry matches no client.",
                 "Use one of: " + ", ".join(sorted(transports)) + ".",
             )
 
