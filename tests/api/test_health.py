@@ -104,7 +104,7 @@ def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_res
     answer: Any = client.get("/readyz")
     (part,) = [part for part in answer.json()["parts"] if part["name"] == "worker"]
     assert (answer.status_code, part["ok"]) == (200, True)
-    assert part["problem"].startswith("queue_stuck") and "cancel" in part["fix"]
+    assert part["problem"].startswith("queue_stuck") and "Cancel" in part["fix"]
     (told,) = [one for one in system_conditions.current_conditions() if one.key == "worker"]
     assert "doesn't move" in told.word
     ActionRun.objects.filter(pk=run.pk).update(heard_at=timezone.now() - timedelta(minutes=2))

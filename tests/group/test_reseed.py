@@ -77,7 +77,7 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
     async with running_nats_servers(tmp_path, 1) as engines:
         assert "has no log" in await refusal(b, engines.urls, "join", "--yes")
         said = await replication(a, engines.urls, "init")
-        assert "Nothing was done" in said
+        assert "Nothing was changed" in said
         assert "in a new generation" in said
         made = msgspec.json.decode(
             await replication(a, engines.urls, "init", "--yes", "--json"), type=ReseedReceipt

@@ -88,7 +88,7 @@ _TWICE: Final = (
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, Sluice's widest window, which fills "
-    "earlier: Sluice aborts no consumer for it."
+    "earlier: no consumer is aborted for it."
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((

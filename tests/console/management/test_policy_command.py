@@ -141,7 +141,7 @@ def test_a_file_of_actions_alone_makes_no_revision(
     path = tmp_path / "actions.xml"
     path.write_text(AMPS[AMPS.index("<Actions>") : AMPS.index("</AMPSConfig>")])
     out, _, _ = run("import", str(path), "--from", "amps")
-    assert ("Revision" not in out, "Action 'weekly' was created, disabled" in out) == (True, True)
+    assert ("Revision" not in out, "Action 'weekly' was created in the disabled state" in out) == (True, True)
     assert policies.newest_revision(instance).number == 1
     with pytest.raises(CommandError, match="Nothing in this file was imported"):
         run("import", str(path), "--from", "amps")

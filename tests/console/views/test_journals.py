@@ -94,7 +94,7 @@ def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
     for _ in range(2):
         browser.post("/journals/plan/", {"action": "compress", "age": "7d"})
         answer = apply(browser)
-    assert b"is under way" in answer.content
+    assert b"is in progress" in answer.content
     assert ActionRun.objects.count() == 1
     assert b"Remove 1" in browser.get("/tray/").content
 

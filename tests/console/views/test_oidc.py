@@ -96,7 +96,7 @@ def test_a_name_of_an_account_here_isn_t_taken_over(provider: str) -> None:
     person("Maria", Role.ADMINISTRATOR)
     browser = Client()
     back = browser.get(path_of(at_the_provider(browser, "2")), follow=True)
-    assert "that isn&#x27;t the provider&#x27;s" in back.content.decode()
+    assert "doesn&#x27;t belong to the provider" in back.content.decode()
     assert browser.get("/account/").status_code == 302
     assert AuditEvent.objects.filter(action="login", result="denied").count() == 1
     assert not ExternalIdentity.objects.exists()

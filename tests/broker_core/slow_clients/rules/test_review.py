@@ -37,7 +37,7 @@ def test_the_defaults_have_nothing_against_them() -> None:
             "warn",
             "never acts",
         ),
-        ({"rules": [{**OWN, "scope": {"transport": "gone"}}]}, "warn", "matches nothing"),
+        ({"rules": [{**OWN, "scope": {"transport": "gone"}}]}, "warn", "matches no client"),
         ({"rules": [{**OWN, "scope": {"topic": "a.b*"}}]}, "refuse", "isn't a topic pattern"),
         ({"rules": [{**OWN, "check_ms": 60_000}]}, "warn", "can act this late"),
         ({"rules": [{**OWN, "signal": "outbound_bytes", "limit": 5}]}, "warn", "less than a message"),
