@@ -15,18 +15,18 @@ from rest_framework import serializers
 from api.permissions import declared_need
 from console.choices import Permission
 
-INSTANCE = OpenApiParameter("instance", str, description="Another instance than this installation's own.")
+INSTANCE = OpenApiParameter("instance", str, description="The instance; default: that of this installation.")
 MEMBER = OpenApiParameter(
     "member",
     str,
-    description="Of a group: one of its members, where all are meant otherwise, or for journals the first.",
+    description="Member of a group. Default: all members; for journals, the first member.",
 )
 IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
     required=True,
-    description='The ETag of what is changed, like "3", or *.',
+    description='ETag of the resource to change, such as "3", or *.',
 )
 MISSING = "Sluice-Missing"
 """Response header that names the group members whose part an answer lacks."""
@@ -51,7 +51,8 @@ _LACKING = OpenApiParameter(
     OpenApiParameter.HEADER,
     response=[200],
     description=(
-        "Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's."
+        "Members of the group that are missing in the response, such as `b, c`. Absent if the "
+        "response is complete."
     ),
 )
 
@@ -65,7 +66,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField(allow_blank=True)
     code = serializers.CharField(help_text="docs/api.md lists them.")
     fix = serializers.CharField(allow_blank=True)
-    details = serializers.DictField(help_text="More about it, by the code.")
+    details = serializers.DictField(help_text="Details of the problem; they depend on the code.")
 
 
 class ContractSchema(AutoSchema):
@@ -87,8 +88,11 @@ class ContractSchema(AutoSchema):
                     body["content"][CSV]["schema"] = {"type": "string"}
                 else:
                     del body["content"][CSV]
-        refused = OpenApiResponse(ProblemSerializer, description="Refused: why, and what to do about it.")
-        failed = OpenApiResponse(ProblemSerializer, description="It isn't the request's fault.")
+        refused = OpenApiResponse(
+            ProblemSerializer,
+            description="The request was refused; the response has the reason and the remedy.",
+        )
+        failed = OpenApiResponse(ProblemSerializer, description="The server failed to process the request.")
         for status, response in (("4XX", refused), ("5XX", failed)):
             # drf-spectacular has no annotations.
             bodies[status] = self._get_response_for_code(  # type: ignore[no-untyped-call]

@@ -75,7 +75,7 @@ class _MembersPagination(BasePagination):
         missing = {
             "type": "array",
             "items": {"$ref": "#/components/schemas/MissingMember"},
-            "description": "Of a group: members whose part isn't in the answer.",
+            "description": "Members of the group that are missing in the response.",
         }
         return {
             **found,
@@ -96,7 +96,7 @@ def _page_schema(rows: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     address = {
         "type": ["string", "null"],
         "format": "uri",
-        "description": "A whole address; null at the end.",
+        "description": "Absolute URL; null at the end.",
     }
     properties = {**more, "next": address, "previous": address, "results": rows}
     return {"type": "object", "required": list(properties), "properties": properties}

@@ -371,7 +371,8 @@ class Broker:
                 "policy_not_stored",
                 f"Staged revision {stage.document.revision} isn't in force: its allowance can't be stored on"
                 " this broker's disk.",
-                "Make room for the broker's policy file. The broker is asked again within a minute.",
+                "Free disk space for the broker's policy file. The console repeats the request within "
+                "a minute.",
             )
 
     @property

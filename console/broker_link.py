@@ -114,7 +114,7 @@ class BrokerLink:
                 raise self._stalled(late_by) or self._away(late_by) from late
             except OSError as broken:
                 raise self._failed(
-                    f"ended the connection while it was asked to `{request_name(request)}`: {broken}"
+                    f"closed the connection during `{request_name(request)}`: {broken}"
                 ) from broken
         made: T = self._result(answer, _RESULTS[type(request)])
         return made
@@ -178,8 +178,8 @@ class BrokerLink:
             named = BrokerAddress(told.instance, told.member).name
             raise BrokerUnreachable(
                 "broker_other",
-                f"At {own.endpoint} isn't {own.name} but {named}.",
-                "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.",
+                f"The broker at {own.endpoint} is {named}, not {own.name}.",
+                "Correct SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.",
                 instance=own.name,
             )
 
@@ -192,7 +192,7 @@ class BrokerLink:
             if answer.error is None:
                 raise ValueError("neither a result nor an error")
         except (msgspec.DecodeError, ValueError) as problem:
-            raise self._failed("gave an answer that can't be read, as of another release") from problem
+            raise self._failed("sent an invalid reply; it may run another release") from problem
         error = answer.error
         if error.get("code") == "control_refused":
             raise BrokerUnreachable(
@@ -213,7 +213,7 @@ class BrokerLink:
         name, path = self.address.name, self.address.path
         words = exit_report.read_exit_report(path) if path is not None else None
         if words is not None:
-            said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
+            said = f"The broker {name} {why}. It stopped or couldn't start ({words.code}): {words.message}"
             return BrokerUnreachable("broker_away", said, words.fix, instance=name, ended=words.code)
         return BrokerUnreachable("broker_away", f"The broker {name} {why}.", self._advice(), instance=name)
 
@@ -226,7 +226,7 @@ class BrokerLink:
             return None
         name, text = self.address.name, CAUSES[stall.cause]
         since = time.strftime("%H:%M:%S UTC", time.gmtime(stall.at / 1_000))
-        sentence = f"The broker {name} {why}. Its event loop stands still since {since}: {text.meaning}"
+        sentence = f"The broker {name} {why}. Its event loop has been blocked since {since}: {text.meaning}"
         return BrokerUnavailable("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
 
     def _away(self, why: str) -> BrokerUnavailable:
@@ -237,28 +237,28 @@ class BrokerLink:
     def _advice(self) -> str:
         """Return the advice for a broker that does not answer."""
         if self.address.path is not None:
-            return "Check whether it runs (`manage.py runbroker`, or `make up`), and check its log."
+            return "Check that the broker runs (`manage.py runbroker` or `make up`), and read its log."
         return (
-            f"See whether it runs on its machine, listens at {self.address.endpoint} "
-            "(SLUICE_CONTROL_LISTEN), and can be reached."
+            f"Check that the broker runs on its machine, listens at {self.address.endpoint} "
+            "(SLUICE_CONTROL_LISTEN), and is reachable."
         )
 
     def _unproven(self, why: str) -> BrokerUnreachable:
         """Return the error for a broker whose certificate is invalid."""
         return BrokerUnreachable(
             "broker_unproven",
-            f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
-            "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY "
-            "name; the broker loads it automatically."
+            f"The server at {self.address.endpoint} can't prove that it is {self.address.name}: {why}.",
+            "Renew the certificate there. Replace the files of SLUICE_CONTROL_CERTIFICATE and "
+            "SLUICE_CONTROL_KEY; the broker loads them automatically."
             if "expired" in why
-            else f"Its certificate must name {self.address.host} and be of an authority in "
+            else f"Use a certificate for {self.address.host} from an authority in "
             f"{settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
             instance=self.address.name,
         )
 
     def _failed(self, why: str) -> BrokerUnavailable:
         """Return the error for a broker that ended during a request or sent an invalid answer."""
-        fix = "Check its log, and whether the request was carried out."
+        fix = "Read the broker's log, and check whether it executed the request."
         name = self.address.name
         return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
 
@@ -378,7 +378,8 @@ def link_to(instance_name: str, member: str = "") -> RequestChannel:
             raise OperatorError(
                 "unknown_member",
                 f"{instance_name} has no member {member[:80]!r} here.",
-                f"Members: {', '.join(filter(None, members_of(instance_name))) or 'it is no group'} "
+                "Members: "
+                f"{', '.join(filter(None, members_of(instance_name))) or 'none, because it is standalone'} "
                 "(SLUICE_BROKERS).",
             )
     elif member:
@@ -514,8 +515,8 @@ def _context() -> ssl.SSLContext:
         raise BrokerUnreachable(
             "bad_control_link",
             f"The authority of the brokers, {path or 'SLUICE_BROKERS_CA'}, can't be used: {problem}.",
-            "Name a PEM file with the certificate of whoever signed the brokers' certificates, "
-            "or with those themselves (SLUICE_BROKERS_CA).",
+            "Set SLUICE_BROKERS_CA to a PEM file with the brokers' certificate authority, or with "
+            "their certificates.",
         ) from None
 
 
@@ -553,8 +554,8 @@ def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
     if expires_soon(ends, now) and now - told >= DAY_S:
         told = now
         logger.warning(
-            "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of "
-            "its files (SLUICE_CONTROL_CERTIFICATE); the broker loads it automatically.",
+            "certificate_expires: the certificate of %s expires at %s. Replace its files "
+            "(SLUICE_CONTROL_CERTIFICATE) on that machine; the broker loads them automatically.",
             address.name,
             time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends)),
         )
@@ -570,22 +571,22 @@ def _token_for(address: BrokerAddress) -> str:
     try:
         status = path.stat()
         if status.st_mode & 0o007 or status.st_size > MAX_TOKEN_FILE:
-            raise ValueError("others may read it, or it is too long")
+            raise ValueError("other users can read it, or it is too long")
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as problem:
         raise BrokerUnreachable(
             "bad_control_link",
             f"The file of tokens {path} can't be used: {problem}.",
-            "Name a file that its owner alone may read, with `orders/a TOKEN` on each line "
-            "(SLUICE_BROKERS_TOKENS).",
+            "Set SLUICE_BROKERS_TOKENS to a file that only its owner can read, with `orders/a "
+            "TOKEN` on each line.",
         ) from None
     for words in lines:
         if len(words) == 2 and words[0] == address.name:
             return words[1]
     raise BrokerUnreachable(
         "control_refused",
-        f"There is no token for the broker {address.name} in {path}.",
-        f"Make one with `manage.py controltoken`, and put a line `{address.name} TOKEN` there.",
+        f"{path} has no token for the broker {address.name}.",
+        f"Create one with `manage.py controltoken`, and add the line `{address.name} TOKEN`.",
         instance=address.name,
     )
 

@@ -57,7 +57,8 @@ def check_home_writable(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"SLUICE_HOME ({settings.SLUICE_HOME}) can't be written to.",
-            hint="Give it to the user that runs Sluice, or set SLUICE_HOME to another directory.",
+            hint="Make the directory writable for the user that runs Sluice, or set SLUICE_HOME to "
+            "another directory.",
             id="sluice.E003",
         )
     ]
@@ -82,7 +83,7 @@ def check_oidc(**kwargs: Any) -> list[CheckMessage]:
         return []
     return [
         Error(
-            "SLUICE_OIDC_ISSUER names a provider, and what talks to it isn't installed.",
+            "SLUICE_OIDC_ISSUER is set, but the packages for OpenID Connect aren't installed.",
             hint="pip install -r requirements-oidc.txt",
             id="sluice.E005",
         )
@@ -118,9 +119,9 @@ def check_directories(**kwargs: Any) -> list[CheckMessage]:
     kept = (*(one for one in reserved if one != logs), *places.values())
     inside += [("SLUICE_ACTION_FOLDERS", Path(folder), kept) for folder in settings.SLUICE_ACTION_FOLDERS]
     found += [
-        f"{name}: {path} lies in {other}."
+        f"{name}: {path} is inside {other}."
         for name, path, others in inside
         for other in others
         if path.resolve().is_relative_to(other.resolve())
     ]
-    return [Error(one, hint="Give each its own directory.", id="sluice.E006") for one in found]
+    return [Error(one, hint="Use a separate directory for each.", id="sluice.E006") for one in found]

@@ -77,7 +77,7 @@ def request_for_member(request: Request[T]) -> Request[T]:
         raise OperatorError(
             "unknown_member",
             f"`{requests.request_name(request)}` must be sent to one member of a group.",
-            "Say which: `member`.",
+            "Name the member in `member`.",
         )
     if isinstance(request, requests.PageClients):
         most = min(request.offset + request.limit, requests.MAX_CLIENTS)

@@ -58,7 +58,9 @@ def settings_from(
     home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
     if not home.is_dir() and (journal is None or lake is None):
         raise OperatorError(
-            "bad_setting", f"There is no data directory {home}.", "Give it as --home, or set SLUICE_HOME."
+            "bad_setting",
+            f"The data directory {home} doesn't exist.",
+            "Give it as --home, or set SLUICE_HOME.",
         )
     name = instance or environment.get("SLUICE_INSTANCE") or "sluice-1"
     if not is_name(name):

@@ -42,9 +42,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     home = environment.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
-        raise _no_java_error(
-            f"JAVA_HOME is {home}, which has no java" if home else "there is no java on the PATH"
-        )
+        raise _no_java_error(f"JAVA_HOME is {home}, which has no java" if home else "java isn't on the PATH")
     try:
         version_output = subprocess.run(
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False

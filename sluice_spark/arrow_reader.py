@@ -337,7 +337,7 @@ def _compile_row_selector(request: ReadRequest) -> RowSelector | None:
     if request.message_type not in MESSAGE_TYPES:
         raise OperatorError(
             "bad_setting",
-            f"There is no message type {request.message_type[:40]!r}.",
+            f"The message type {request.message_type[:40]!r} is unknown.",
             f"Choose from {', '.join(MESSAGE_TYPES)}.",
         )
     if not request.filter:

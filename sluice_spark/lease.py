@@ -71,7 +71,7 @@ def maintain_lease(
     try:
         holder.renew()
     except OSError as error:
-        note(f"The job can't take a lease on the log ({error}). Don't remove segments until it has ended.")
+        note(f"The job can't create a lease on the log ({error}). Don't remove segments until it has ended.")
         yield holder
         return
     stopped = threading.Event()

@@ -153,7 +153,7 @@ def _location(values: Mapping[str, str]) -> LogLocation:
     directory = Path(values["path"]).expanduser().absolute()
     if not directory.is_dir():
         raise OperatorError(
-            "no_journal", f"There is no journal directory {directory}.", "Check the option path."
+            "no_journal", f"The journal directory {directory} doesn't exist.", "Check the option path."
         )
     beside = directory.parent / "archive"
     archive = Path(values["archive"]).expanduser().absolute() if values.get("archive") else None

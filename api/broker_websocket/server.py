@@ -230,7 +230,7 @@ class BackpressureProtocol(WebSocketProtocol):
         """
         self.failedByMe = True  # the rest of the message is skipped
         sentence = f"A WebSocket message of {msg_size} bytes is over the limit of {max_msg_size}."
-        fix = "Send smaller batches; the logon acknowledgement says the limit in max_frame."
+        fix = "Send smaller batches; the logon acknowledgement has the limit in max_frame."
         self._reject_input(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
 
     def _fail_connection(self, code: int = 1002, reason: str = "") -> None:

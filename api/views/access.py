@@ -110,7 +110,9 @@ class TokensView(PagedView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("everyone", enum=["yes"], description="Everybody's, for administrators.")
+            OpenApiParameter(
+                "everyone", enum=["yes"], description="Tokens of all accounts, for administrators."
+            )
         ],
         responses=TokenSerializer(many=True),
     )
@@ -134,7 +136,7 @@ class TokensView(PagedView):
         request with an API token cannot create tokens.
         """
         if isinstance(request.auth, ApiToken):
-            raise OperatorError("not_allowed", "A token can't make tokens.", "Log in with your password.")
+            raise OperatorError("not_allowed", "A token can't create tokens.", "Log in with your password.")
         wanted = parse_request(NewTokenSerializer, request.data)
         proof.prove_person(request._request, wanted["own_password"])
         token, text = operators.create_token(
@@ -165,7 +167,7 @@ class TokenView(ApiView):
         theirs = found if own or is_allowed(actor_of(request), Permission.MANAGE_ACCESS) else None
         if theirs is None or (isinstance(request.auth, ApiToken) and request.auth.pk != theirs.pk):
             raise OperatorError(
-                "unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens."
+                "unknown_token", f"You have no valid token {token_id}.", "See /api/v1/tokens."
             )
         operators.revoke_token(actor_of(request), theirs)
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -126,7 +126,9 @@ class GrantView(ApiView):
         """Revoke a grant. The last administrator's grant cannot be revoked."""
         found = Grant.objects.select_related("user", "instance").filter(pk=grant_id).first()
         if found is None:
-            raise OperatorError("unknown_grant", f"There is no grant {grant_id}.", "See /api/v1/people.")
+            raise OperatorError(
+                "unknown_grant", f"The grant {grant_id} doesn't exist.", "See /api/v1/people."
+            )
         people.revoke(actor_of(request), found)
         return Response(status=status.HTTP_204_NO_CONTENT)
 

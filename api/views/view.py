@@ -60,8 +60,10 @@ class ApiView(APIView):
             (type(self), str(request.method)), sorted(documented_parameters(self, str(request.method)))
         )
         if unknown := sorted(set(request.query_params) - set(known)):
-            there = f"Known: {', '.join(known)}." if known else "This address has none."
-            raise ValidationError({name[:100]: [f"No such parameter. {there}"] for name in unknown[:20]})
+            there = f"Known: {', '.join(known)}." if known else "This address has no parameters."
+            raise ValidationError(
+                {name[:100]: [f"The parameter doesn't exist. {there}"] for name in unknown[:20]}
+            )
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the response with errors as JSON and missing members in the `Sluice-Missing` header."""

@@ -13,11 +13,11 @@ from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_pas
 from broker_core.safe_text import print_block, print_line
 
 _ABOUT = """\
-Make what a user's entry in a policy document holds instead of the secret.
+Create the hash of a user's secret for a policy document.
 
   python -m broker_core.access password      \
-asks for a password (or reads a line of standard input); prints its hash
-  python -m broker_core.access token         makes a token; prints it once, and its hash
+reads a password (from the terminal or a line of standard input) and prints its hash
+  python -m broker_core.access token         creates a token, and prints it once with its hash
 """
 
 

@@ -29,7 +29,7 @@ from broker_core.safe_text import escape_bytes, escape_line, print_line, to_json
 DEFAULT_ADDRESS = "tcp://127.0.0.1:9007"
 
 _ABOUT = f"""\
-Publish messages to a Sluice broker, or watch them.
+Publish messages to a Sluice broker, or print messages from it.
 
   python -m broker_core.client publish orders.eu '{{"id": 1, "amount": 120}}'
   python -m broker_core.client subscribe 'orders.>'
@@ -89,7 +89,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--address", default=default_address, help="transport's address, or several by commas (%(default)s)")
     add("--name", help="unique client name; a second client of that name replaces the first")
     add("--user", help="user name; the password is read from SLUICE_PASSWORD")
-    add("--ca", type=Path, help="authorities to trust for tcps:// and wss:// (PEM; default the system's)")
+    add("--ca", type=Path, help="trusted authorities for tcps:// and wss:// (PEM; default: the system's)")
     add("--certificate", type=Path, help="client certificate to show (PEM)")
     add("--key", type=Path, help="its key, when it isn't in the same file")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="publish | subscribe")
@@ -97,15 +97,19 @@ def _make_parser() -> argparse.ArgumentParser:
     add = add_command("publish", description=_PUBLISH, help="publish messages to a topic").add_argument
     add("topic")
     add("message", nargs="*", help="messages; without any, each line of standard input is one")
-    add("--store", type=Path, help="file that keeps unacknowledged messages")
+    add("--store", type=Path, help="file that stores unacknowledged messages")
     add = add_command(
         "subscribe", description=_SUBSCRIBE, help="print the messages of a topic or pattern"
     ).add_argument
     add("topic", help="topic or pattern")
     add("--filter", help="expression on JSON messages, as \"/amount > 100 AND /side = 'buy'\"")
     add("--bookmark", help="0 (from the start), 0|1| (now), a bookmark, a moment, or MOST_RECENT")
-    add("--store", type=Path, help="file that keeps how far was printed, for MOST_RECENT")
-    add("--count", type=int, help="end after so many messages")
+    add(
+        "--store",
+        type=Path,
+        help="file that stores the position of the last printed message, for MOST_RECENT",
+    )
+    add("--count", type=int, help="end after this number of messages")
     add("--replay-only", action="store_true", help="end when the log is replayed; needs --bookmark")
     add("--format", choices=("body", "line", "json"), default="body")
     return parser

@@ -384,7 +384,7 @@ def _to_sluice_error(failure: Exception | None) -> SluiceError:
     if isinstance(failure, SSLCertVerificationError):
         return OperatorError(
             "broker_unproven",
-            f"Whatever answers can't prove that it is the broker: {failure.verify_message or failure}.",
+            f"The server can't prove that it is the broker: {failure.verify_message or failure}.",
             "Trust the authority that signed its certificate, and connect to a name that is in the "
             "certificate.",
         )

@@ -217,7 +217,7 @@ class ClientLink(asyncio.BaseProtocol):
         """
         self.abort(
             OperatorError(
-                "damaged_delivery", f"What came from the broker can't be read: {error.sentence}", error.fix
+                "damaged_delivery", f"The data from the broker is invalid: {error.sentence}", error.fix
             )
         )
 

@@ -214,7 +214,7 @@ def _read_entitlement(reader: DocumentReader, source: Mapping[str, Any], number:
     reader.check_known_keys(source, EntitlementSettings.__dataclass_fields__, where)
     users = reader.read_texts(source, "who", where, (), "names")
     if not users:
-        reader.problems.append(f"{where}: who must name somebody, or be ['*']")
+        reader.problems.append(f"{where}: who must name a user or group, or be ['*']")
     return EntitlementSettings(
         users,
         reader.read_texts(source, "transports", where, (), "names"),

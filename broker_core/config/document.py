@@ -107,7 +107,7 @@ class PolicyDocument:
             if transport.name == name:
                 return transport
         raise OperatorError(
-            "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+            "unknown_transport", f"The transport {name!r} doesn't exist.", "See /api/v1/transports."
         )
 
     def client_policy_for(self, transport: str) -> ClientPolicy:
@@ -302,7 +302,7 @@ def outside_roots_error(problems: list[str]) -> OperatorError:
     return OperatorError(
         "outside_roots",
         f"The policy names directories that it may not: {'; '.join(problems)}.",
-        "Name one of its own below a root, or add a root to SLUICE_DIRECTORY_ROOTS and restart.",
+        "Use a separate directory below a root, or add a root to SLUICE_DIRECTORY_ROOTS and restart.",
         problems=problems,
     )
 

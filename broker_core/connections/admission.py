@@ -320,7 +320,7 @@ class PendingConnections:
 def _input_full() -> ClientError:
     return ClientError(
         "input_full",
-        "This instance holds as much input from clients as it accepts.",
+        "This instance has reached its limit for input from clients.",
         "Send whole frames, and wait for the logon's answer before others.",
     )
 

@@ -141,7 +141,7 @@ class Connection:
         except Exception:
             # A fault caused by one client must not end the iteration that executes others' commands.
             log.exception("command_failed", client=self.name)
-            self.close("internal_error", "What this client sent couldn't be carried out.")
+            self.close("internal_error", "The broker couldn't execute this client's command.")
 
     def _execute_while_closing(self, payload: bytearray | str) -> None:
         """Process a command of a client that is being closed: only its answer to a decision notice counts."""
@@ -183,7 +183,7 @@ class Connection:
         self.close(
             "too_many_connections",
             "Too many connections are there that haven't logged on.",
-            "Log on at once.",
+            "Log on immediately.",
         )
 
     def drop(self) -> None:
@@ -214,7 +214,7 @@ class Connection:
     def _end_unread(self) -> None:
         if not self.is_closed:
             self.end_session("bad_command")
-            self.sink.close("bad_command", "It asks and doesn't read the answers.")
+            self.sink.close("bad_command", "The client sends requests but doesn't read the replies.")
 
     def _refuse(self, error: ClientError) -> None:
         """Answer an error with an error reply, or end the connection if it is fatal."""
@@ -532,7 +532,7 @@ class Connection:
         if target is None:
             raise ClientError(
                 "unknown_subscription",
-                f"There is no subscription {command.id!r}.",
+                f"The subscription {command.id!r} doesn't exist.",
                 "Use the id it was subscribed with.",
             )
         ending = self.end(target, DiscardCause.UNSUBSCRIBED)

@@ -54,7 +54,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
         connection.close(
             "heartbeat_timeout",
             f"No byte came for {silent_ms} ms, and none of ours was acknowledged.",
-            f"Send something at least every {expects_every_ms} ms, as the logon promised.",
+            f"Send something at least every {expects_every_ms} ms, as announced in the logon.",
         )
     elif life.is_frame_overdue(now):
         connection.close(

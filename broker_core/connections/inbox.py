@@ -55,11 +55,11 @@ class InputPauseReason(Enum):
     """Reason why a client's input is not executed for now."""
 
     LOGON = "its logon is being checked"
-    JOURNAL = "the disk is behind what was published"
-    PENDING_BATCHES = "too many of its own batches aren't on the disk yet"
+    JOURNAL = "the disk is slower than the publishers"
+    PENDING_BATCHES = "too many of the client's batches aren't on disk yet"
     QUOTA = "it publishes faster than its quota allows"
     END = "its subscription begins at the end of the log, which is being read"
-    SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
+    SUBSCRIBE = "its subscription is being prepared, and later commands must follow it"
 
 
 def estimate_bytes(items: Iterable[Item]) -> int:

@@ -72,7 +72,7 @@ class LogonAuthenticator:
         """Put a policy revision in force. Clients whose rights change are closed and must log on again."""
         self._access = AccessPolicy(policy)
         for connection in self._changed(self._access):
-            connection.close("access_changed", "What you may do here was changed.", "Log on again.")
+            connection.close("access_changed", "Your permissions were changed.", "Log on again.")
 
     def _changed(self, access: AccessPolicy) -> Iterator[ConnectionView]:
         """Yield the connections that would have other rights.
@@ -208,14 +208,15 @@ class LogonAuthenticator:
             raise ClientError(
                 "bad_client_name",
                 f"{name} is another instance's link, and this user may not be it.",
-                f"The user's `clients` in the access policy must name {name}, "
-                "on a transport that asks who its clients are.",
+                f"The user's `clients` in the access policy must name {name}, on a transport with "
+                "authentication.",
             )
         if before is not None:
             raise ClientError(
                 "link_in_use",
                 f"{name} is connected, from {before.sink.remote}.",
-                "One link for each instance: of a group the next member takes over when it is gone.",
+                "Only one link per instance can be connected. The next member of the group takes over "
+                "after a disconnect.",
             )
 
     def _user(self, connection: ConnectionView, command: commands.Logon, proof: str) -> str | None:
@@ -288,8 +289,8 @@ class LogonAuthenticator:
         )
         error = ClientError(
             "bad_logon",
-            f"This transport asks for a {proof}, and yours isn't accepted.",
-            "Ask the operator for it.",
+            f"This transport requires a {proof}, and yours was rejected.",
+            "Request one from the operator.",
         )
         self._record_refusal(connection, command, error)
         await asyncio.sleep(delay / 1_000)

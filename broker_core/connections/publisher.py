@@ -203,7 +203,7 @@ class ConnectionPublisher:
     def make_refused_before(self, first: int, last: int) -> ClientError:
         """Return the error for a valid batch behind a refused one."""
         return self._make_refused_before(
-            f"Publisher sequences {first} to {last} come behind one that was refused on this connection."
+            f"Publisher sequences {first} to {last} follow one that was refused on this connection."
         )
 
     def _make_refused_before(self, sentence: str) -> ClientError:

@@ -287,7 +287,7 @@ def _over_quota_error(quota: str, used: int, limit: int, code: str) -> ClientErr
     return ClientError(
         code,
         f"{subject} {used:,} {row.unit} of the {limit:,} that {quota} allows.",
-        "End or delete what isn't needed, or ask the operator for a larger quota.",
+        "End or delete unused items, or request a larger quota from the operator.",
         quota=quota,
         used=used,
         limit=limit,

@@ -207,7 +207,7 @@ def make_behind_error(instance: str) -> ClientError:
     return ClientError(
         "behind",
         f"This broker of {instance} can't be sure that it has all of the log.",
-        "Use another member of the group; the client library does, or comes back.",
+        "Use another member of the group, or retry; the client library does both.",
     )
 
 
@@ -259,7 +259,7 @@ class SubscribePreparation:
         except Exception:
             # No caller awaits this task. A client that is never answered would wait in silence.
             log.exception("subscribe_failed", client=connection.name, id=command.id)
-            connection.close("internal_error", "What this client asked to subscribe to couldn't be prepared.")
+            connection.close("internal_error", "The broker couldn't prepare this client's subscription.")
         finally:
             connection.preparing_ids.discard(command.id)
             connection.on_prepared()
@@ -272,7 +272,7 @@ class SubscribePreparation:
         if self.topics.covers_nothing(pattern):
             raise ClientError(
                 "not_journaled",
-                f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
+                f"{command.topic} isn't journaled, so the broker stores no records for a subscription.",
                 "Have the topic journaled, or leave durable, snapshot_key and resume out.",
             )
         chosen = compile_filter(command.filter) if command.filter else None

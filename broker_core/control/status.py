@@ -602,8 +602,8 @@ def _unrecorded_verdict(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEn
         return None
     return VerdictEntry(
         cause=str(Health.NOT_RECORDED),
-        sentence=f"The policy no longer journals {unrecorded[0].topic}:"
-        f" nothing more comes for the subscription {unrecorded[0].id}.",
+        sentence=f"The policy no longer journals {unrecorded[0].topic}: no more records reach the "
+        f"subscription {unrecorded[0].id}.",
         evidence={"subscriptions": len(unrecorded)},
     )
 

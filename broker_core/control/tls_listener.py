@@ -225,7 +225,7 @@ class ControlTlsListener:
             raise OperatorError(
                 "port_taken",
                 f"The control link can't listen on {settings.host}:{settings.port}: {problem}.",
-                "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
+                "Stop the process that listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
         self._accepting = [
             loop.create_task(self._accept(listener, certificate), name="control-accept")
@@ -368,7 +368,7 @@ class ControlTlsListener:
                 if line is None:
                     return
                 if not self._is_valid_token(token):  # the token was revoked meanwhile
-                    self._refusals.add(peer, "its token was taken back")
+                    self._refusals.add(peer, "its token was revoked")
                     await self._write(lines, self._refusal)
                     return
                 await self._write(lines, await self._answer(line))

@@ -60,7 +60,7 @@ def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
         raise ClientError(
             "bad_conflation",
             "conflation needs a conflation_key.",
-            "Name the field whose records replace each other, such as /id.",
+            "Set the key field, such as /id.",
             field="conflation_key",
         )
     try:

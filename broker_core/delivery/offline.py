@@ -327,9 +327,7 @@ class SpooledBacklog:
             # No caller awaits this task. A client whose backlog can't be loaded must be closed instead of
             # waiting in silence.
             log.exception("drain_failed", client=self._owner.name)
-            self._owner.close(
-                "internal_error", "What waited for this client on disk couldn't be brought back."
-            )
+            self._owner.close("internal_error", "The broker couldn't load this client's backlog from disk.")
 
     async def _load_chunk(self) -> None:
         """Load and queue the next chunk."""

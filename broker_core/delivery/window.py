@@ -261,7 +261,7 @@ class AckWindow:
         raise ClientError(
             "bad_ack",
             f"Record {sequence} isn't waiting for an acknowledgement.",
-            "Acknowledge what the subscription has delivered.",
+            "Acknowledge the delivered messages.",
         )
 
     def _move_head(self, head: int) -> None:

@@ -128,16 +128,17 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     """Whether the client received the notice: yes, no or unknown."""
     times: int = 1
     """Number of times that the action was done within the second."""
-    problem: Annotated[str, Meta(description="What the disk said, where that and no limit is why.")] = ""
+    problem: Annotated[str, Meta(description="Error of the disk, if the disk caused the decision.")] = ""
     held_at: Annotated[
         int | None,
         Meta(
-            description="Allowance of the staged rollout that held the decision: nothing was done. Else null."
+            description="Allowance of the staged rollout that suppressed the decision. Null if the decision "
+            "wasn't suppressed."
         ),
     ] = None
     samples: Annotated[
         list[list[int]],
-        Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent."),
+        Meta(description="Time (ms), bytes in the outbox and the spool, age in ms, bytes sent."),
     ] = []
 
 
@@ -219,7 +220,7 @@ class TrafficEntry(Document, frozen=True, kw_only=True):
     at: Moment
     rows: int
     left_out: Annotated[
-        int, Meta(description="Further looks that weren't recorded, for there were too many.")
+        int, Meta(description="Further samples that weren't recorded, because there were too many.")
     ] = 0
     packed: Annotated[
         str,
@@ -264,7 +265,7 @@ def unpack_samples(entry: TrafficEntry) -> tuple[list[TrafficRowKey], list[array
     except (binascii.Error, zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"not a record of traffic: {error}") from error
     if len(row_keys) != entry.rows or len(packed_columns) != entry.rows * WIDTH * 8:
-        raise ValueError("not a record of traffic: its rows aren't as many as it says")
+        raise ValueError("not a record of traffic: its number of rows is wrong")
     columns = []
     for column in range(WIDTH):
         values = array("q")

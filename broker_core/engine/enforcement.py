@@ -129,7 +129,7 @@ class PolicyEnforcer:
                 # A failure must affect only this client: decisions about others follow.
                 log.exception("act_failed", client=connection.name, action=decision.action.value)
                 connection.close(
-                    "internal_error", "What a policy decided about this client couldn't be carried out."
+                    "internal_error", "The broker couldn't execute a policy's decision on this client."
                 )
 
     def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
@@ -380,7 +380,7 @@ def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> N
         raise OperatorError(
             "not_live",
             f"The spool of {connection.name} couldn't be written, so it was closed.",
-            "Its decision, spool_failed, says what is kept and lost, and what the disk said.",
+            "Its decision, spool_failed, reports the retained and lost messages and the disk's error.",
         )
 
 

@@ -242,7 +242,7 @@ class PolicyLoop:
             try:
                 connection.backlog.send()
             except Exception:
-                self._close_failed(connection, "What waits for this client couldn't be sent.")
+                self._close_failed(connection, "The broker couldn't send this client's waiting messages.")
         # Sending marks only the client itself, and it is measured below: remove the mark.
         for connection in changed:
             self._changed.pop(connection, None)
@@ -251,7 +251,7 @@ class PolicyLoop:
             try:
                 self._judge(connection, decisions)
             except Exception:
-                self._close_failed(connection, "What this client takes couldn't be judged.")
+                self._close_failed(connection, "The broker couldn't check this client against the policy.")
         self._enforce(decisions)
 
     def _close_failed(self, connection: ConnectionView, reason: str) -> None:
@@ -400,7 +400,7 @@ class PolicyLoop:
             try:
                 check(connection)
             except Exception:
-                self._close_failed(connection, "What this client has taken couldn't be looked up.")
+                self._close_failed(connection, "The broker couldn't measure this client's progress.")
 
     def _check_idle_client(self, connection: ConnectionView) -> None:
         """Check a client that does not read: flush its chunk, and see whether it reads again."""

@@ -244,7 +244,7 @@ class PublisherNumbers:
             connection.close(
                 "stale_sequence",
                 f"Another client has published as {name} since you logged on, so your numbers aren't new.",
-                "Log on again, and number what isn't acknowledged from the new `sequence` on.",
+                "Log on again, and renumber unacknowledged messages from the new `sequence` on.",
             )
         else:
             connection.close("client_replaced", f"Another client has published as {name}.")
@@ -283,7 +283,7 @@ class PublisherNumbers:
             raise ClientError(
                 "too_many_repeats",
                 f"More than {MAX_REPEATS} answers to repeated messages wait for the disk.",
-                "Repeat only what comes after the `sequence` of the logon's answer.",
+                "Repeat only messages after the `sequence` of the logon acknowledgement.",
             )
         waiting.last = max(waiting.last, last)
         for answer in answers:

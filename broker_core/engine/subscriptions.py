@@ -98,7 +98,7 @@ class SubscriptionManager:
             raise ClientError(
                 "not_in_a_group",
                 "This broker is a member of a group, and each member would share the same records out.",
-                "Use a durable subscription, or a broker by itself for what is shared.",
+                "Use a durable subscription, or a standalone broker for shared subscriptions.",
                 id=command.id,
             )
         if command.credit is not None and connection.sink.text_mode:
@@ -268,7 +268,7 @@ class SubscriptionManager:
         if command.durability == "live" and isinstance(bookmark, BookmarkRange):
             raise ClientError(
                 "bad_command",
-                "live speaks of what follows a replay, and nothing follows a range.",
+                "live applies after a replay, but no live delivery follows a range.",
                 "Leave durability out, or the end of the range.",
                 field="durability",
             )
@@ -279,7 +279,7 @@ class SubscriptionManager:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
             raise ClientError(
                 "bookmark_gone",
-                f"The records {first} to {last} aren't in the log, or not any more.",
+                f"The records {first} to {last} aren't in the log, or were removed.",
                 "Start from 0, the oldest record, or leave on_gap out.",
                 **{"from": first, "to": last, "oldest": f"{instance}|{journal.first_sequence}|"},
             )

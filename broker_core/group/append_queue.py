@@ -370,7 +370,7 @@ class EntryAppender(Generic[Owner]):
             raise OperatorError(
                 "member_fenced",
                 f"Another process has joined the group as {self._member}, after this one.",
-                "Stop one of the two, or give it a name of its own (SLUICE_GROUP_MEMBER).",
+                "Stop one of the two, or give it another name (SLUICE_GROUP_MEMBER).",
             )
         return newest[0]
 

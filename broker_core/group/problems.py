@@ -28,7 +28,7 @@ def _participation_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
         subject=status.member,
         since=status.since,
         severe=True,
-        title=f"The member {status.member} takes no part in its group",
+        title=f"The member {status.member} is inactive in its group",
         message=status.why,
         fix=status.fix or _DOCS_HINT,
     )
@@ -69,11 +69,11 @@ def _member_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
             yield _member_problem(
                 member,
                 "member_silent",
-                f"The member {member.name} takes no part in its group",
+                f"The member {member.name} is inactive in its group",
                 f"The member {status.member} receives nothing from it.",
-                "See whether its broker runs and reaches the log service:"
-                " `manage.py replication status` there. If it was removed for good:"
-                f" `manage.py replication forget {member.name}`.",
+                "Check that its broker runs and reaches the log service: `manage.py replication "
+                "status` there. If it was removed for good: `manage.py replication forget "
+                f"{member.name}`.",
             )
 
 

@@ -115,8 +115,8 @@ async def find_stream(log_service: SharedLog) -> StreamInfo | None:
     except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away",
-            f"No engine can be asked: {problem}.",
-            "Nothing was done. Start the engines, or look at SLUICE_GROUP_ENGINES.",
+            f"The log service isn't reachable: {problem}.",
+            "Nothing was changed. Start the servers of the log service, or check SLUICE_GROUP_ENGINES.",
         ) from None
     except OperatorError as problem:
         if problem.code != "engine_lost":
@@ -171,7 +171,9 @@ async def has_other_entries(
         entries = await log_service.next_entry(1)
     except LogServiceUnavailableError as problem:
         raise OperatorError(
-            "engine_away", f"The log can't be read: {problem}.", "Nothing was done. Start the engines."
+            "engine_away",
+            f"The log can't be read: {problem}.",
+            "Nothing was changed. Start the servers of the log service.",
         ) from None
     finally:
         await log_service.close()
@@ -195,12 +197,12 @@ def plan_empty(
         raise OperatorError(
             "journal_there",
             f"{directories.journal} has segments of {instance}.",
-            "Leave --empty out, and the new log goes on behind them.",
+            "Omit --empty, and the new log continues after them.",
         )
     if stream is not None:
         raise OperatorError(
             "log_exists",
-            f"The engine has a log of {instance} already: log {stream.log}, with {stream.last} entries.",
+            f"The log service already has a log of {instance}: log {stream.log}, with {stream.last} entries.",
             "To join it: `replication join`.",
             log=str(stream.log),
         )
@@ -219,9 +221,9 @@ def plan_empty(
         None,
         "",
         [
-            f"give up {known_records} records that the control plane knows of {instance}: nobody has them",
-            f"make a log {log} at the engine that begins with record 1",
-            "let bookmarks of before name other records",
+            f"give up {known_records} records that the control plane knows of {instance}: no member has them",
+            f"make a log {log} in the log service that begins with record 1",
+            "bookmarks from before will refer to other records",
         ],
     )
 
@@ -241,7 +243,7 @@ async def begin_empty(
         ) from None
     finally:
         await log_service.close()
-    report_progress(f"the engine has log {stream.log}, generation {stream.generation}")
+    report_progress(f"the log service has log {stream.log}, generation {stream.generation}")
     return ReseedReceipt(plan, now, stream.generation, 0, 0, "")
 
 
@@ -264,7 +266,7 @@ def plan_init(
         raise OperatorError(
             "no_journal",
             f"{directories.journal} has no record of {instance}.",
-            "A group's first member makes the log by itself: start its broker.",
+            "The first member of a group creates the log automatically: start its broker.",
         )
     steps = []
     if stream is not None:
@@ -274,12 +276,14 @@ def plan_init(
         if not replace:
             raise OperatorError(
                 "log_exists",
-                f"The engine has a log of {instance} already: {description}.",
-                "To join it: `replication reseed`. To set it aside, and go on with this journal "
+                f"The log service already has a log of {instance}: {description}.",
+                "To join it: `replication reseed`. To set it aside, and continue with this journal "
                 "instead: `replication init --replace`.",
                 log=str(stream.log),
             )
-        steps = [f"set the engine's {description} aside: it stays there, and nobody appends to it any more"]
+        steps = [
+            f"set the log service's {description} aside: it is retained, and no member appends to it again"
+        ]
     return ReseedPlan(
         "init",
         instance,
@@ -296,9 +300,9 @@ def plan_init(
         [
             f"open the journal in {directories.journal}: records {extent.first} to {extent.last}, "
             f"log {extent.log}",
-            "make its hash",
+            "compute its hash",
             *steps,
-            f"make a log at the engine that goes on behind record {extent.last}, in a generation of its own",
+            f"make a log in the log service that continues after record {extent.last}, in a new generation",
         ],
     )
 
@@ -314,10 +318,10 @@ def _check_replaceable(extent: JournalExtent, stream: StreamInfo) -> None:
     if extent.generation < stream.generation or extent.entry <= stream.last:
         raise OperatorError(
             "log_exists",
-            f"The engine's log is this journal's own, in generation {stream.generation}, with "
-            f"{stream.last} entries; the journal has"
-            f" applied {extent.entry} of generation {extent.generation}.",
-            "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
+            f"The log service's log is this journal's own, in generation {stream.generation}, with "
+            f"{stream.last} entries; the journal has applied {extent.entry} of generation "
+            f"{extent.generation}.",
+            "No replacement is needed. Start the broker; if it can't join: `replication reseed`.",
             log=str(stream.log),
         )
 
@@ -352,7 +356,7 @@ async def init_group(
         beginning = StreamOrigin(journal.identity, generation, chain.sequence, chain.value)
         try:
             if stream is not None:
-                report_progress(f"the engine's log is set aside as {await log_service.retire_stream()}")
+                report_progress(f"the log service's log is set aside as {await log_service.retire_stream()}")
             created = await log_service.create_stream(beginning)
         except LogServiceUnavailableError as problem:
             raise OperatorError(
@@ -362,7 +366,7 @@ async def init_group(
             ) from None
         finally:
             await log_service.close()
-        report_progress(f"the engine has log {created.log}, generation {created.generation}")
+        report_progress(f"the log service has log {created.log}, generation {created.generation}")
         return ReseedReceipt(plan, now, created.generation, chain.sequence, 0, chain.value.hex())
     finally:
         journal.close()
@@ -388,8 +392,8 @@ def plan_reseed(
     if stream is None:
         raise OperatorError(
             "engine_lost",
-            f"The engine has no log of {instance}.",
-            "`replication init` on the member that has most makes one of its journal.",
+            f"The log service has no log of {instance}.",
+            "`replication init` on the member with the most records creates a log from its journal.",
         )
     directories.journal.mkdir(parents=True, exist_ok=True)
     extent = read_extent(directories, instance)
@@ -397,15 +401,15 @@ def plan_reseed(
         raise OperatorError(
             "journal_there",
             f"This member has records {extent.first} to {extent.last} of {instance} already.",
-            "Start its broker: what the engine holds it applies by itself. If it can't: "
-            "`replication reseed`.",
+            "Start its broker: what the log service has, the broker applies automatically. If it "
+            "can't: `replication reseed`.",
         )
     source_has = None if source is None else _check_source(source, instance, stream)
     if source is None and (stream.first > 1 or stream.base):
         raise OperatorError(
             "no_source",
-            f"The engine's log begins with entry {stream.first}, behind record {stream.base}: what "
-            "is before it members have alone.",
+            f"The log service's log begins with entry {stream.first}, behind record {stream.base}: "
+            "only members have the earlier entries.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
     aside = (
@@ -429,8 +433,8 @@ def plan_reseed(
         source_has.entry if source_has is not None and source_has.generation == stream.generation else 0
     )
     steps.append(
-        f"the broker, when it is started, goes on behind entry {start_entry} of the engine's log, "
-        f"which ends with {stream.last} now"
+        f"the broker, when it is started, continues after entry {start_entry} of the log "
+        f"service's log, which ends with {stream.last} now"
     )
     return ReseedPlan(
         act,
@@ -465,14 +469,14 @@ def _check_source(source: SegmentDirectories, instance: str, stream: StreamInfo)
     if extent.log != str(stream.log):
         raise OperatorError(
             "journal_other",
-            f"The journal in {source.journal} is of log {extent.log}, and the engine's is {stream.log}.",
-            "Name a member of this group. Nothing was done.",
+            f"The journal in {source.journal} is of log {extent.log}, and the log service's is {stream.log}.",
+            "Use a member of this group. Nothing was changed.",
             logs=[extent.log, str(stream.log)],
         )
     entry = extent.entry if extent.generation == stream.generation else 0
     if stream.first > entry + 1:
         raise _no_source_error(
-            source, f"it has applied entry {entry}, and the engine's log begins with {stream.first}"
+            source, f"it has applied entry {entry}, and the log service's log begins with {stream.first}"
         )
     return extent
 
@@ -480,8 +484,8 @@ def _check_source(source: SegmentDirectories, instance: str, stream: StreamInfo)
 def _no_source_error(source: SegmentDirectories, reason: str) -> OperatorError:
     return OperatorError(
         "no_source",
-        f"{source.journal} is no healthy source: {reason}.",
-        "Nothing was done. Name another member's journal directory.",
+        f"{source.journal} isn't a healthy source: {reason}.",
+        "Nothing was changed. Use another member's journal directory.",
     )
 
 
@@ -589,12 +593,14 @@ def _verify_copy(
         if stream.first > position.entry + 1:
             raise _no_source_error(
                 source,
-                f"it ends with entry {position.entry}, and the engine's log begins with {stream.first}",
+                f"it ends with entry {position.entry}, and the log service's log begins with {stream.first}",
             )
         if chain.value is not None:
             _store_chain(journal.files, staging, instance, chain)
         value = chain.value.hex() if chain.value is not None else ""
-        report_progress(f"hash at record {chain.sequence}: {value or 'unknown, its beginning is gone'}")
+        report_progress(
+            f"hash at record {chain.sequence}: {value or 'unknown, because its beginning was removed'}"
+        )
         last = journal.next_sequence - 1
     finally:
         journal.close()

@@ -196,9 +196,9 @@ def journal_error(error: OSError, subject: str, *, final: bool = False) -> Journ
     if error.errno in DISK_FULL_ERRNOS and not final:
         return JournalError(
             "disk_full",
-            f"There is no room for {subject}: {error.strerror}.",
-            "Free disk space, or archive or remove journals; publishing goes on by itself when there is"
-            " room.",
+            f"The disk has no space for {subject}: {error.strerror}.",
+            "Free disk space, or archive or remove journals; publishing continues automatically "
+            "when there is space.",
             errno=error.errno,
         )
     return JournalError(

@@ -519,8 +519,8 @@ class Journal:
         if sequence < first and sequence < self.begins_at:
             raise JournalError(
                 "bookmark_gone",
-                f"Record {sequence} isn't in the log any more; the oldest is {first}.",
-                "Go on from the oldest record, or from now.",
+                f"Record {sequence} is no longer in the log; the oldest is {first}.",
+                "Continue from the oldest record, or from now.",
                 first=first,
                 sequence=sequence,
             )

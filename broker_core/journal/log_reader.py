@@ -349,8 +349,8 @@ class LogReader:
             if number < 0 or segments[number].first_sequence != position.segment:
                 raise JournalError(
                     "bookmark_gone",
-                    f"The segment that starts with {position.segment} isn't in the log any more.",
-                    "Subscribe again from a bookmark the log still holds.",
+                    f"The segment that starts with {position.segment} is no longer in the log.",
+                    "Subscribe again from a bookmark that is still in the log.",
                     segment=position.segment,
                 )
             try:

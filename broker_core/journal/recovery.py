@@ -240,7 +240,7 @@ class JournalRecovery:
                 logs=[str(log) for log in identities],
             )
         if not identities and not all(self._heads[file.path].empty for file in files):
-            self.report.add_reason("No file has the log's identity any more, so it got a new one.")
+            self.report.add_reason("No file has the log's identity, so the log got a new one.")
         return next(iter(identities), None) or uuid4()
 
     def _check_logs(self, files: list[SegmentFile]) -> None:
@@ -264,8 +264,8 @@ class JournalRecovery:
             "other_log",
             f"{len(others)} of {len(files)} segments of {self.instance} aren't what their names say,"
             f" and it is the log {log}: {named}{more}.",
-            "Move these files away and bring back the segments that were there. Without them their records"
-            " are a gap, which subscribers are told.",
+            "Move these files away and restore the original segments. Without these segments, "
+            "their records are a gap, which the broker reports to subscribers.",
             files=[path.name for path, _ in others[:_NAMED]],
             found=sorted({str(header.log) for _, header in others})[:_NAMED],
             expected=str(log),
@@ -284,10 +284,10 @@ class JournalRecovery:
                 "journal_behind",
                 f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were"
                 " acknowledged.",
-                f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are"
-                f" lost: `manage.py journal accept --instance {self.instance}`; their numbers are never used"
-                " again. A member of a group isn't to accept: `manage.py replication reseed` gives it what"
-                " the others have.",
+                f"Restore the files with records {found + 1} to {self.acknowledged}. If they are lost: "
+                f"`manage.py journal accept --instance {self.instance}`; their numbers are never used "
+                "again. Don't accept the log of a group's member: use `manage.py replication reseed`, "
+                "which copies another member's.",
                 found=found,
                 acknowledged=self.acknowledged,
             )
@@ -414,7 +414,7 @@ class JournalRecovery:
             write_header(self.files, path, header)
         self.report.add_reason(f"{problem} ({self._heads[path].problem}).")
         if header.skips_unknown:
-            self.report.add_reason("Whether sequences right before it were skipped isn't known any more.")
+            self.report.add_reason("It is no longer known whether sequences before it were skipped.")
 
     def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> SegmentScan:
         self.report.scanned_segments += 1

@@ -99,8 +99,8 @@ def _damaged(path: Path, reason: str) -> JournalError:
     details: dict[str, Any] = {"file": path.name, "offset": 0}
     return JournalError(
         "journal_damaged",
-        f"{path.name}, which says what was removed, can't be read: {reason}.",
-        "Move it away: what is missing from the log's beginning then counts as lost, and removing works"
-        " again.",
+        f"{path.name}, the record of removals, isn't readable: {reason}.",
+        "Move the file away: missing records at the log's beginning then count as lost, and "
+        "removal works again.",
         **details,
     )

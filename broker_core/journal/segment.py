@@ -211,7 +211,7 @@ def damaged_segment_error(path: Path, offset: int, reason: str) -> JournalError:
     return JournalError(
         "journal_damaged",
         f"{path.name} is damaged at byte {offset}: {reason}.",
-        "Run `manage.py journal verify`, then `repair`; the damaged bytes are kept.",
+        "Run `manage.py journal verify`, then `repair`; the damaged bytes are saved.",
         file=path.name,
         offset=offset,
     )
@@ -222,7 +222,7 @@ def other_log_error(path: Path, header: SegmentHeader, log: UUID | None) -> Jour
     return JournalError(
         "other_log",
         f"{path} is {describe_header(header)}, and this is the log {log}.",
-        "Somebody put a file in its place. Move it away and bring back the segment that was there.",
+        "Another file has replaced the segment. Move that file away and restore the segment.",
         file=path.name,
         found=str(header.log),
         expected=str(log),

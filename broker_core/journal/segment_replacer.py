@@ -91,7 +91,7 @@ class SegmentReplacer:
         found = next((one for one in self._log.segments if one.path.name == name), None)
         if found is None:
             raise OperatorError(
-                "unknown_journal", f"There is no segment {name}.", "See `manage.py journal ls`."
+                "unknown_journal", f"The segment {name} doesn't exist.", "See `manage.py journal ls`."
             )
         if not found.sealed:
             raise _current(found)
@@ -111,7 +111,7 @@ class SegmentReplacer:
                 raise OperatorError(
                     "bad_prepared_file",
                     f"{prepared} isn't on the file system of {new.path.parent}.",
-                    "Prepare the file in the directory it goes to.",
+                    "Prepare the file in the target directory.",
                 ) from None
             raise journal_error(error, f"the swap of {old.path.name}") from error
         # Unlink only after readers see the new file and its name is durable.
@@ -168,7 +168,7 @@ class SegmentReplacer:
                 raise OperatorError(
                     "journal_gap",
                     "Only the oldest segments can be removed, in order, without leaving out one.",
-                    "Ask for a new plan; the log has changed since.",
+                    "Request a new plan; the log has changed since then.",
                 )
             for segment in chosen:
                 self._refuse_if_needed(segment)

@@ -67,11 +67,11 @@ class SentHistory:
             self._nbytes -= self._steps.popleft()[1]
 
 
-DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
+DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` has the details."
 """Reason in gap notices for records that can't be read."""
 UNKNOWN: Final = (
-    "It isn't known whether these sequences ever had records: the file that said so is damaged;"
-    " `manage.py journal verify` says more."
+    "It isn't known whether these sequences ever had records: the file that said so is "
+    "damaged; `manage.py journal verify` has the details."
 )
 """Reason in gap notices for sequences that were skipped, or whose records are lost."""
 REMOVED: Final = "These records were removed from the log."

@@ -96,7 +96,9 @@ class ManagedReplays:
         found = self._replays.get(name)
         if found is None:
             raise OperatorError(
-                "unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays."
+                "unknown_replay",
+                f"The managed replay {name[:64]!r} doesn't exist.",
+                "See the list of replays.",
             )
         return found
 

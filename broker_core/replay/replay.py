@@ -162,7 +162,7 @@ class Replay:
             log.exception(
                 "replay_failed", client=self._peer.name, subscriptions=[one.id for one in self.targets]
             )
-            self._peer.close("internal_error", "What this client asked of the log couldn't be brought.")
+            self._peer.close("internal_error", "The broker couldn't read this client's records from the log.")
         finally:
             self._share.replays -= 1
             self._ahead.stop()

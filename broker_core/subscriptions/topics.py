@@ -28,7 +28,7 @@ MAX_PATTERN_BYTES = 255
 """Maximum bytes of a pattern that isn't an expression; equal to the limit of a topic."""
 MAX_EXPRESSION = 1_024
 """Maximum characters of a regular expression for topics."""
-_FIX = "Write a topic, a.*.b, a.>, or ~ and a regular expression."
+_FIX = "Use a topic, a.*.b, a.>, or ~ and a regular expression."
 
 
 class TopicPattern:

@@ -22,7 +22,7 @@ _NAMES = {
 """Labels of configuration formats."""
 _WHOM = (
     ("all", "for all clients immediately"),
-    ("client", "for clients by a pattern of names first"),
+    ("client", "for clients that match a pattern first"),
     ("share", "for a share of the clients first"),
 )
 """Choices for the clients that get a revision first."""
@@ -38,7 +38,7 @@ class _StyledForm(forms.Form):
 class NewDraftForm(_StyledForm):
     """Form to create a draft from the newest revision."""
 
-    title = forms.CharField(label="Title", max_length=200, help_text="What the change is for.")
+    title = forms.CharField(label="Title", max_length=200, help_text="Purpose of the change.")
     revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
 
 
@@ -55,7 +55,7 @@ class ImportForm(_StyledForm):
         max_length=MAX_SENT,
         strip=False,
         widget=forms.Textarea(attrs={"rows": 6}),
-        help_text="Or upload it below. At most 1 MiB.",
+        help_text="Or upload the file below. At most 1 MiB.",
     )
     file = forms.FileField(label="A file", required=False)
 
@@ -79,7 +79,7 @@ class PublishDraftForm(_StyledForm):
 
     whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all", required=False)
     client = forms.CharField(
-        label="Client names", required=False, max_length=64, help_text="A pattern, like desk-*."
+        label="Client names", required=False, max_length=64, help_text="A pattern, such as desk-*."
     )
     share = forms.IntegerField(label="Share of the clients, %", required=False, min_value=1, max_value=99)
     most_decisions = forms.IntegerField(
@@ -88,8 +88,8 @@ class PublishDraftForm(_StyledForm):
         min_value=0,
         max_value=1_000_000,
         help_text=(
-            "On the first clients. The next one isn’t carried out, and the revision before comes back. "
-            "Default: 0."
+            "Allowed decisions on the first clients. At the next decision, Sluice withdraws the "
+            "revision. Default: 0."
         ),
     )
 
@@ -98,7 +98,7 @@ class PublishDraftForm(_StyledForm):
         clean: dict[str, Any] = super().clean() or {}
         whom = clean.get("whom")
         if whom in ("client", "share") and not clean.get(whom) and whom not in self.errors:
-            self.add_error(whom, "Say which clients are first.")
+            self.add_error(whom, "Select the first clients.")
         return clean
 
     def plan(self) -> RolloutPlan | None:

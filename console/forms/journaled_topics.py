@@ -61,9 +61,7 @@ def read_line(line: str) -> Entry:
         word, *rest = rest
         key = {"as": "message_type", "by": "separator"}.get(word)
         if key is None or key in entry or not rest:
-            raise forms.ValidationError(
-                f"{line[:80]}: write PATTERN [as TYPE] [by SEPARATOR] [where FILTER]."
-            )
+            raise forms.ValidationError(f"{line[:80]}: use PATTERN [as TYPE] [by SEPARATOR] [where FILTER].")
         entry[key], *rest = rest
     if "separator" in entry:
         entry["separator"] = _character(entry["separator"])

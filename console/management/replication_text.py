@@ -78,32 +78,34 @@ def show_links(now: LinksView, console: Console) -> None:
     if now.links:
         console.print(table)
     elif not now.away:
-        _say(console, "no links to other sites: a destination of the policy makes one (docs/sites.md)")
+        _say(
+            console, "no links to other sites: add a destination to the policy to create one (docs/sites.md)"
+        )
     for link in now.links:
         if link.entry.state == "away":
-            why = link.entry.why or "it is being reached."
+            why = link.entry.why or "the broker is connecting."
             code, since = link.entry.code or "away", _since(link.entry.since)
             _say(console, f"  {link.entry.client} ({code}{since}): {why} {link.entry.fix}")
         if link.entry.gaps:
             _say(
                 console,
-                f"  {link.entry.client}: {link.entry.gaps} stretches of the "
-                "log were removed before they were carried",
+                f"  {link.entry.client}: {link.entry.gaps} intervals of the log were removed before "
+                "the link forwarded them",
             )
         if link.entry.set_back_at:
             at = datetime.fromtimestamp(link.entry.set_back_at / 1_000, UTC)
             _say(
                 console,
-                f"  {link.entry.client}: came back with less at {at:%Y-%m-%d %H:%M} UTC; it had confirmed"
-                f" record {link.entry.set_back_had}; from "
-                f"{link.entry.set_back_has + 1} on it is carried again",
+                f"  {link.entry.client}: returned with fewer records at {at:%Y-%m-%d %H:%M} UTC; it "
+                f"had confirmed record {link.entry.set_back_had}; from {link.entry.set_back_has + 1} "
+                "on the link forwards again",
             )
     for told in now.away:
         if told.error is not None:
             _say(
                 console,
-                f"  what {told.address.name} says of links isn't here: "
-                f"{told.error.sentence} {told.error.fix}",
+                f"  the link status of {told.address.name} is missing: {told.error.sentence} "
+                f"{told.error.fix}",
             )
 
 

@@ -97,10 +97,9 @@ def prepare(*, console: bool = True) -> PolicyDocument:
             raise
         print_line(problem.sentence)
         print_line(
-            "Starting without migrations and without the ports of the "
-            "environment. A broker that can't read the"
-            f" database runs revision {stored.revision}, as stored on this disk. If this release is new:"
-            " `manage.py migrate` when the database can be used."
+            "Starting without migrations and without the ports of the environment. A broker "
+            f"without the database runs revision {stored.revision} from this disk. After an "
+            "upgrade, run `manage.py migrate` when the database responds."
         )
         policy, answers = stored.document, False
     check_ports(policy.transports, console=console)
@@ -134,7 +133,7 @@ def check_given_redis() -> None:
     problem = readiness.external_redis_problem(url) if url else None
     if problem:
         sentence = f"REDIS_URL is set, but Redis doesn't answer: {problem}."
-        raise OperatorError("redis_away", sentence, "Start it, or unset REDIS_URL.")
+        raise OperatorError("redis_away", sentence, "Start Redis, or unset REDIS_URL.")
 
 
 def check_database() -> None:
@@ -142,8 +141,10 @@ def check_database() -> None:
     try:
         connection.ensure_connection()
     except OperationalError as problem:
-        sentence = f"The database doesn't let us in: {' '.join(str(problem).split())}"
-        raise OperatorError("database_away", sentence, "Start it, or correct DATABASE_URL.") from None
+        sentence = f"The database refused the connection: {' '.join(str(problem).split())}"
+        raise OperatorError(
+            "database_away", sentence, "Start the database, or correct DATABASE_URL."
+        ) from None
 
 
 def policy_in_force() -> PolicyDocument:
@@ -172,7 +173,7 @@ def check_ports(transports: Sequence[TransportSettings], *, console: bool = True
     wanted = [ports.PortRequest("the console", *web)] if console else []
     for transport in transports:
         variable = PORT_VARIABLES.get(transport.name)
-        move = f"Set {variable} to a free port" if variable else "Stop what holds it"
+        move = f"Set {variable} to a free port" if variable else "Stop the process that uses it"
         if transport.enabled:
             port = transport.port + settings.SLUICE_PORTS_APART if transport.port else 0
             wanted.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
@@ -221,9 +222,9 @@ def check_console_elsewhere() -> None:
     if missing:
         raise OperatorError(
             "console_elsewhere",
-            "SLUICE_CONSOLE=no says that the console is on another machine, "
-            f"but there is no {' and no '.join(missing)}.",
-            "Name the database and the Redis that the console uses, or unset SLUICE_CONSOLE.",
+            "SLUICE_CONSOLE=no requires a console on another machine, but there is no "
+            f"{' and no '.join(missing)}.",
+            "Set the database and the Redis of the console, or unset SLUICE_CONSOLE.",
         )
 
 
@@ -272,7 +273,7 @@ def start_everything(
     assert not lock.closed
     print_line(at.redis.sentence())
     if at.run_directory != at.home / "run":
-        print_line(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
+        print_line(f"The path {at.home} is too long for Unix sockets. They are in {at.run_directory}")
     text = banner.startup_text(at, policy, Path(settings.BASE_DIR)) + after
     return supervise(
         [*all_children(at), *extra], at, lambda: safe_text.print_block(text), show_output=show_output

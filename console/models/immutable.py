@@ -16,7 +16,7 @@ def _refuse(what: str, act: str) -> NoReturn:
     raise OperatorError(
         "immutable",
         f"A {what} can't be {act}.",
-        "Create a new one; recorded rows never change.",
+        "Create a new row; recorded rows never change.",
     )
 
 

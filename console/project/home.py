@@ -37,8 +37,8 @@ def prepare_home(home: Path) -> Path:
             restrict_permissions(home / name)
     except PermissionError as problem:
         raise ImproperlyConfigured(
-            f"{problem} SLUICE_HOME must be closed to others: give it "
-            "to the user that runs Sluice, mode 0700."
+            f"{problem} Only the user that runs Sluice may access SLUICE_HOME: change its owner, "
+            "and set mode 0700."
         ) from problem
     return home
 

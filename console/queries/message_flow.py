@@ -49,15 +49,19 @@ class FlowNode(Document, frozen=True, kw_only=True):
     """Publisher, topic or client of the graph, or a group of them."""
 
     name: Annotated[
-        str, Meta(description="Its name; of a group what its names begin with and `*`, or `others`.")
+        str, Meta(description="Name; a group of nodes has the common prefix and `*`, or `others`.")
     ]
-    members: Annotated[int, Meta(description="How many it stands for.")]
-    rate: Annotated[float, Meta(description="Messages a second: published, or handed over.")]
-    rate_in: Annotated[float, Meta(description="Of a topic: messages a second that are published to it.")] = (
+    members: Annotated[
+        int, Meta(description="Number of clients, publishers or topics that the node represents.")
+    ]
+    rate: Annotated[float, Meta(description="Messages per second: published, or delivered.")]
+    rate_in: Annotated[float, Meta(description="Messages per second that publishers send to the topic.")] = (
         0.0
     )
-    health: Annotated[str, Meta(description="Of a client that asks for an act; empty for all others.")] = ""
-    lag_ms: Annotated[int, Meta(description="Of such a client: its lag.")] = 0
+    health: Annotated[
+        str, Meta(description="Health of a client that needs attention; empty for other clients.")
+    ] = ""
+    lag_ms: Annotated[int, Meta(description="Lag of a client that needs attention.")] = 0
 
 
 class FlowLink(Document, frozen=True, kw_only=True):
@@ -77,13 +81,13 @@ class Flow(Document, frozen=True, kw_only=True):
     at: Moment
     span_ms: Annotated[
         int | None,
-        Meta(description="Over how long rates were taken; null: not known yet, ask again in a second."),
+        Meta(description="Period of the rates; null: not known yet, repeat the request after a second."),
     ]
     publishers: list[FlowNode]
     topics: list[FlowNode]
     clients: list[FlowNode]
-    published: Annotated[list[FlowLink], Meta(description="From publishers to topics.")]
-    handed: Annotated[list[FlowLink], Meta(description="From topics to clients.")]
+    published: Annotated[list[FlowLink], Meta(description="Flows from publishers to topics.")]
+    handed: Annotated[list[FlowLink], Meta(description="Flows from topics to clients.")]
 
 
 Key = tuple[str, int, str]

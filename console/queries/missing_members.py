@@ -21,12 +21,12 @@ class MissingMember(Document, frozen=True, kw_only=True):
     """Member of a group whose data is missing in an answer."""
 
     member: str
-    code: Annotated[str, Meta(description="Why, of docs/api.md.")]
+    code: Annotated[str, Meta(description="Error code (docs/api.md).")]
     problem: str
     fix: str
     since: Annotated[
         MomentOrNone,
-        Meta(description="What it has had to tell since then is missing; null: all that it would say now."),
+        Meta(description="Time from which its reports are missing; null: only its present state is missing."),
     ] = None
 
 
@@ -56,11 +56,11 @@ def members_without_reports(instance: Instance, now: datetime, member: str = "")
 
 
 def _silent(instance_name: str, member: str, heard: datetime | None) -> MissingMember:
-    when = f"was last heard at {heard:%Y-%m-%d %H:%M:%S} UTC" if heard else "has never reported"
+    when = f"last reported at {heard:%Y-%m-%d %H:%M:%S} UTC" if heard else "has never reported"
     return MissingMember(
         member=member,
         code="broker_away",
         problem=f"The broker {instance_name}/{member} {when}.",
-        fix="What it has had to tell since then comes when it reaches the database again.",
+        fix="Its later reports arrive when it reaches the database again.",
         since=int(heard.timestamp() * 1_000) if heard else 0,
     )

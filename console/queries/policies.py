@@ -59,7 +59,7 @@ class PolicyStatus(TypedDict):
     running: int | None
     converged: bool
     set_back: bool
-    """Whether the broker keeps a policy that this database lacks, until an operator decides."""
+    """Whether the broker retains a policy that this database lacks, until an operator decides."""
     staged: str
     """Sentence during a rollout: which revision applies to which clients."""
     withdrawn: StagedRollout | None
@@ -76,7 +76,9 @@ def instance_named(name: str | None = None) -> Instance:
     wanted = name or current_instance.instance_name()
     found = Instance.objects.filter(name=wanted).first()
     if found is None:
-        raise OperatorError("unknown_instance", f"There is no instance {wanted!r}.", "Start its broker once.")
+        raise OperatorError(
+            "unknown_instance", f"The instance {wanted!r} doesn't exist.", "Start its broker once."
+        )
     return found
 
 
@@ -150,7 +152,9 @@ def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
     revisions = PolicyRevision.objects.select_related("rollout")
     found: PolicyRevision | None = revisions.filter(instance=instance, number=number).first()
     if found is None:
-        raise OperatorError("unknown_revision", f"{instance.name} has no revision {number}.", "See the list.")
+        raise OperatorError(
+            "unknown_revision", f"{instance.name} has no revision {number}.", "Check the list."
+        )
     return found
 
 
@@ -318,16 +322,16 @@ def _state(
         why = "The broker has never reported."
     elif not fresh:
         why = (
-            f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC;"
-            " it loads the policy when it starts."
+            f"The broker last reported at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy "
+            "when it starts."
         )
     elif set_back:
         why = (
-            f"The broker keeps its own revision {running}, which this database doesn't have,"
-            " until an operator decides."
+            f"The broker retains its own revision {running}, which this database doesn't have, "
+            "until an operator decides."
         )
     elif running != wanted:
-        why = f"The broker runs revision {running}; it is asked again each minute."
+        why = f"The broker runs revision {running}; the console repeats the request each minute."
     return {
         "instance": row["name"],
         "member": member,

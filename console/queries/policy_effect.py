@@ -22,8 +22,8 @@ NOT_SET: Final = "not set"
 MAX_NAMES = 5
 """Maximum client names in a line; further clients are counted."""
 CUT_OFF = {
-    "transport_closed": "transport taken away, disabled or moved",
-    "access_changed": "rights change there: logs on again",
+    "transport_closed": "transport removed, disabled or moved",
+    "access_changed": "permissions change: must log on again",
 }
 """Reasons for closing a connection, by code."""
 
@@ -77,7 +77,9 @@ class EffectSummary(NamedTuple):
         parts = [f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if line.carried_out]
         held = sum(line.count for line in self.at_once if line.kind == "held")
         if held:
-            parts.append(f"{held:,} decisions exceed the allowance: the revision is withdrawn immediately")
+            parts.append(
+                f"{held:,} decisions exceed the allowance: Sluice withdraws the revision immediately"
+            )
         shadow = sum(line.count for line in self.at_once if line.recorded_only)
         if shadow:
             parts.append(f"{_clients(shadow)} would be acted on (recorded only)")
@@ -86,8 +88,8 @@ class EffectSummary(NamedTuple):
 
 _HEADS = {
     "cut_off": "cut off",
-    "unrecorded": "left without new records",
-    "part_recorded": "left with a part of their records",
+    "unrecorded": "without new records",
+    "part_recorded": "with only a part of their records",
     "disconnect": "disconnected",
     "offline": "offlined",
     "act": "acted on",
@@ -140,7 +142,7 @@ def _unrecorded(effect: PolicyEffect) -> list[EffectLine]:
     unlisted = effect.unrecorded_in_all - len(effect.unrecorded)
     made = []
     for place, ((extent, topic, kind), entries) in enumerate(groups.items()):
-        gets, what = ("gets nothing more", "it") if extent == "all" else ("gets only a part", "all of it")
+        gets, what = ("gets no more records", "it") if extent == "all" else ("gets only a part", "all of it")
         count = len(entries) + (unlisted if place == 0 else 0)
         told = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {what}"
         made.append(
@@ -190,8 +192,8 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
 
 _UNSEEN: Final = {
     "enforced": "acted on",
-    "held": "not acted on: the rollout's allowance is used up",
-    "recorded": "would be acted on",
+    "held": "no action: the rollout's allowance is used up",
+    "recorded": "action on",
 }
 """Sentences about decisions on clients that the caller must not see."""
 
@@ -237,7 +239,7 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
         called = group if group in PRESETS else f"rule {group}"
         mode = next((change for change in found if change.setting.endswith(".mode")), None)
         if len(found) > 1 and all(change.before.origin == NOT_SET for change in found):
-            yield f"comes under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
+            yield f"is now under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
         elif len(found) > 1 and all(change.after.origin == NOT_SET for change in found):
             yield f"is no longer under {called}"
         else:

@@ -94,11 +94,11 @@ def _redis(*, write: bool) -> tuple[ComponentStatus, ComponentStatus]:
         name = type(problem).__name__
         return (
             {"name": "redis", "ok": False, "problem": name},
-            {"name": "worker", "ok": False, "problem": "unknown while Redis is away"},
+            {"name": "worker", "ok": False, "problem": "unknown while Redis is unavailable"},
         )
     alive: ComponentStatus = {"name": "redis", "ok": True, "problem": ""}
     if refused:
-        fix = f"Give it memory or room on its disk, or name one that may be written to: {refused}"
+        fix = f"Free memory or disk space for Redis, or configure a writable Redis: {refused}"
         alive = {"name": "redis", "ok": False, "problem": REDIS_REFUSES, "fix": fix}
     if not worker:
         return alive, {"name": "worker", "ok": False, "problem": "no worker has reported for 15 s"}
@@ -154,8 +154,8 @@ def _moving(name: str, stuck_s: int, *, busy: bool = False) -> ComponentStatus:
     return {
         "name": name,
         "ok": busy,
-        "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
-        "fix": "See which runs hold its slots, and cancel them; or whether beat runs.",
+        "problem": f"queue_stuck: the workers started no task for {stuck_s} s",
+        "fix": "Cancel the runs that use its slots, or check that beat runs.",
     }
 
 

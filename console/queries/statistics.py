@@ -71,11 +71,11 @@ def time_series(
     """
     if of not in KINDS:
         raise OperatorError(
-            "bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}."
+            "bad_kind", f"The type of statistics {of[:50]!r} is unknown.", f"Use {', '.join(KINDS)}."
         )
     if start >= end:
         raise OperatorError(
-            "bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z."
+            "bad_range", "`from` must be before `to`.", "Use times such as 2026-11-21T10:00:00Z."
         )
     # Choose the finest stored resolution that reaches back to `start`. A coarser source increases the step.
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))

@@ -56,17 +56,17 @@ _PARTS = {  # worst first
     "broker": (
         "The broker doesn't answer",
         "Clients can't be listed or acted on. Pages show the last known state.",
-        "Check log/broker.log, and whether the broker runs.",
+        "Check that the broker runs, and read log/broker.log.",
     ),
     "redis": (
         "Redis doesn't answer",
         "Pages don't update, and scheduled actions don't run.",
-        "Check log/redis.log, and whether Redis runs.",
+        "Check that Redis runs, and read log/redis.log.",
     ),
     "worker": (
         "No worker answers",
         "Archiving, schedules and other runs are delayed.",
-        "Check log/worker.log, and whether the worker runs.",
+        "Check that the worker runs, and read log/worker.log.",
     ),
 }
 """Title, sentence and fix for an unavailable component, worst first."""
@@ -75,15 +75,15 @@ _PARTS = {  # worst first
 _DATABASE_OF_BROKER = {
     "policy_from_disk": (
         "The broker {} runs the policy on its own disk",
-        "It can't read the database: policy changes don't reach it until it can.",
+        "The broker can't read the database, so it receives no policy changes.",
     ),
     "policy_not_stored": (
         "The broker {} can't store its policy on its own disk",
-        "It can't start while the database is unavailable.",
+        "The broker can't start while the database is unavailable.",
     ),
     "database_away": (
         "The broker {} can't use the database",
-        "It keeps its policy. Decisions, losses and events are buffered in memory.",
+        "The broker retains its policy. Decisions, losses and events are buffered in memory.",
     ),
 }
 """Title and sentence for a problem of a broker with the database, by code."""
@@ -290,7 +290,7 @@ def _stuck(part: ComponentStatus, what: str) -> SystemCondition:
     return SystemCondition(
         part["name"],
         f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
-        f"{what} wait: its slots are all taken.",
+        f"{what} wait: all of its slots are in use.",
         part.get("fix", ""),
         unavailable_since(part["name"]),
         severe=False,

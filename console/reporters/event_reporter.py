@@ -84,7 +84,9 @@ class EventReporter:
         except TimeoutError:
             pass
         if self.waiting:
-            log.warning("events_lost", number=self.waiting, why="the database was away when the broker ended")
+            log.warning(
+                "events_lost", number=self.waiting, why="the database was unavailable when the broker stopped"
+            )
         self._thread.close()
 
     async def _start(self) -> None:

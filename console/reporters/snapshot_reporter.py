@@ -49,13 +49,13 @@ CLOSE_TIMEOUT_S = 8.0
 """Seconds that a stopping broker waits for the database to store its last report."""
 _NO_ANSWER = OperatorError(
     "database_away",
-    "The database has accepted a request and doesn't answer it.",
+    "The database accepted a request but doesn't answer it.",
     "Check its process, its sessions and its locks.",
 )
 _NOT_STORED = OperatorError(
     "policy_not_stored",
-    "The broker can't store its policy on its own disk: it couldn't start without the database.",
-    "Make room in SLUICE_HOME, and let the broker's user write there.",
+    "The broker can't store its policy on its disk, so it can't start without the database.",
+    "Free disk space in SLUICE_HOME, and make it writable for the broker's user.",
 )
 log = structlog.get_logger("sluice.reporter")
 
@@ -201,7 +201,10 @@ class SnapshotReporter:
         if number > 0:
             self._dropped += number
             log.error(
-                "not_in_the_database", entries=name, number=number, why="the database was away too long"
+                "not_in_the_database",
+                entries=name,
+                number=number,
+                why="the database was unavailable for too long",
             )
 
     # State of the database.
@@ -324,6 +327,8 @@ class SnapshotReporter:
                 self._stored.cancel()
         if self._waiting:
             log.warning(
-                "not_in_the_database", number=self._waiting, why="the database was away when the broker ended"
+                "not_in_the_database",
+                number=self._waiting,
+                why="the database was unavailable when the broker stopped",
             )
         self._thread.close()

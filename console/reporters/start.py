@@ -196,7 +196,7 @@ def policy_from_disk(revision: int, why: SluiceError) -> OperatorError:
 def _unavailable(instance: str, away: OperatorError, damage: str) -> OperatorError:
     return OperatorError(
         "policy_unavailable",
-        f"{instance} waits for the database: there is no stored policy to start with. {away.sentence}"
+        f"{instance} waits for the database, because it has no stored policy. {away.sentence}"
         + (f" {damage}" if damage else ""),
         away.fix,
     )

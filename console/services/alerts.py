@@ -69,10 +69,10 @@ _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
 }
 _WORDS: Mapping[str, tuple[str, str]] = {
     AlertSubject.STALLED: ("is stalled", "are stalled"),
-    AlertSubject.ASKS: ("doesn’t keep up", "don’t keep up"),
+    AlertSubject.ASKS: ("is stalled or falls behind", "are stalled or fall behind"),
     AlertSubject.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
-    AlertSubject.DECISION: ("was acted on", "were acted on"),
-    AlertSubject.STANDING: ("is a system condition", "are system conditions"),
+    AlertSubject.DECISION: ("had a policy action", "had policy actions"),
+    AlertSubject.STANDING: ("is reported", "are reported"),
 }
 Members = dict[str, float]
 """Members of an alert by name, with the time since when each matches (seconds since 1970)."""
@@ -87,7 +87,9 @@ def get_rule(instance: Instance, number: str | int) -> AlertRule:
         else None
     )
     if found is None:
-        raise OperatorError("unknown_alert", f"There is no alert {text[:50]!r}.", "See the page Alerts.")
+        raise OperatorError(
+            "unknown_alert", f"The alert {text[:50]!r} doesn't exist.", "See the page Alerts."
+        )
     return found
 
 
@@ -211,7 +213,7 @@ def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
     number = len(names) + more
     if number == 1:
         return f"{names[0]} {one}."
-    what = "things" if about == AlertSubject.STANDING else "clients"
+    what = "system conditions" if about == AlertSubject.STANDING else "clients"
     named = ", ".join(sorted(names)[:MAX_NAMED])
     rest = f" and {number - MAX_NAMED:,} more" if number > MAX_NAMED else ""
     return f"{number:,} {what} {many}: {named}{rest}."
@@ -265,13 +267,13 @@ def _attempt(message: AlertMessage) -> None:
 
 def _send_email(message: AlertMessage) -> None:
     if not settings.SLUICE_SMTP_URL:
-        raise ValueError("no mail server is set (SLUICE_SMTP_URL)")
+        raise ValueError("no mail server is configured (SLUICE_SMTP_URL)")
     alert, rule = message.alert, message.alert.rule
-    state = "Over: " if message.over else ""
+    state = "Resolved: " if message.over else ""
     subject = to_mail_header(f"[Sluice {rule.instance.name}] {state}{rule.name}")
     lines = [escape_line(alert.sentence), "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
     if message.over and alert.closed_at is not None:
-        lines.append(f"Over since {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
+        lines.append(f"Resolved at {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
     email = EmailMessage(subject, "\n".join(lines), None, [message.target])
     call_within(EMAIL_DEADLINE_S, lambda sockets: bounded_mail.send(sockets, email))
 

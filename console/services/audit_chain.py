@@ -101,7 +101,10 @@ def verify_chain(now: datetime) -> ChainReport:
     )
     if unlinked is not None:
         return ChainReport(
-            events, links, _digest(head), ChainBreak(0, unlinked.pk, "the event was put in past the chain")
+            events,
+            links,
+            _digest(head),
+            ChainBreak(0, unlinked.pk, "the event was inserted outside the chain"),
         )
     if (
         (head.number, head.digest) != (number, digest)
@@ -142,14 +145,14 @@ def _wrong(
     if number is not None and link.number != number + 1:
         return f"link {number + 1} is missing"
     if digest is not None and link.former != digest:
-        return "it doesn't follow from the one before"
+        return "it doesn't continue the previous link"
     if link.digest != link_digest(link.former, link.content):
-        return "its digest isn't that of its content"
+        return "its digest doesn't match its content"
     if event is None:
         return (
             ""
             if link.expires_at is not None and link.expires_at <= now
-            else "the event is missing before its time"
+            else "the event was deleted before its retention ended"
         )
     if event.expires_at != link.expires_at or event_digest(event) != link.content:
         return "the event was changed"

@@ -100,8 +100,8 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     if len(_left) >= MAX_LEFT:
         raise OperatorError(
             "call_refused",
-            f"{MAX_LEFT} calls of other hosts hang.",
-            "See which hosts don't answer, and why.",
+            f"{MAX_LEFT} calls to other hosts are unanswered.",
+            "Check the hosts that don't answer.",
         )
     outcome, deadline = _CallResult[T](), time.monotonic() + seconds
     sockets = CallSockets(deadline)
@@ -120,7 +120,7 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     try:
         while not outcome.ended.wait(max(0.0, min(LOOK_INTERVAL_S, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"no whole answer within {seconds:g} s")
+                raise TimeoutError(f"no complete answer within {seconds:g} s")
             check()
     except BaseException:
         sockets.give_up()

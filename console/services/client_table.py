@@ -68,7 +68,9 @@ def save_view(actor: Actor, name: str, query: str) -> SavedClientView:
     rows = SavedClientView.objects.filter(owner_id=actor.user_id)
     with transaction.atomic():
         if rows.count() >= MAX_VIEWS and not rows.filter(name=name).exists():
-            raise OperatorError("too_many_views", f"You have {MAX_VIEWS} views.", "Delete one of them.")
+            raise OperatorError(
+                "too_many_views", f"You have reached the limit of {MAX_VIEWS} views.", "Delete a view."
+            )
         view, _ = SavedClientView.objects.update_or_create(
             owner_id=actor.user_id, name=name, defaults={"query": canonical_query(query)}
         )
@@ -82,7 +84,7 @@ def rename_view(actor: Actor, view_id: int, name: str) -> None:
             SavedClientView.objects.filter(owner_id=actor.user_id, pk=view_id).update(name=name)
     except IntegrityError:
         raise OperatorError(
-            "view_exists", f"You have a view “{name}” already.", "Choose another name."
+            "view_exists", f"You already have a view “{name}”.", "Choose another name."
         ) from None
 
 

@@ -31,7 +31,7 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
         raise OperatorError(
             "reason_needed",
             "A reason is required: the broker sends it to the client.",
-            "Say why in `reason`.",
+            "Send it in `reason`.",
         )
     try:
         result = link_to(instance.name).call(requests.DisconnectClient(name=name, reason=why[:500]))

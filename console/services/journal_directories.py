@@ -118,9 +118,9 @@ def elsewhere(instance_name: str, wanted: Path, found: Path) -> OperatorError:
     """Return the error for a journal that isn't where the policy says."""
     return OperatorError(
         "journal_elsewhere",
-        f"The policy says that the journal of {instance_name} is in {wanted},"
-        f" and its segments are in {found}.",
-        f"Move the files that begin with {instance_name}. from there, or take the setting back.",
+        f"The policy sets the journal directory of {instance_name} to {wanted}, but the "
+        f"segments are in {found}.",
+        f"Move the files that begin with {instance_name}. from there, or restore the setting.",
         wanted=str(wanted),
         found=str(found),
     )

@@ -75,7 +75,7 @@ def _in_lake(made: dict[str, Any], instance_name: str, *, quick: bool) -> dict[s
         return made
     through = pipeline.lake_complete_upto(instance_name, made["segments"][-1]["last_sequence"], quick=quick)
     kept = [one for one in made["segments"] if one["last_sequence"] <= through]
-    why = f"the lake has everything up to record {through} only"
+    why = f"the lake is complete only up to record {through}"
     late = [
         {"name": one["name"], "why": why, "reason": "not_in_lake"} for one in made["segments"][len(kept) :]
     ]
@@ -233,6 +233,8 @@ def _name(entry: Any) -> str:
 def _kind(action: str) -> RunKind:
     if action not in JOURNAL_ACTIONS:
         raise OperatorError(
-            "unknown_action", f"There is no journal action {action!r}.", "Use archive, compress or remove."
+            "unknown_action",
+            f"The journal action {action!r} doesn't exist.",
+            "Use archive, compress or remove.",
         )
     return RunKind(action)

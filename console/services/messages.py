@@ -50,13 +50,13 @@ def publish_problem(topic: str, size: int) -> SluiceError | None:
     """Return the reason why an operator can't publish a message of `size` bytes to a topic, or None."""
     if topic.startswith(RESERVED_PREFIX):
         return OperatorError(
-            "bad_topic", "Topics that begin with $ are the broker's own.", "Choose another topic."
+            "bad_topic", "Topics that start with $ are reserved for the broker.", "Choose another topic."
         )
     if size > MAX_BODY:
         return OperatorError(
             "message_too_large",
             f"The message has {size:,} bytes.",
-            f"At most {MAX_BODY:,} can be published here.",
+            f"A message can have at most {MAX_BODY:,} bytes here.",
         )
     try:
         check_topic(topic)

@@ -141,7 +141,7 @@ def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
         raise OperatorError(
             "pipeline_failed",
             f"lake-check ended with code {done.returncode}: "
-            f"{done.stderr[-300:].strip() or 'it said nothing'}",
+            f"{done.stderr[-300:].strip() or 'no error output'}",
             "Run `manage.py pipeline run lake-check`.",
             returncode=done.returncode,
         )
@@ -189,7 +189,7 @@ class JobReport:
         if returncode:
             raise OperatorError(
                 "pipeline_failed",
-                f"The job ended with code {returncode}: {self._last or 'it said nothing'}",
+                f"The job ended with code {returncode}: {self._last or 'no error output'}",
                 "Read the run's log.",
                 returncode=returncode,
             )
@@ -259,21 +259,23 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
     known = PipelineJobs().names()
     if job not in known:
         raise OperatorError(
-            "unknown_job", f"There is no pipeline job {job[:50]!r}.", f"Use {' or '.join(known)}."
+            "unknown_job", f"The pipeline job {job[:50]!r} doesn't exist.", f"Use {' or '.join(known)}."
         )
     for name, value in options.items():
         # A custom job checks its own options. Directories are never a request's choice.
         takes = {one.name: one for one in JOB_OPTIONS.get(job, ())}
         if not (name in takes if job in JOB_OPTIONS else _named(name)):
-            told = ", ".join(takes) or "its own options"
-            raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
+            told = ", ".join(takes) or "those that the job defines"
+            raise OperatorError(
+                "bad_option", f"{job} has no option {name[:50]!r} here.", f"Available options: {told}."
+            )
         # Requests name policies in the lake's folder, never files.
         own_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)
         if own_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
                 "bad_option",
                 f"The value of {name} can't be used.",
-                f"Give up to {MAX_TEXT:,} characters without blanks.",
+                f"Use at most {MAX_TEXT:,} characters without spaces.",
             )
         if name in takes:
             takes[name].read(str(value))

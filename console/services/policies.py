@@ -171,7 +171,7 @@ def change_transport(
         transport = Transport.objects.filter(instance=instance, name=name).first()
         if transport is None:
             raise OperatorError(
-                "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+                "unknown_transport", f"The transport {name!r} doesn't exist.", "See /api/v1/transports."
             )
         policy_rows.check_known_keys(
             changes, (*OF_A_TRANSPORT, "pool", "client_policy"), f"transport {name!r}"
@@ -289,8 +289,8 @@ def refuse_withdrawn(instance: Instance, number: int) -> None:
     if why:
         raise OperatorError(
             "revision_withdrawn",
-            f"Revision {number} was withdrawn from its staged rollout: {why}",
-            "Make a draft of it, change what acts too often, and publish that.",
+            f"Revision {number} was withdrawn during its staged rollout: {why}",
+            "Create a draft of the revision, change the rules that act too often, and publish the draft.",
         )
 
 
@@ -463,7 +463,7 @@ def _edited(
         raise OperatorError(
             "revision_changed",
             f"The policy is at revision {before.number}, not {expected_revision}.",
-            "Read it again and repeat the change.",
+            "Load it again and repeat the change.",
             revision=before.number,
         )
     edit(instance)
@@ -476,7 +476,7 @@ def end_rollout(instance: Instance, number: int) -> None:
     rollout = read.running_rollout(instance)
     if rollout is not None:
         rollout.state, rollout.ended_at = RolloutState.STOPPED, timezone.now()
-        rollout.why = f"Revision {number} took its place."
+        rollout.why = f"Revision {number} replaced it."
         rollout.save()
 
 

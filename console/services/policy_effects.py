@@ -93,6 +93,6 @@ def beyond_the_machine(
             limit = pool.get(key) if isinstance(pool, Mapping) else None
             if isinstance(limit, int) and limit > most:
                 found.append(
-                    f"{place}: a {word} limit of {size(limit)} is more than this machine has ({size(most)})."
+                    f"{place}: a {word} limit of {size(limit)} exceeds this machine's {word} ({size(most)})."
                 )
     return found

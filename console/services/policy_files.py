@@ -140,10 +140,9 @@ def _journaling_warnings(newest: Mapping[str, Any], document: Mapping[str, Any])
         return ()
     more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return (
-        f"Topics that are journaled now no longer would be: {', '.join(lost[:MAX_NAMED])}{more}."
-        " Bookmark and durable subscriptions and queues get no more messages of them; the preview "
-        "names these."
-        " Check Journaled topics of the draft.",
+        f"These topics would no longer be journaled: {', '.join(lost[:MAX_NAMED])}{more}. "
+        "Bookmark and durable subscriptions and queues get no more messages of these topics; "
+        "the preview lists them. Check Journaled topics of the draft.",
     )
 
 
@@ -159,12 +158,12 @@ def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None
             imported.document["transports"].remove(transport)
             imported.undo_part(
                 f"transport {name}",
-                f"Port {port} is that of the transport {other}: name this one so in the file to change "
-                "that one, or give one of them another port.",
+                f"Port {port} is that of the transport {other}. Use that name in the file to change "
+                "that transport, or change one of the ports.",
             )
     if not imported.document.get("transports", True):
         del imported.document["transports"]
-        imported.undo_part("transports", "None of the file's transports was imported.")
+        imported.undo_part("transports", "No transport of the file was imported.")
 
 
 def _skip_misplaced_directories(imported: ImportReport) -> None:
@@ -241,11 +240,11 @@ def read_yaml(text: str) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as problem:
         raise OperatorError(
             "bad_import",
-            f"The file has something that can't be in a policy: {problem}.",
+            f"The file has a value that a policy can't contain: {problem}.",
             "Start from `policy export`.",
         ) from None
     if not isinstance(document, Mapping):
-        raise OperatorError("bad_import", "The file holds no policy.", "Start from `policy export`.")
+        raise OperatorError("bad_import", "The file contains no policy.", "Start from `policy export`.")
     return dict(document)
 
 
@@ -256,5 +255,5 @@ class _NoAliasLoader(yaml.SafeLoader):
         """Compose a node like PyYAML, but refuse aliases."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]  # as in the stubs
-            raise yaml.composer.ComposerError(None, None, "aliases aren't taken", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "aliases aren't supported", event.start_mark)
         return super().compose_node(parent, index)

@@ -137,7 +137,7 @@ def bad_policy_error(problems: list[str]) -> OperatorError:
     """Return the error for a policy that can't be used because of `problems`."""
     return OperatorError(
         "bad_policy",
-        "The policy can't be used: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",
+        "The policy is invalid: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",
         "Correct the settings named and save again.",
         problems=problems,
     )

@@ -54,8 +54,8 @@ def unsaved_rollout(plan: RolloutPlan) -> StagedRollout:
     except ValidationError as invalid:
         raise OperatorError(
             "bad_rollout",
-            f"The rollout can't begin: {' '.join(invalid.messages)}",
-            "Give a pattern of client names or a share of 1 to 99 percent.",
+            f"The rollout is invalid: {' '.join(invalid.messages)}",
+            "Enter a pattern of client names, or a share of 1 to 99 percent.",
         ) from invalid
     return rollout
 
@@ -188,7 +188,7 @@ def _withdrawal_reason(rollout: StagedRollout, made: int, held: Decision | None)
     if not held.member:
         return f"{allowed} {was} allowed. {next_one}"
     part = number_exact(rollout.allowances.get(held.member, 0))
-    return f"Member {held.member} used its part of {part} of the {allowed} allowed. {next_one}"
+    return f"Member {held.member} used its share of {part} of the {allowed} allowed. {next_one}"
 
 
 def count_decisions(rollout: StagedRollout) -> int:
@@ -215,7 +215,7 @@ def _go_back(
     return policies.restore(
         actor,
         rollout.base.number,
-        reason=f"Back from staged revision {rollout.revision.number}: {why}",
+        reason=f"Withdrawal of staged revision {rollout.revision.number}: {why}",
         instance_name=rollout.instance.name,
         expected_revision=rollout.revision.number,
         first=ended,
@@ -238,7 +238,7 @@ def _running(instance: Instance, expected_revision: int | None) -> StagedRollout
         raise OperatorError(
             "revision_changed",
             f"Revision {staged} is staged, not {expected_revision}.",
-            "Check it first.",
+            "Check the staged revision first.",
             revision=staged,
         )
     return rollout
@@ -246,5 +246,5 @@ def _running(instance: Instance, expected_revision: int | None) -> StagedRollout
 
 def _no_rollout(instance: Instance) -> OperatorError:
     return OperatorError(
-        "no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first."
+        "no_rollout", f"{instance.name} has no running rollout.", "Publish a draft for some clients first."
     )

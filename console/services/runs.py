@@ -232,7 +232,7 @@ def _update_worker_error(run: ActionRun, queue: str) -> None:
         name = format_broker_name(run.instance.name, run.member)
         error = {
             "code": "no_worker",
-            "message": f"No worker serves the queue {queue}, so it waits.",
+            "message": f"No worker serves the queue {queue}, so the run waits.",
             "fix": f"Start one on the machine of {name}: celery -A console.project worker -Q {queue}",
         }
     ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(error=error)
@@ -342,7 +342,10 @@ def finish(
         **{
             **values,
             "error": error
-            or {"code": "worker_lost", "message": "Its worker was taken for dead, and came back."},
+            or {
+                "code": "worker_lost",
+                "message": "The run was marked as lost, but its worker responded again.",
+            },
         }
     ):
         ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(state=state, **values)
@@ -368,7 +371,7 @@ def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
         )
         if not (stopped or asked):
             raise OperatorError(
-                "run_ended", f"The run has ended ({run.state}).", "Nothing is left to cancel."
+                "run_ended", f"The run has ended ({run.state}).", "No cancellation is needed."
             )
         if stopped:
             _release(run)
@@ -453,8 +456,8 @@ def mark_lost_runs(now: datetime) -> list[ActionRun]:
     for run in lost:
         error = {
             "code": "worker_lost",
-            "message": "The worker fell silent.",
-            "fix": "Ask for the run again: steps that were done are left out.",
+            "message": "The worker stopped reporting.",
+            "fix": "Request the run again: it skips the completed steps.",
         }
         marked = ActionRun.objects.filter(silent, pk=run.pk, state=RunState.RUNNING).update(
             state=RunState.LOST, error=error, ended_at=now
@@ -503,7 +506,7 @@ def find_by_key(actor: Actor, once: IdempotencyKey) -> ActionRun | None:
     if known is not None and known.idempotency_digest != once.digest:
         raise OperatorError(
             "idempotency_key_reused",
-            "This Idempotency-Key came with another request before.",
+            "This Idempotency-Key was used for another request.",
             "Use a new key.",
             run=str(known.pk),
         )
@@ -516,7 +519,7 @@ def _in_progress(run: ActionRun) -> OperatorError:
     ).first()
     return OperatorError(
         "run_in_progress",
-        f"Another run of {run.kind} is under way on {run.instance.name}, or this firing was run already.",
+        f"Another run of {run.kind} is in progress on {run.instance.name}, or this firing has already run.",
         "Wait for it to end, or cancel it.",
         run=str(active.pk) if active else None,
     )

@@ -52,7 +52,9 @@ def resolve_set_back(
         before = newest = policies.newest_revision(instance)
         for document in kept:
             number = max(newest.number + 1, _number(document))
-            newest = policies.store_revision(instance, document, number, actor, "As kept by the broker.")
+            newest = policies.store_revision(
+                instance, document, number, actor, "Restored from the broker's copy."
+            )
         rollout = read.running_rollout(instance)
         if choice is SetBackChoice.STORED:
             policy_rows.write_document(instance, {**in_force, "revision": 1})
@@ -92,7 +94,7 @@ def _stored_policies(name: str) -> tuple[list[Document], Document]:
     if not kept:
         raise OperatorError(
             "policy_not_set_back",
-            f"No broker of {name} that answers keeps a policy that the database lacks.",
+            f"The database has the policy of each broker of {name} that responds.",
             "See the page Policies for the revision in force.",
         )
     found: list[Document] = []

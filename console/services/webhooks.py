@@ -46,7 +46,9 @@ def post_webhook(
         answer = call_within(DEADLINE_S, call, check)
     except (OSError, http.client.HTTPException, ValueError) as problem:
         raise OperatorError(
-            "webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens."
+            "webhook_failed",
+            f"{address.hostname} isn't reachable: {problem}.",
+            "Check that the host listens.",
         ) from None
     if not 200 <= answer.status < 300:
         raise OperatorError(

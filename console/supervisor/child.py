@@ -118,7 +118,7 @@ class ChildProcess:
             if self.stopping.is_set():
                 break
             if self.spec.once and outcome == "code 0":
-                self._say(f"{self.spec.name} has done its work")
+                self._say(f"{self.spec.name} has finished")
                 break
             failures = self._backoff.failures_after(failures, time.monotonic() - began)
             delay = self._backoff.delay_s(failures)
@@ -183,7 +183,10 @@ class ChildProcess:
             waited = time.monotonic() - began
             if waited > self.spec.ready_s and not told:
                 told = True
-                self._say(f"{self.spec.name} runs but isn't ready after {waited:.0f} s; we go on asking")
+                self._say(
+                    f"{self.spec.name} runs but isn't ready after {waited:.0f} s; the supervisor keeps "
+                    "checking"
+                )
                 self._report_last_lines()
             await asyncio.sleep(CHECK_INTERVAL_S)
         self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s, pid {self.pid})")
@@ -197,7 +200,7 @@ class ChildProcess:
         for step in self.spec.stop:
             if step.signal == signal.SIGKILL:
                 self.killed = True
-                self._say(f"{self.spec.name} doesn't stop and is killed")
+                self._say(f"{self.spec.name} doesn't stop, so the supervisor kills it")
                 _signal_group(process.pid, signal.SIGKILL)
             else:
                 _signal(process, step.signal)

@@ -39,7 +39,7 @@ def port_problems(
     for one in wanted:
         if one.port in seen:
             found.append(
-                f"Port {one.port} is wanted twice: by {seen[one.port]} and by {one.purpose}. {one.move}."
+                f"Port {one.port} is configured twice: by {seen[one.port]} and by {one.purpose}. {one.move}."
             )
             continue
         seen[one.port] = one.purpose

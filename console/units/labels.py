@@ -21,36 +21,36 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.OUTBOUND_MESSAGES: "messages in memory",
     Signal.SPOOL_BYTES: "spool",
     Signal.SPOOL_AGE: "time offlined",
-    Signal.CONFLATION_BYTES: "held by conflation",
+    Signal.CONFLATION_BYTES: "bytes in conflation",
     Signal.BACKLOG_BYTES: "backlog in bytes",
     Signal.BACKLOG_MESSAGES: "backlog in messages",
     Signal.OLDEST_AGE: "oldest age",
-    Signal.DRAIN_RATE: "rate taken",
-    Signal.WRITE_BLOCKED: "time the socket took nothing",
+    Signal.DRAIN_RATE: "read rate",
+    Signal.WRITE_BLOCKED: "time with a blocked socket",
     Signal.WINDOW_FULL: "time the window was full",
-    Signal.UNACKED_MESSAGES: "messages not acknowledged",
-    Signal.UNACKED_AGE: "age of the oldest not acknowledged",
+    Signal.UNACKED_MESSAGES: "unacknowledged messages",
+    Signal.UNACKED_AGE: "age of the oldest unacknowledged message",
     Signal.ACK_SILENCE: "time without an acknowledgement",
-    Signal.PINNED_BYTES: "log it holds",
-    Signal.USER_PINNED_BYTES: "log its user holds",
+    Signal.PINNED_BYTES: "log retained for the client",
+    Signal.USER_PINNED_BYTES: "log retained for its user",
 }
 """Label of each signal."""
 REASONS: Final[Mapping[DecisionReason, str]] = {
     DecisionReason.POOL_MEMORY: "Memory of its pool",
-    DecisionReason.MEMORY_CAPACITY: "Its share of memory",
+    DecisionReason.MEMORY_CAPACITY: "Memory share of the client",
     DecisionReason.DISK: "Spools of its pool",
     DecisionReason.CAPACITY: "Its share of the spools",
     DecisionReason.AGE: "Age of its oldest message",
     DecisionReason.BACKLOG: "Its backlog",
-    DecisionReason.CONFLATION: "What conflation holds",
-    DecisionReason.DRAIN_RATE: "It took too little",
-    DecisionReason.WRITE_BLOCKED: "Its socket took nothing",
-    DecisionReason.WINDOW_FULL: "Its window stayed full",
-    DecisionReason.UNACKED: "Not acknowledged",
-    DecisionReason.ACK_SILENCE: "No acknowledgement",
+    DecisionReason.CONFLATION: "Bytes in conflation",
+    DecisionReason.DRAIN_RATE: "Read rate too low",
+    DecisionReason.WRITE_BLOCKED: "Socket blocked",
+    DecisionReason.WINDOW_FULL: "Window full",
+    DecisionReason.UNACKED: "Unacknowledged messages",
+    DecisionReason.ACK_SILENCE: "No acknowledgements",
     DecisionReason.PINNED: "Retained log",
     DecisionReason.RESOURCE_ERROR: "Backlog over its topic’s limit",
-    DecisionReason.SPOOL_FAILED: "Its spool couldn’t be written",
+    DecisionReason.SPOOL_FAILED: "Spool not writable",
 }
 """Label of each reason for a decision."""
 
@@ -71,7 +71,9 @@ class ActLabel(NamedTuple):
 
 
 ACTS: Final[Mapping[PolicyAction, ActLabel]] = {
-    PolicyAction.NOTIFY: ActLabel("tell the operators", "Operators told", "Would be told of", "bolt"),
+    PolicyAction.NOTIFY: ActLabel(
+        "notify the operators", "Operators notified", "Operators would be notified", "bolt"
+    ),
     PolicyAction.WARN: ActLabel("warn it", "Warned", "Would be warned", "alert-triangle"),
     PolicyAction.CONFLATE: ActLabel("newest value only", "Conflated", "Would be conflated", "progress-down"),
     PolicyAction.DISCARD_OLDEST: ActLabel(
@@ -79,14 +81,14 @@ ACTS: Final[Mapping[PolicyAction, ActLabel]] = {
     ),
     PolicyAction.OFFLINE: ActLabel("offline it", "Offlined", "Would be offlined", "database-import"),
     PolicyAction.CONTINUE_FROM_JOURNAL: ActLabel(
-        "go on from the log", "Sent back to the log", "Would be sent back to the log", "history"
+        "continue from the log", "Moved to the log", "Would be moved to the log", "history"
     ),
     PolicyAction.PAUSE: ActLabel("pause it", "Paused", "Would be paused", "player-pause"),
     PolicyAction.CANCEL_SUBSCRIPTION: ActLabel(
         "end the subscription", "Subscription ended", "Subscription would be ended", "circle-x"
     ),
     PolicyAction.ASK_TO_CLOSE: ActLabel(
-        "ask it to close", "Asked to close", "Would be asked to close", "plug-x"
+        "ask it to close", "Close requested", "Close would be requested", "plug-x"
     ),
     PolicyAction.DISCONNECT: ActLabel("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
     PolicyAction.REFUSE: ActLabel(
@@ -106,33 +108,33 @@ MODES: Final[Mapping[EnforcementMode, str]] = {
 CAUSES: Final[Mapping[DiscardCause, str]] = {
     DiscardCause.DISCARDED: "discarded by a policy",
     DiscardCause.CONFLATED: "replaced by a newer value",
-    DiscardCause.CONFLATED_ON_REQUEST: "replaced by a newer value, as it asked",
+    DiscardCause.CONFLATED_ON_REQUEST: "replaced by a newer value, as requested",
     DiscardCause.EXPIRED: "waited longer than a policy allows",
     DiscardCause.DISCONNECTED: "the connection ended",
-    DiscardCause.STORED: "kept in the log",
+    DiscardCause.STORED: "stored in the log",
     DiscardCause.UNSUBSCRIBED: "it unsubscribed",
     DiscardCause.CANCELLED: "its subscription was ended",
-    DiscardCause.REFUSED: "it refused it",
-    DiscardCause.RETURNED: "given back, for another consumer",
+    DiscardCause.REFUSED: "refused by the client",
+    DiscardCause.RETURNED: "returned for another consumer",
     DiscardCause.REMOVED: "removed from the log",
 }
 """Label of each cause of undelivered messages."""
 OF_RULES: Final = {
     "limit": "limit",
     "percent": "share of the pool’s limit",
-    "hold_ms": "how long without a dip",
+    "hold_ms": "minimum time over the limit",
     "window_ms": "window",
     "count": "times",
     "clear": "clears at",
-    "guard_bytes": "only while this much waits",
-    "check_ms": "looks each",
-    "cooldown_ms": "quiet for, after it acted",
+    "guard_bytes": "minimum backlog",
+    "check_ms": "check interval",
+    "cooldown_ms": "pause after an action",
     "mode": "mode",
     "signal": "signal",
     "shape": "compared",
     "ladder": "does",
     "choose": "chooses",
-    "protected": "never these clients",
+    "protected": "protected clients",
     "confirm_delete": "deletion confirmed",
 }
 """Labels of a rule's fields."""

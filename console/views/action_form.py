@@ -94,7 +94,7 @@ def edit_parts(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[
     if do == "add":
         part = _blank(group, post.get(f"add-{group}", ""))
         if part is None or len(rows) >= MAX_STEPS:
-            return "Choose what to add."
+            return "Choose an item to add."
         rows.append(part)
         return f"Added as number {len(rows)}."
     number = int(place) if place.isascii() and place.isdigit() and len(place) < 4 else -1

@@ -185,8 +185,8 @@ def _editor(
             "choices": action_form.part_choices(group),
         }
         for group, title, empty in (
-            ("when", "When", "No trigger: it runs on request."),
-            ("steps", "Do, in this order", "It does nothing yet."),
+            ("when", "When", "No trigger: the action runs on request."),
+            ("steps", "Steps, in this order", "The action has no step yet."),
         )
     ]
     return {

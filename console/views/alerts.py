@@ -36,7 +36,7 @@ def create(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _show(request, form, 422)
     rule = service.create(common.actor_of(request), form.save(commit=False))
-    messages.success(request, f"The alert {rule.name} is made.")
+    messages.success(request, f"The alert {rule.name} was created.")
     return redirect("alerts")
 
 
@@ -74,7 +74,9 @@ def _visible_alert(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
     if patterns is not None and alert.rule.about != AlertSubject.STANDING:
         names = [name for name in names if any(name_matches(pattern, name) for pattern in patterns)]
         text = (
-            service.alert_sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
+            service.alert_sentence(alert.rule.about, names)
+            if names
+            else "Only clients that you aren’t allowed to see."
         )
     linked = names if alert.rule.about != AlertSubject.STANDING else []
     return {"alert": alert, "sentence": text, "names": linked[:20], "more": max(0, len(linked) - 20)}

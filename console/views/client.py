@@ -166,11 +166,11 @@ def _possible_actions(name: str, found: ClientEntry | None) -> list[tuple[str, s
     waits = f"{number(found.waiting_messages)} messages wait"
     stopped = len(_paused(found))
     acts = [
-        (PendingChangeKind.RESUME, "player-play", f"{stopped} paused subscriptions go on", stopped > 0),
+        (PendingChangeKind.RESUME, "player-play", f"{stopped} paused subscriptions resume", stopped > 0),
         (
             PendingChangeKind.PAUSE,
             "player-pause",
-            f"It gets nothing more; {waits}",
+            f"It gets no more records; {waits}",
             stopped < len(found.subscriptions),
         ),
         (
@@ -179,7 +179,7 @@ def _possible_actions(name: str, found: ClientEntry | None) -> list[tuple[str, s
             f"{size(found.outbox_bytes)} move from memory to its spool",
             found.delivery not in SPOOLED,
         ),
-        (PendingChangeKind.DISCONNECT, "plug-x", f"{waits}; of topics no journal keeps they are lost", True),
+        (PendingChangeKind.DISCONNECT, "plug-x", f"{waits}; messages of unjournaled topics are lost", True),
     ]
     return [
         (reverse(f"client_{kind}", args=[name]), picture, kind.label, cost)

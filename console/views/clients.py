@@ -28,19 +28,24 @@ FIRST = ("health", "name", "delivery")
 FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(DeliveryState)))
 """Filters of the table: name, label, choices."""
 MATCHING_ACTS = (
-    (PendingChangeKind.PAUSE_ALL, "player-pause", "Pause", "They get no messages until they are resumed"),
-    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "Their paused subscriptions resume"),
+    (
+        PendingChangeKind.PAUSE_ALL,
+        "player-pause",
+        "Pause",
+        "The clients receive no messages until they are resumed",
+    ),
+    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "The paused subscriptions of the clients resume"),
     (
         PendingChangeKind.OFFLINE_ALL,
         "database-import",
         "Offline",
-        "Their backlog moves to their spools",
+        "The clients’ backlogs move to their spools",
     ),
     (
         PendingChangeKind.DISCONNECT_ALL,
         "plug-x",
         "Disconnect",
-        "They are disconnected; messages without a journal are lost",
+        "The clients are disconnected; unjournaled messages are lost",
     ),
 )
 """Actions on all matching clients: kind, icon, label, and cost."""
@@ -112,7 +117,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
         return redirect(_address(query))
-    messages.success(request, f"The view “{view.name}” is saved. Its address can be shared.")
+    messages.success(request, f"The view “{view.name}” is saved. You can share its address.")
     return redirect(_address(view.query))
 
 
@@ -127,7 +132,7 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
         if gone is not None:
             messages.success(
                 request,
-                f"The view “{gone.name}” is deleted. Its filter is still shown, and can be saved again.",
+                f"The view “{gone.name}” is deleted. The list still uses its filter; you can save it again.",
             )
             query = gone.query
         return redirect(_address(query))

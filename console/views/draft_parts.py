@@ -111,7 +111,7 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
             wanted = form.cleaned_data["name"]
             if not stored and wanted in {one["name"] for one in draft.document.get("transports") or []}:
                 raise OperatorError(
-                    "bad_policy", f"There is a transport {wanted} already.", "Choose another name."
+                    "bad_policy", f"The transport {wanted} exists already.", "Choose another name."
                 )
             return _save(
                 request,
@@ -142,7 +142,7 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
             {"transports": {name: None}},
             expected_version=version_of(request),
         )
-        also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
+        also = f" Settings only for this transport are also removed: {', '.join(lost)}." if lost else ""
         return (
             f"Transport {name} is removed from the draft.{also} The preview names the clients that it"
             " disconnects."
@@ -178,14 +178,14 @@ def _put(
     if token:
         # The token is in this response only: a message would store it in a cookie.
         return render_draft(request, saved, {"token": token, "token_of": made["name"]})
-    messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
+    messages.success(request, "Saved in the draft. The policy changes when the draft is published.")
     return redirect("drafts_one", draft.pk)
 
 
 def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> HttpResponse:
     """Save changed settings."""
     draft_parts.save_changes(common.actor_of(request), draft, changes, version)
-    messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
+    messages.success(request, "Saved in the draft. The policy changes when the draft is published.")
     return redirect("drafts_one", draft.pk)
 
 

@@ -114,7 +114,7 @@ def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
         ("ClientMaxCapacity", f"{client.get('client_max_capacity') or DEFAULT_CLIENT_MAX_CAPACITY} %"),
         ("ClientMessageAgeLimit", duration(age) if isinstance(age, int) else "no limit"),
         ("Journaled topics", ", ".join(map(write_line, instance.get("journaled_topics") or [">"]))),
-        ("Taken out of those", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
+        ("Excluded topics", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
         ("Sync members of the group", ", ".join(map(str, instance.get("sync_members") or [])) or "none"),
         ("Sync topics", ", ".join(map(str, instance.get("sync_topics") or [])) or "none"),
     ]
@@ -181,7 +181,7 @@ def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
         "title": "Entitlements on restricted transports",
         "rows": rows,
         "add": "Add an entitlement",
-        "columns": ("Who", "Transports", "May publish to", "May subscribe to", "Filter"),
+        "columns": ("Users and groups", "Transports", "May publish to", "May subscribe to", "Filter"),
     }
 
 

@@ -158,7 +158,9 @@ def get_draft(draft_id: int) -> PolicyDraft:
     """Return a draft of this installation's instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(draft_id)
     if draft.instance_id != read.instance_named().pk:
-        raise OperatorError("unknown_draft", f"There is no draft {draft_id}.", "See the list of drafts.")
+        raise OperatorError(
+            "unknown_draft", f"The draft {draft_id} doesn't exist.", "See the list of drafts."
+        )
     return draft
 
 
@@ -166,9 +168,7 @@ def version_of(request: HttpRequest) -> int:
     """Return the version that a form was made for. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("expected_version", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OperatorError(
-            "bad_if_match", "The form doesn't say which version it is for.", "Load the draft again."
-        )
+        raise OperatorError("bad_if_match", "The form has no version.", "Load the draft again.")
     return int(text)
 
 

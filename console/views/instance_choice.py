@@ -22,6 +22,6 @@ def choose_instance(request: HttpRequest) -> HttpResponse:
     audit.mark_read_only(request)
     wanted = request.POST.get("instance", "")
     if wanted not in brokers.visible_instances(access_of_request(request)):
-        raise PermissionDenied("There is no such instance here, or it isn't yours to see.")
+        raise PermissionDenied("The instance doesn't exist, or you lack the permission to see it.")
     request.session[current_instance.KEY] = wanted
     return redirect("overview")

@@ -24,9 +24,9 @@ from console.units.format import seconds
 from console.views import common, pending_changes
 
 ACTIONS = (
-    ("archive", "Archive", "Moves segments to the archive directory; they stay part of the log"),
-    ("compress", "Compress", "Makes them gzip files in place; still readable and replayable"),
-    ("remove", "Remove", "Deletes them; what they hold can’t be replayed any more"),
+    ("archive", "Archive", "Moves segments to the archive directory; they remain part of the log"),
+    ("compress", "Compress", "Compresses segments with gzip in place; they remain readable and replayable"),
+    ("remove", "Remove", "Deletes segments; their records can no longer be replayed"),
 )
 """Journal actions: name, label, effect."""
 PAGE = 100

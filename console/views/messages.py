@@ -79,7 +79,7 @@ def follow(request: HttpRequest) -> HttpResponse:
     """
     form = MessagesForm(request.GET)
     if not form.is_valid() or not form.cleaned_data["topic"]:
-        return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
+        return HttpResponse("Enter a topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
     common.check_permission(request, Permission.READ_MESSAGES, topic=topic)
     context: dict[str, Any]

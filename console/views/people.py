@@ -76,7 +76,7 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
     return _done(
         request,
         lambda: second_factor.remove(common.actor_of(request), service.get_person(name)),
-        f"Logins of {name} ask for no code any more.",
+        f"Logins of {name} no longer require a code.",
     )
 
 

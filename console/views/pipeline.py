@@ -152,7 +152,7 @@ def download_table(
     run = _get_run(request, run_id, table)
     path = read.table_path(run, table)
     if path is None or form not in ("csv", "parquet"):
-        raise Http404("There is no such table.")
+        raise Http404("The table doesn't exist.")
     name = f"{run_id}.{table}.{form}"
     if form == "parquet":
         return FileResponse(
@@ -169,7 +169,7 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     """Return a plot as an SVG image, in which no script runs."""
     drawn = read.run_plot(_get_run(request, run_id, name), name)
     if drawn is None:
-        raise Http404("There is no such plot.")
+        raise Http404("The plot doesn't exist.")
     return HttpResponse(drawn, content_type="image/svg+xml")
 
 
@@ -179,7 +179,7 @@ def document(request: HttpRequest, run_id: str) -> HttpResponse:
     """Return a run's HTML document as a download, so that it is never shown as a page of the console."""
     found = read.run_document(_get_run(request, run_id))
     if found is None:
-        raise Http404("There is no such document.")
+        raise Http404("The document doesn't exist.")
     answer = HttpResponse(found, content_type="text/html; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{run_id}.html"'
     return answer
@@ -191,10 +191,10 @@ def _get_run(request: HttpRequest, run_id: str, table: str = "") -> dict[str, An
     The caller must be allowed to see all clients and, if the run contains message bodies, to read messages.
     """
     if common.visible_patterns(request) is not None:
-        raise PermissionDenied("A run is about all clients. Ask for a grant that isn't limited to some.")
+        raise PermissionDenied("A run covers all clients. Request a role that isn't limited to some clients.")
     run = read.stored_run(run_id)
     if run is None:
-        raise Http404("There is no such run.")
+        raise Http404("The run doesn't exist.")
     if read.contains_messages(run, table.partition(".")[0]):
         common.check_permission(request, Permission.READ_MESSAGES)
     return run

@@ -184,7 +184,7 @@ def _rows(
         own = pools.get(f"transport {name}" if name else "instance", [])
         if name:
             for field in LimitsRowForm.COLUMNS:
-                form.fields[field].widget.attrs["placeholder"] = "as the instance"
+                form.fields[field].widget.attrs["placeholder"] = "Default of the instance"
         else:
             form.show_now(own)
         url = reverse("policies_transport", args=[name]) if name else reverse("policies_instance")

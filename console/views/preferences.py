@@ -37,7 +37,7 @@ def save(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _show(request, form, 422)
     service.save(common.actor_of(request), form.cleaned_data)
-    messages.success(request, "Saved. It holds in every browser in which you log in.")
+    messages.success(request, "Saved. The preferences apply in every browser in which you log in.")
     return redirect("settings")
 
 

@@ -45,7 +45,7 @@ PLANNED = {"pause": PendingChangeKind.REPLAY_PAUSE, "cancel": PendingChangeKind.
 """Changes that stop a delivery, which become pending changes."""
 DONE = {
     "resume": "resumed",
-    "rate": "given another rate",
+    "rate": "changed to another rate",
     "forget": "removed from the list",
 }
 """Texts for changes that are applied immediately."""
@@ -83,7 +83,7 @@ def create(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
     else:
-        messages.success(request, f"The replay {asked['name']} waits for {asked['client']}.")
+        messages.success(request, f"The replay {asked['name']} was created for {asked['client']}.")
     return redirect("replays")
 
 

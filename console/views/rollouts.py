@@ -44,9 +44,7 @@ def _shown_revision(request: HttpRequest) -> int:
     """Return the revision that the banner showed. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("revision", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OperatorError(
-            "bad_if_match", "The form doesn't say which rollout it is for.", "Load the page again."
-        )
+        raise OperatorError("bad_if_match", "The form doesn't name the rollout.", "Load the page again.")
     return int(text)
 
 

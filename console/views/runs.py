@@ -93,7 +93,7 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
             return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
         common.show_error(request, problem)
     else:
-        messages.success(request, "The run is requested again, without the completed steps.")
+        messages.success(request, "The run was requested again. It skips the completed steps.")
     return redirect("runs")
 
 

@@ -101,7 +101,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             "client": name,
             "hour": None,
             "score": None,
-            "because": "it has gone silent: it was there before, and isn't in the newest hours",
+            "because": "it disappeared: it was active before, and isn't in the newest hours",
         }
         for name in silent
     ]
@@ -129,7 +129,7 @@ def load_hours(settings: JobSettings, days: int) -> pa.Table:
     if not hours.num_rows:
         raise OperatorError(
             "no_history",
-            f"There is no hourly history of clients in {settings.client_history}.",
+            f"{settings.client_history} has no hourly history of clients.",
             "Run client-history first.",
         )
     return hours

@@ -288,7 +288,7 @@ def compare_lake(
         )
     if covered_intervals(settings.records, instance):
         return rows
-    reporter.note("There is no lake to compare with.")
+    reporter.note("The lake to compare with doesn't exist.")
     return rows
 
 

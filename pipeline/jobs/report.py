@@ -65,7 +65,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     reporter.page(page.to_html())
     missing = [job for job, *_ in JOB_SECTIONS if job not in included]
     if missing:
-        reporter.note(f"There is no run of {', '.join(missing)} in these days. Run them before the report.")
+        reporter.note(f"These days have no run of {', '.join(missing)}. Run these jobs before the report.")
     return {
         **facts,
         "days": arguments.days,

@@ -219,8 +219,8 @@ def setting_advice(
             found.append(_row(setting, _format_size(limit), _format_size(max(enough, limit)), reason))
         elif 0 < peak < 0.05 * limit:
             reason = (
-                f"its peak was {_format_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds "
-                "nothing. Keep it if bursts are to come."
+                f"its peak was {_format_size(peak)}, {100 * peak / limit:.1f} % of the limit: the "
+                "limit has no effect. Retain it only for future bursts."
             )
             found.append(_row(setting, _format_size(limit), _format_size(_round_up(peak * 4)), reason))
         if pool["days_to_limit"] is not None and pool["days_to_limit"] < FULL_SOON_DAYS:
@@ -229,13 +229,13 @@ def setting_advice(
     need = _hours(reach_s * RESERVE)
     if reach_s > 0:
         reached, covered = _format_span(reach_s), _format_span(covered_s)
-        reason = f"the slowest reader reached back {reached}; the log held {covered} at the end."
+        reason = f"the slowest reader reached back {reached}; the log covered {covered} at the end."
         word = need if retention_s is not None and reach_s * RESERVE > retention_s else f"{need} at least"
         now = "nothing is removed" if retention_s is None else _format_span(retention_s)
         found.append(_row("journal retention", now, word, reason))
     if largest > 0.8 * capacity:
         reason = (
-            f"one client took {largest:.0f} % of its pool's memory, near the {capacity} % at which "
+            f"one client used {largest:.0f} % of its pool's memory, near the {capacity} % at which "
             "it is offlined."
         )
         found.append(

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def _again(entry: ErrorCode) -> str:
     if entry.retry_after_ms is None:
         return "no"
-    return f"after {entry.retry_after_ms / 1_000:g} s" if entry.retry_after_ms else "at once"
+    return f"after {entry.retry_after_ms / 1_000:g} s" if entry.retry_after_ms else "immediately"
 
 
 def _row(code: str, *cells: object) -> str:

@@ -90,4 +90,4 @@ async def test_where_a_lease_cannot_be_written_the_job_says_so_and_goes_on(tmp_p
     notes: list[str] = []
     with maintain_lease(place, "lake", 1, notes.append):
         pass
-    assert notes[0].startswith("The job can't take a lease on the log")
+    assert notes[0].startswith("The job can't create a lease on the log")

@@ -145,7 +145,7 @@ class InstanceRequests:
             raise OperatorError(
                 "not_stored",
                 f"The message to {topic} was not stored: the disk refused it.",
-                "See the broker's log for what the disk said, then publish again.",
+                "Read the disk's error in the broker's log, then publish again.",
             )
 
     async def publish_bytes(self, request: requests.PublishRawMessage) -> PublishBytesReply:

@@ -109,7 +109,7 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
         chosen.setdefault(file.first_sequence, file)
     if not chosen and not directory.is_dir():
         raise OperatorError(
-            "no_journal", f"There is no directory {directory}.", "Name the journal's directory."
+            "no_journal", f"The directory {directory} doesn't exist.", "Name the journal's directory."
         )
     return [chosen[first] for first in sorted(chosen)]
 

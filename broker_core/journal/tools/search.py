@@ -139,7 +139,7 @@ class LogSearch:
         try:
             path, source = open_segment(self._location, file.first_sequence)
         except FileNotFoundError:
-            self.problems.append(f"{file.path.name} was removed meanwhile.")
+            self.problems.append(f"{file.path.name} was removed in the meantime.")
             return
         complete_index = (
             index_sidecar.load_sidecar(index_path(path), self._location.instance, file.first_sequence)

@@ -271,7 +271,9 @@ class SharedSubscription:
                 self._control.fall_back(self._target)
         except Exception:
             log.exception("sharing_failed", name=self.record.name)
-            self.close("internal_error", "What this shared subscription has couldn't be dealt.")
+            self.close(
+                "internal_error", "The broker couldn't distribute the records of this shared subscription."
+            )
 
     def _deal(self) -> None:
         """Assign the ready records in equal shares to the consumers that accept some.

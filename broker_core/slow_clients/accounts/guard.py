@@ -317,7 +317,7 @@ class SlowClientGuard(ClientRegistry):
         value, figure = pool_value(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
         exemption = exemption_reason(rule, use.name)
         if not exemption and not OF_POOL[rule.signal].share(use):
-            exemption = "it has none of what the pool is short of"
+            exemption = "the client uses none of the exhausted resource of the pool"
         elif not exemption and (first := self._first_choice(rule, pool, now_ns)) != use.name:
             exemption = f"{first} would be chosen first"
         state, points = (

@@ -78,7 +78,7 @@ def _action_phrase(decision: Decision, *, ahead: bool) -> str:
 def _reason_phrase(decision: Decision) -> str:
     """Return the reason: the signal's value and the limit; for pools also the client that would be next."""
     if decision.problem:
-        return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
+        return f"its backlog can't be written to its spool ({decision.problem.rstrip('.')})"
     unit = decision.unit
     observed, limit = format_quantity(decision.observed, unit), format_quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)
@@ -134,7 +134,7 @@ def _cost_sentence(decision: Decision) -> str:
 def _ending_sentence(decision: Decision) -> str:
     """Return the sentence about messages kept and lost when a client or subscription ends."""
     if not decision.kept and not decision.lost:
-        return "Nothing was waiting for it."
+        return "It had no waiting messages."
     parts = []
     if decision.kept:
         resume = f" and can be replayed from {decision.resume_bookmark}" if decision.resume_bookmark else ""

@@ -226,7 +226,7 @@ def parse_stage(source: Mapping[str, Any] | None, member: str = "") -> StagedRev
         or bool(client) == bool(share)
     ):
         raise OperatorError(
-            "bad_policy", "A stage is for a pattern of client names, or a share.", "Give one of them."
+            "bad_policy", "A stage requires a pattern of client names, or a share.", "Set one of them."
         )
     allowances, made = source.get("allowances"), source.get("made") or {}
     allowed = None if allowances is None else allowances.get(member, 0)

@@ -44,11 +44,11 @@ class Command(SafeCommand):
         )
         dump = commands.add_parser("dump", help="records as JSON lines")
         repair = commands.add_parser(
-            "repair", help="cut a torn tail (its bytes are kept) and rebuild indexes"
+            "repair", help="cut a torn tail (and save its bytes), and rebuild indexes"
         )
         accept = commands.add_parser(
             "accept",
-            help="accept the log as it is, if a broker refuses to start with it",
+            help="accept the log in its present state, if a broker refuses to start with it",
         )
         for sub in (
             ls,
@@ -65,7 +65,7 @@ class Command(SafeCommand):
             sub.add_argument(
                 "--member",
                 default="",
-                help="of a group: the member whose journal it is (default: SLUICE_GROUP_MEMBER)",
+                help="of a group: the member that owns the journal (default: SLUICE_GROUP_MEMBER)",
             )
         dump.add_argument("--from", type=int, default=1, dest="first", metavar="SEQUENCE")
         dump.add_argument(
@@ -139,13 +139,13 @@ class Command(SafeCommand):
             )
             if report.skipped_from:
                 self.stdout.write(
-                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it"
-                    " were skipped: no record ever had them"
+                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it were "
+                    "skipped: no record had these numbers"
                 )
             for hole in report.holes:
                 self.stdout.write(
-                    f"      records {hole.first_sequence} to {hole.last_sequence} can't be read:"
-                    f" {hole.why} (byte {hole.offset}, {hole.length} bytes)"
+                    f"      records {hole.first_sequence} to {hole.last_sequence} aren't readable: "
+                    f"{hole.why} (byte {hole.offset}, {hole.length} bytes)"
                 )
             if report.torn_bytes:
                 self.stdout.write(
@@ -156,7 +156,8 @@ class Command(SafeCommand):
                 self.stdout.write(f"      {report.problem}")
         if bad:
             raise CommandError(
-                f"{bad} segments are damaged. Run `manage.py journal repair`; it keeps what it cuts.",
+                f"{bad} segments are damaged. Run `manage.py journal repair`; it saves the bytes that "
+                "it cuts.",
                 returncode=1,
             )
 
@@ -185,9 +186,9 @@ class Command(SafeCommand):
         if options["json"]:
             self._line(report)
             return
-        state = report["reason"] or "Nothing was wrong."
+        state = report["reason"] or "The journal needed no repair."
         self.stdout.write(
-            f"{report['kept_records']:,} records kept, next is {report['next_sequence']}. {state}"
+            f"{report['kept_records']:,} records retained, next is {report['next_sequence']}. {state}"
         )
         for kind, title in (
             ("set_aside", "set aside"),
@@ -213,7 +214,7 @@ def _local_member(options: dict[str, Any]) -> str:
         raise OperatorError(
             "unknown_member",
             f"The journal on this machine is that of the member {own}, not of {asked[:80]!r}.",
-            f"Run the command on the machine of {asked[:80]!r}, or name its files: --directory.",
+            f"Run the command on the machine of {asked[:80]!r}, or select its files with --directory.",
         )
     return asked or own
 

@@ -47,24 +47,22 @@ class Command(SafeCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the sub-commands with their options."""
         commands = parser.add_subparsers(dest="command", required=True)
-        export = commands.add_parser("export", help="print the newest revision, or another, as YAML")
+        export = commands.add_parser("export", help="print a revision as YAML")
         export.add_argument("--revision", type=int, help="default: the newest")
         export.add_argument(
             "--with-secrets", action="store_true", help="include the hashes of users' passwords and tokens"
         )
         check = commands.add_parser(
-            "check", help="report errors and warnings; exit code 1 if it can't be used"
+            "check", help="report errors and warnings; exit code 1 if the policy is invalid"
         )
-        diff = commands.add_parser(
-            "diff", help="show what importing would change; exit code 1 if anything would"
-        )
-        load = commands.add_parser("import", help="make a file the policy, as a new revision")
-        load.add_argument("--reason", default="", help="kept with the revision")
+        diff = commands.add_parser("diff", help="show the changes of an import; exit code 1 if there are any")
+        load = commands.add_parser("import", help="publish a file as a new revision")
+        load.add_argument("--reason", default="", help="stored with the revision")
         load.add_argument(
-            "--draft", action="store_true", help="make a draft, to be previewed and published in the console"
+            "--draft", action="store_true", help="create a draft, to preview and publish in the console"
         )
         for one in (check, diff, load):
-            one.add_argument("file", help="the file; - reads standard input")
+            one.add_argument("file", help="the file; - means standard input")
         for one in (diff, load):
             one.add_argument(
                 "--from",
@@ -73,7 +71,7 @@ class Command(SafeCommand):
                 help="the system whose configuration it is",
             )
         resolve = commands.add_parser(
-            "resolve", help="decide between the policy that brokers keep and the database's (policy_set_back)"
+            "resolve", help="choose between the brokers' policy and the database's (policy_set_back)"
         )
         resolve.add_argument(
             "choice",
@@ -81,9 +79,9 @@ class Command(SafeCommand):
             type=set_back.SetBackChoice,
             metavar="{stored,database}",
         )
-        resolve.add_argument("--reason", default="", help="kept with the revision")
+        resolve.add_argument("--reason", default="", help="stored with the revision")
         for one in (export, diff, load, resolve):
-            one.add_argument("--instance", help="default: this installation's own")
+            one.add_argument("--instance", help="default: the instance of this installation")
 
     def handle(self, *arguments: Any, **options: Any) -> None:
         """Run a sub-command. Sluice's errors become one line with a fix."""
@@ -109,9 +107,7 @@ class Command(SafeCommand):
         if any(one.severity is Severity.REFUSE for one in findings):
             sys.exit(1)
         self.stdout.write(
-            "The policy can be used."
-            if not findings
-            else f"The policy can be used; {len(findings)} findings."
+            "The policy is valid." if not findings else f"The policy is valid; {len(findings)} findings."
         )
 
     def _diff(self, options: dict[str, Any]) -> None:
@@ -138,7 +134,9 @@ class Command(SafeCommand):
         finally:
             self._report_settings(loaded)
         for action in made:
-            self.stdout.write(f"Action {action.name!r} was created, disabled: check and enable it.")
+            self.stdout.write(
+                f"Action {action.name!r} was created in the disabled state: check and enable it."
+            )
 
     def _make_draft(
         self, instance: Instance, loaded: policy_files.ParsedPolicyFile, system: str, title: str
@@ -146,7 +144,7 @@ class Command(SafeCommand):
         with transaction.atomic():
             made = policy_files.make_actions(SYSTEM, instance, system, loaded.imported)
             draft = drafts.create_draft(SYSTEM, title, document=loaded.document, instance_name=instance.name)
-        self.stdout.write(f"Draft {draft.pk} is made: preview and publish it on the page Policies.")
+        self.stdout.write(f"Draft {draft.pk} was created: preview and publish it on the page Policies.")
         return made
 
     def _publish(self, instance: Instance, loaded: policy_files.ParsedPolicyFile, reason: str) -> None:
@@ -158,11 +156,11 @@ class Command(SafeCommand):
             change = policies.publish(SYSTEM, loaded.document, reason=reason, instance_name=instance.name)
         except OperatorError as problem:
             if problem.code == "bad_policy":
-                problem.fix = "Correct the file, or make a draft of it (--draft) and correct that."
+                problem.fix = "Correct the file, or create a draft (--draft) and correct it."
             raise
         number = change.revision.number
         said = (
-            f"Nothing differs from revision {number}, so none was made."
+            f"The file equals revision {number}. No revision was created."
             if number == before
             else f"Revision {number}."
         )
@@ -200,7 +198,7 @@ class Command(SafeCommand):
         for left in imported.skipped:
             self._report_setting("left out", left.line, left.where, left.what, left.why)
         for other in imported.unrelated:
-            self._report_setting("not about policy", other.line, other.where, other.what)
+            self._report_setting("unrelated to the policy", other.line, other.where, other.what)
 
     def _report_setting(self, word: str, line: int, where: str, *texts: str) -> None:
         place = where if where.startswith("line ") else f"line {line} {where}"

@@ -29,10 +29,7 @@ T = TypeVar("T")
 class Command(SafeCommand):
     """Command that starts a broker with the database's policy, or else with the policy on disk."""
 
-    help = (
-        "Run the data plane of one instance: its journal, its TCP and "
-        "WebSocket transports, its control socket."
-    )
+    help = "Run the broker of one instance."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

@@ -27,24 +27,24 @@ KINDS: dict[str, StepKind] = {
         ),
         StepKind(
             "expression",
-            "An expression over the variables holds",
+            "An expression over the variables is true",
             (
                 StepOption(
                     "expression",
                     "Expression",
                     compile_filter,
-                    "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; "
-                    "DATA is the message, if it is JSON",
+                    "Such as /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; DATA is the message, if "
+                    "it is JSON",
                     fixed=True,
                 ),
             ),
         ),
         StepKind(
             "client",
-            "The client's name fits",
-            (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),),
+            "The client's name matches",
+            (replace(CLIENT, required=True, help="Pattern with * and ?, or ~ and a regular expression"),),
         ),
-        StepKind("topic", "The topic fits", (replace(TOPIC),)),
+        StepKind("topic", "The topic matches", (replace(TOPIC),)),
     )
 }
 

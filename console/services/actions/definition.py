@@ -42,7 +42,7 @@ def check_steps(given: Any) -> list[Part]:
         for number, one in enumerate(_list(given, "steps", MAX_STEPS))
     ]
     if not any("do" in part for part in made):
-        raise bad_action_error("The action does nothing: give it a step.", part="steps")
+        raise bad_action_error("The action has no step: add one.", part="steps")
     return made
 
 
@@ -88,11 +88,11 @@ def _part(given: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
     place = f"{name}.{number}"
     found = [word for word in allowed if isinstance(given, Mapping) and isinstance(given.get(word), str)]
     if not found:
-        raise bad_action_error(f"{name} {number + 1} must say one of {', '.join(allowed)}.", part=place)
+        raise bad_action_error(f"{name} {number + 1} must be one of {', '.join(allowed)}.", part=place)
     word = found[0]
     kind = kinds_for(word).get(given[word])
     if kind is None:
-        raise bad_action_error(f"{name} {number + 1}: there is no {given[word][:40]!r}.", part=place)
+        raise bad_action_error(f"{name} {number + 1}: {given[word][:40]!r} is unknown.", part=place)
     try:
         options = check_options(
             kind, {key: value for key, value in given.items() if key != word}, f"{name} {number + 1}"

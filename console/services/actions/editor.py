@@ -50,19 +50,19 @@ def change(
     with transaction.atomic():
         held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
         if held is None:
-            raise OperatorError("unknown_action", "The action was deleted.", "See the list.")
+            raise OperatorError("unknown_action", "The action was deleted.", "Check the list.")
         if expected_version is not None and held.version != expected_version:
             raise OperatorError(
                 "revision_changed",
                 f"The action is at version {held.version}, not {expected_version}.",
-                "Read it again and repeat the change.",
+                "Load it again and repeat the change.",
                 revision=held.version,
             )
         return _save(actor, held, values, "action.change")
 
 
 def delete(actor: Actor, action: Action, reason: str = "") -> None:
-    """Delete an action. Its runs stay."""
+    """Delete an action. Its past runs stay in the list."""
     with transaction.atomic():
         audit.record(
             actor,
@@ -87,7 +87,7 @@ def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) ->
     new = action.pk is None
     before = None if new else editable_fields(action)
     if unknown := [name for name in values if name not in FIELDS]:
-        raise bad_action_error(f"An action has no {str(unknown[0])[:50]!r}.", part="action")
+        raise bad_action_error(f"Actions have no field {str(unknown[0])[:50]!r}.", part="action")
     wanted = {**editable_fields(action), **values}
     wanted["when"], wanted["steps"] = check_triggers(wanted["when"]), check_steps(wanted["steps"])
     for part in wanted["steps"]:
@@ -132,7 +132,7 @@ def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
         raise bad_action_error(f"{field}: {' '.join(texts)}", part=field) from invalid
     except IntegrityError as taken:
         raise OperatorError(
-            "name_taken", f"There is an action {action.name!r} already.", "Choose another name."
+            "name_taken", f"The action {action.name!r} exists already.", "Choose another name."
         ) from taken
     return action
 
@@ -146,6 +146,6 @@ def _check_paths(action: Action, when: list[dict[str, str]]) -> None:
             if trigger["on"] == "request" and trigger["path"] in paths:
                 raise OperatorError(
                     "name_taken",
-                    f"{other.name} answers at {trigger['path']!r} already.",
+                    f"{other.name} already uses the path {trigger['path']!r}.",
                     "Choose another path.",
                 )

@@ -64,7 +64,7 @@ def perform_run(
             raise PutBack
         progress.stage(number, len(parts), kind.label)
         if not _one(context, part):
-            progress.log("the condition doesn't hold: the rest is left out")
+            progress.log("the condition is false: the remaining steps are skipped")
             break
     return {"steps": len(run.steps), "of": len(parts)}
 

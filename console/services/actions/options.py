@@ -153,7 +153,7 @@ def _one(kind: StepKind, option: StepOption, value: Any, where: str, expanded: b
         text = text.strip()
     if has_reference(text) and not expanded:
         if option.fixed or option.choices:
-            raise bad_action_error(f"{name} can't hold variables.", option=option.name)
+            raise bad_action_error(f"{name} can't contain variables.", option=option.name)
         return text
     if text:
         _check(option, text, name)
@@ -182,14 +182,20 @@ def bad_action_error(sentence: str, **details: Any) -> OperatorError:
 
 
 # Options that several kinds share.
-AGE = StepOption("age", "Older than", parse_age, "Like 7d or 1h30m")
+AGE = StepOption("age", "Older than", parse_age, "Such as 7d or 1h30m")
 CLIENT = StepOption(
-    "client", "Client names", compile_glob, "* and ?, or ~ and an expression; empty means all", required=False
+    "client",
+    "Client names",
+    compile_glob,
+    "Pattern with * and ?, or ~ and a regular expression; empty matches all",
+    required=False,
 )
 TOPIC = StepOption(
-    "topic", "Topic pattern", TopicPattern.parse, "A topic, a.*.b, a.>, or ~ and an expression"
+    "topic", "Topic pattern", TopicPattern.parse, "A topic, a.*.b, a.>, or ~ and a regular expression"
 )
-FILTER = StepOption("filter", "Filter", compile_filter, "Over the message, like /price > 100", required=False)
+FILTER = StepOption(
+    "filter", "Filter", compile_filter, "Filter over the message, such as /price > 100", required=False
+)
 PLACES = ("journal", "archive", "spool", "lake", "home")
 PLACE = StepOption(
     "place",

@@ -45,5 +45,5 @@ def _bad(pattern: str, why: str) -> OperatorError:
     return OperatorError(
         "bad_pattern",
         f"{pattern[:80]!r} isn't a name pattern: {why}.",
-        "Write * and ?, or ~ and an expression.",
+        "Use * and ?, or ~ and a regular expression.",
     )

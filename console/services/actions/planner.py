@@ -87,7 +87,7 @@ def check_plan_hash(expected: str, found: str) -> None:
     if expected != found:
         raise OperatorError(
             "plan_changed",
-            "What would be done has changed since the plan was made.",
+            "The effect of the action has changed since the plan was made.",
             "Plan again.",
             hash=found,
         )
@@ -122,11 +122,7 @@ def _planned(instance: Instance, part: Mapping[str, str], variables: Variables) 
     try:
         options = check_options(kind, options, kind.label)
         if word == "if":
-            now = (
-                "holds now"
-                if condition_holds(part, variables)
-                else "doesn't hold now: the run would end here"
-            )
+            now = "holds now" if condition_holds(part, variables) else "is false now: the run would end here"
             return {"sentence": f"{kind.label}: {now}"}, None
         found = STEPS[kind.name].plan(instance, options)
     except OperatorError as problem:

@@ -112,7 +112,7 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
         raise OperatorError(
             "plan_needed",
             "The remaining steps remove data or disconnect clients.",
-            "Read its plan, and send the hash as `plan`.",
+            "Request the plan, and send its hash as `plan`.",
             plan=made,
             hash=made["hash"],
         )
@@ -134,7 +134,7 @@ def action_at_path(
                 _check_parameters(trigger, variables)
                 return action, trigger
     raise OperatorError(
-        "unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions."
+        "unknown_path", f"No enabled action has the path {path[:64]!r}.", "See /api/v1/actions."
     )
 
 
@@ -161,8 +161,8 @@ def request_journal_run(
     if kind == RunKind.REMOVE:
         raise OperatorError(
             "plan_needed",
-            "Removal can't be undone.",
-            "Ask for the plan (POST journals/remove/plan), and send its hash as `plan`.",
+            "Removal is irreversible.",
+            "Request the plan (POST journals/remove/plan), and send its hash as `plan`.",
         )
     return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake, member=member)
 
@@ -194,7 +194,7 @@ def apply_journal_plan(
 def check_variables(given: Any) -> dict[str, str]:
     """Return a request's parameters as variables. Raises OperatorError `bad_parameters`."""
     if not isinstance(given, Mapping) or len(given) > MAX_VARIABLES:
-        raise _bad(f"Parameters are an object of at most {MAX_VARIABLES} texts.")
+        raise _bad(f"Parameters must be an object of at most {MAX_VARIABLES} texts.")
     for name, value in given.items():
         if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= 100):
             raise _bad(f"{str(name)[:50]!r} can't be the name of a variable.")

@@ -55,7 +55,7 @@ KINDS: dict[str, StepKind] = {
                 ),
             ),
         ),
-        StepKind("startup", "When the broker has started"),
+        StepKind("startup", "After the broker starts"),
         StepKind("shutdown", "When the broker stops"),
         StepKind(
             "request",
@@ -66,7 +66,7 @@ KINDS: dict[str, StepKind] = {
                     "parameters",
                     "Required parameters",
                     check_names,
-                    "Names with commas between, like AGE",
+                    "Names separated by commas, such as AGE",
                     required=False,
                     fixed=True,
                 ),
@@ -76,7 +76,7 @@ KINDS: dict[str, StepKind] = {
         StepKind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
         StepKind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
         StepKind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
-        StepKind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        StepKind("offline_stop", "When a client returns to live delivery", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
         StepKind(
             "unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION
@@ -109,7 +109,7 @@ KINDS: dict[str, StepKind] = {
             ),
             gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE"),
         ),
-        StepKind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
+        StepKind("journal_roll", "When the journal starts a new segment", gives=("SLUICE_SEGMENT",)),
         StepKind(
             "file_system",
             "When a file system fills up",

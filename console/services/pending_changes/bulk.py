@@ -112,13 +112,15 @@ def _preview_function(kind: PendingChangeKind) -> Callable[[PendingChange, list[
                 )
             )
         if chosen > len(there):
-            lines.append(effect_line(f"{number_exact(chosen - len(there))} have disconnected meanwhile."))
+            lines.append(
+                effect_line(f"{number_exact(chosen - len(there))} have disconnected in the meantime.")
+            )
         if len(there) > number:
             lines.append(
-                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are not changed.")
+                effect_line(f"{number_exact(len(there) - number)} are already {done}, and don’t change.")
             )
         headline = f"{number_exact(number)} client{'' if number == 1 else 's'} {done}"
-        blocked = [] if acted else [f"None of them is left that could be {done}."]
+        blocked = [] if acted else [f"No client that could be {done} remains."]
         warnings = [f"{headline[:1].upper()}{headline[1:]}."] if severe and acted else []
         return ChangePreview(what, headline, lines, warnings, blocked, severe=severe)
 
@@ -149,7 +151,7 @@ def _apply_function(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, 
             except SluiceError as problem:
                 refused.append(f"{one.name}: {problem.sentence}")
         if not acted:
-            why = refused[0] if refused else "None of them is left."
+            why = refused[0] if refused else "None of the clients remains."
             raise OperatorError("nobody_matches", why, "Check the list again.")
         said = f"{number_exact(acted)} client{'' if acted == 1 else 's'} {_WORDS[kind][1]}."
         if not refused:

@@ -42,7 +42,7 @@ def _waiting(client: ClientEntry) -> str:
 
 def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
-    lines = [effect_line(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
+    lines = [effect_line(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are in flight.")]
     lines.append(
         effect_line("Journaled messages can be replayed from its bookmark; other waiting messages are lost.")
     )
@@ -58,29 +58,29 @@ def _pause(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     running = [one for one in client.subscriptions if not one.paused]
     said = (
-        f"{len(running)} of its {len(client.subscriptions)} subscriptions get "
-        f"nothing until they are resumed; {_waiting(client)} now."
+        f"{len(running)} of its {len(client.subscriptions)} subscriptions receive no messages "
+        f"until they are resumed; {_waiting(client)} now."
     )
     lines = [effect_line(said)]
     if client.forecast is not None and client.forecast.mode == "enforce":
         lines.append(
             effect_line(
-                "What comes meanwhile waits, up to its limits: "
-                f"{client.forecast.rule} is at {client.forecast.percent:.0f} %."
+                f"New messages wait, up to the client’s limits: {client.forecast.rule} is at "
+                f"{client.forecast.percent:.0f} %."
             )
         )
-    blocked = [] if running else [f"{item.target} has no subscription that isn’t paused."]
+    blocked = [] if running else [f"{item.target} has no active subscription."]
     return ChangePreview(f"Pause {item.target}", "1 client paused", lines, blocked=blocked, severe=True)
 
 
 def _resume(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     paused = sum(one.paused for one in client.subscriptions)
-    blocked = [] if paused else [f"Nothing of {item.target} is paused."]
+    blocked = [] if paused else [f"No subscription of {item.target} is paused."]
     return ChangePreview(
         f"Resume {item.target}",
         "1 client resumed",
-        [effect_line(f"{paused} paused subscriptions go on; {_waiting(client)}.")],
+        [effect_line(f"{paused} paused subscriptions resume; {_waiting(client)}.")],
         blocked=blocked,
     )
 
@@ -89,7 +89,7 @@ def _offline(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     blocked = []
     if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
-        blocked = [f"{item.target} is offlined already."]
+        blocked = [f"{item.target} is already offlined."]
     said = (
         f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) "
         "move from memory to its spool, and are sent in order when it reads."
@@ -119,8 +119,8 @@ def _durable(item: PendingChange, _: list[str] | None) -> ChangePreview:
     if found is None:
         return ChangePreview(what, blocked=[f"{client} has no durable subscription {name}."])
     said = (
-        f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it "
-        f"any more; the log may then be removed past {found.bookmark}."
+        f"{number_exact(found.behind)} records that it hasn’t read lose their pin. The log may "
+        f"then be removed past {found.bookmark}."
     )
     return ChangePreview(what, "1 durable subscription deleted", [effect_line(said)], severe=True)
 
@@ -141,11 +141,11 @@ def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePrev
         client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
         ended = found.state in ("completed", "cancelled")
-        left = f"{number_exact(found.behind)} records of the log are left, after {found.position}."
+        left = f"{number_exact(found.behind)} records of the log remain, after {found.position}."
         if word == "cancel":
-            said = f"{left} It can’t go on; the log isn’t held for it any more."
+            said = f"{left} The replay can’t continue, and no longer pins the log."
         else:
-            said = f"{left} It goes on when it is resumed, and holds the log until then."
+            said = f"{left} The replay continues when it is resumed, and pins the log until then."
         blocked = [f"The replay {name} has ended."] if ended else []
         headline = f"1 replay {'cancelled' if word == 'cancel' else 'paused'}"
         return ChangePreview(
@@ -182,12 +182,16 @@ def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
         return ChangePreview(what, blocked=[f"{problem.sentence} {problem.fix}"])
     getting = message_queries.subscribers(topic, patterns)
     if not getting:
-        lines = [effect_line("No client subscribes to it now. If it is journaled it can be replayed.")]
+        lines = [
+            effect_line(
+                "No client subscribes to it now. If its topic is journaled, the message can be replayed."
+            )
+        ]
     else:
         lines = [
             policy_effect.EffectLine(
                 "act",
-                "get it, where their filters let it pass.",
+                "receive it, if it matches their filters.",
                 getting[:MAX_LINES],
                 max(0, len(getting) - MAX_LINES),
             )
@@ -218,7 +222,7 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     member = str(item.parameters.get("member", ""))
     plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
     chosen, records = plan["chosen"], sum(one["records"] for one in plan.get("segments", []))
-    word, which = PendingChangeKind(item.kind).label, ", of those that the lake has" if in_lake else ""
+    word, which = PendingChangeKind(item.kind).label, "that the lake has" if in_lake else ""
     whose = f" of {member}" if member else ""
     what = f"{word} segments{whose} whose newest record is older than {plan['age']}{which}"
     count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
@@ -235,12 +239,12 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     by_why: dict[str, int] = {}
     for one in plan["skipped"]:
         by_why[one["why"]] = by_why.get(one["why"], 0) + 1
-    lines += [effect_line(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MAX_LINES]]
-    blocked = [] if chosen else [f"No segment is older than {plan['age']} and free to {item.kind}."]
+    lines += [effect_line(f"{count} skipped: {why}") for why, count in list(by_why.items())[:MAX_LINES]]
+    blocked = [] if chosen else [f"No segment is older than {plan['age']} and available to {item.kind}."]
     gone = item.kind == PendingChangeKind.REMOVE
-    warnings = [f"{size(plan['bytes'])} can’t be replayed any more, for good."] if gone and chosen else []
+    warnings = [f"{size(plan['bytes'])} can never be replayed again."] if gone and chosen else []
     headline = (
-        f"{size(plan['bytes'])} can’t be replayed any more"
+        f"{size(plan['bytes'])} can no longer be replayed"
         if gone
         else f"{size(plan['bytes'])} {_JOURNAL_DONE[PendingChangeKind(item.kind)]}"
     )
@@ -285,11 +289,11 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     blocked = list(found.problems)
     if draft.base != newest.number:
         blocked.append(
-            f"Revision {newest.number} was published since it was begun "
-            f"with revision {draft.base}: create it again."
+            f"Revision {newest.number} was published since this draft began with revision "
+            f"{draft.base}: create the draft again."
         )
     if not found.differences:
-        blocked.append("Nothing differs from the newest revision.")
+        blocked.append("The draft equals the newest revision.")
     told = effect_of_publishing(found, draft.document)
     settings_changed = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
     headline = settings_changed
@@ -344,7 +348,7 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
         PendingChange.objects.filter(pk=item.pk).update(draft=number)
         raise
     if change.applied and rollout_plan(item.parameters) is not None:
-        return f"Revision {change.revision.number} is published, for some first."
+        return f"Revision {change.revision.number} is published for the first clients."
     if change.applied:
         return f"Revision {change.revision.number} is published and in force."
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
@@ -364,7 +368,7 @@ CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.RESUME: ChangeKind(
         Permission.ACT_ON_CLIENTS,
         _resume,
-        _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} go on."),
+        _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} are resumed."),
         about_a_client=True,
     ),
     PendingChangeKind.OFFLINE: ChangeKind(

@@ -234,7 +234,7 @@ def apply_changes(
     """
     why, pending = reason.strip(), list_changes(actor, patterns)
     if not why:
-        raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
+        raise OperatorError("reason_needed", "A reason is required for the audit log.", "Say why.")
     if pending.blocked:
         raise OperatorError(
             "tray_blocked", pending.blocked[0], "Change it, or remove it from the pending changes."
@@ -242,11 +242,13 @@ def apply_changes(
     if plan != pending.digest:
         raise OperatorError(
             "plan_changed",
-            "Its effect has changed since it was shown; nothing was applied.",
-            "Check it again.",
+            "The effect has changed since the preview. No change was applied.",
+            "Check the preview again.",
         )
     if pending.warnings and not confirmed:
-        raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
+        raise OperatorError(
+            "confirm_needed", "Confirm the warnings of the change first.", "Select the checkbox."
+        )
     return [_apply_change(actor, one.item, why) for one in pending.planned]
 
 

@@ -41,12 +41,12 @@ _STEPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
 }
 _WHY: Final = {
     "do-execute-system": "Sluice's actions run no commands of the system.",
-    "do-remove-files": "Files are removed inside declared folders only: create this step manually.",
-    "do-compress-files": "Files are compressed inside declared folders only: create this step manually.",
+    "do-remove-files": "Sluice removes files only in declared directories: create this step manually.",
+    "do-compress-files": "Sluice compresses files only in declared directories: create this step manually.",
 }
-_NOTHING: Final = "Sluice has nothing that does this."
-_HALF: Final = "Half of an action would do something else than the whole."
-_MESSAGE_TYPE: Final = "A topic's type is set with the journaled topics."
+_NOTHING: Final = "Sluice has no equivalent."
+_HALF: Final = "A partial action would have a different effect."
+_MESSAGE_TYPE: Final = "The journaled topics set the type of a topic."
 MAX_NAME: Final = 100
 MAX_DESCRIPTION: Final = 500
 
@@ -81,7 +81,7 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
         imported.actions.append(made)
         for leaf, setting in parts.taken:
             imported.record_imported(leaf, f"action {name}", setting)
-        imported.record_skipped(one, "It isn't an option here.")
+        imported.record_skipped(one, "Sluice has no such option.")
 
 
 def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> None:

@@ -15,8 +15,8 @@ from broker_core.config.document_reader import DocumentReader
 from broker_core.errors import OperatorError
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf
 
-UNKNOWN = "The importer doesn't know this setting, or it stands here a second time."
-NO_SUCH_SETTING = "Sluice has no setting that does this."
+UNKNOWN = "The importer doesn't support this setting, or the file has it twice."
+NO_SUCH_SETTING = "Sluice has no equivalent setting."
 MAX_NAMED_LEAVES = 20
 """Maximum skipped leaves that a refusal names. Leaves with a specific reason come first."""
 
@@ -182,9 +182,12 @@ def value_problem(leaf: XmlLeaf, value: object, read: Callable[[DocumentReader],
     """
     if value is None:
         return (
-            "It isn't a value of this setting."
+            "The value is invalid for this setting."
             if not is_placeholder(leaf.value)
-            else ("It is a variable that only its own system can fill in: write its value into the file.")
+            else (
+                "The value is a variable that only the other system can resolve: write its value into "
+                "the file."
+            )
         )
     reader = DocumentReader()
     read(reader)

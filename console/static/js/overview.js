@@ -139,7 +139,7 @@ function outlook(pool, ahead) {
   if (!pool.memory_limit) return "it has no limit";
   if (ahead === null) return `growth rate available after ${about(60 * LEAST_MINUTES)} of data`;
   if (ahead.full === 0) return "it is full";
-  return ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the soonest` : `it isn’t full within ${about(aheadOf())}`;
+  return ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the earliest` : `not full within ${about(aheadOf())}`;
 }
 
 /** The log on its disk, as the server has it of its segments: the same cone, of "minutes" as long as a fifteenth of what is looked back on. */
@@ -149,7 +149,7 @@ function drawDisk() {
   const { points, limit, minute } = found, ahead = forecast(points, limit, minute), days = (seconds) => duration(1000 * seconds), far = days(aheadOf(minute)), small = cone();
   if (ahead === null) return;
   const soonest = ahead.soonest && days(ahead.soonest), latest = ahead.latest === null ? `more than ${far}` : days(ahead.latest);
-  const words = ahead.soonest === null ? `not full within ${far}` : ahead.full === null ? `full in ${soonest} at the soonest` : soonest === latest ? `full in ${soonest}` : `full in ${soonest} to ${latest}`;
+  const words = ahead.soonest === null ? `not full within ${far}` : ahead.full === null ? `full in ${soonest} at the earliest` : soonest === latest ? `full in ${soonest}` : `full in ${soonest} to ${latest}`;
   small.draw(points, limit, ahead, `The log on its disk: ${words}`);
   one("#disk-plot").replaceChildren(small.root, make("p", { class: "meta" }, `as it grew in the last ${days(points.at(-1)[0] - points[0][0])}: ${words}`));
 }
@@ -215,7 +215,7 @@ async function heat() {
 function copySince() {
   one("#copy-since")?.addEventListener("click", async () => {
     const lines = [one("h1").textContent.trim(), one("#verdict-first").textContent.trim(), ...all("#since-list li").map((line) => line.textContent.replace(/\s+/g, " ").trim())];
-    try { await navigator.clipboard.writeText(lines.join("\n")); setText(one("#copy-since span"), "Copied"); } catch { setText(one("#copy-since span"), "The browser doesn’t allow it"); }
+    try { await navigator.clipboard.writeText(lines.join("\n")); setText(one("#copy-since span"), "Copied"); } catch { setText(one("#copy-since span"), "The browser denied access to the clipboard"); }
   });
 }
 

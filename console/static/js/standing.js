@@ -24,7 +24,7 @@ async function ask(root) {
     silentSince = null;
   } catch {
     silentSince ??= Date.now();
-    say(root, "web", `The console doesn’t answer since ${moment(silentSince)}`, "What is shown is what it last said. This page goes on trying.");
+    say(root, "web", `The console hasn’t answered since ${moment(silentSince)}`, "The page shows the last known state and keeps trying.");
   }
   return "";
 }
@@ -49,7 +49,7 @@ function ended(root) {
   const next = encodeURIComponent(location.pathname + location.search);
   root.dataset.shown = "ended";
   root.replaceChildren(make("div", { class: "severe", "data-standing": "session", "data-blind": true }, icon("lock"),
-    make("p", {}, make("b", {}, `Your session ended at ${moment(Date.now())}`), ". What is shown doesn’t move any more. ", make("a", { href: `/login/?next=${next}` }, "Log in again"))));
+    make("p", {}, make("b", {}, `Your session ended at ${moment(Date.now())}`), ". This page no longer updates. ", make("a", { href: `/login/?next=${next}` }, "Log in again"))));
   judge(root);
 }
 

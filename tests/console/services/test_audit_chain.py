@@ -77,7 +77,7 @@ def test_an_event_that_went_before_its_time_is_named(db: None, actor: Actor) -> 
     by_hand("DELETE FROM console_auditevent WHERE id = %s", made[1].pk)
     broken = verified().broken
     assert broken is not None
-    assert (broken.event_id, broken.why) == (made[1].pk, "the event is missing before its time")
+    assert (broken.event_id, broken.why) == (made[1].pk, "the event was deleted before its retention ended")
 
 
 def test_an_event_that_was_put_in_is_named(db: None, actor: Actor) -> None:
@@ -86,7 +86,7 @@ def test_an_event_that_was_put_in_is_named(db: None, actor: Actor) -> None:
     sneaked.save()
     broken = verified().broken
     assert broken is not None
-    assert (broken.event_id, broken.why) == (sneaked.pk, "the event was put in past the chain")
+    assert (broken.event_id, broken.why) == (sneaked.pk, "the event was inserted outside the chain")
 
 
 def test_links_that_were_taken_out_are_named(db: None, actor: Actor) -> None:
@@ -109,7 +109,7 @@ def test_a_link_that_was_made_to_fit_its_event_breaks_the_next(db: None, actor: 
     )
     broken = verified().broken
     assert broken is not None
-    assert (broken.event_id, broken.why) == (made[3].pk, "it doesn't follow from the one before")
+    assert (broken.event_id, broken.why) == (made[3].pk, "it doesn't continue the previous link")
 
 
 def test_expiry_is_no_break_and_leading_links_go_with_their_events(
@@ -163,7 +163,7 @@ def test_a_transaction_that_is_taken_back_leaves_no_link(db: None, actor: Actor)
 def test_the_command_teaches(db: None, actor: Actor, capsys: Any) -> None:
     write(actor, 2)
     call_command("audit", "verify")
-    assert "The audit holds: 2 events" in capsys.readouterr().out
+    assert "The audit is intact: 2 events" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         call_command("audit", "--help")
     assert "at the same number" in " ".join(capsys.readouterr().out.split())

@@ -38,7 +38,7 @@ def _publish(context: StepContext, options: Options) -> StepResult:
     body = expand_bytes(options["data"], context.variables)
     if options["topic"].startswith(RESERVED_PREFIX):
         raise OperatorError(
-            "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
+            "topic_refused", "Topics that start with $ are reserved for the broker.", "Choose another topic."
         )
     if len(body) > MAX_BODY:
         raise OperatorError(
@@ -60,7 +60,7 @@ def _publish(context: StepContext, options: Options) -> StepResult:
 
 
 def _disconnect(context: StepContext, options: Options) -> StepResult:
-    client, reason = _client(options), options["reason"] or "an action of the operator's"
+    client, reason = _client(options), options["reason"] or "an action of the operator"
     return _done(context, requests.DisconnectClient(name=client, reason=reason))
 
 
@@ -95,7 +95,7 @@ def _client(options: Options) -> str:
     if not options["client"]:
         raise OperatorError(
             "unknown_client",
-            "The step names no client: the variable in it is empty.",
+            "The step has no client, because its variable is empty.",
             "Check the trigger's variables.",
         )
     return options["client"]
@@ -118,12 +118,12 @@ STEPS = {
     "replay": StepHandler(template_plan("{change} the managed replay {name}"), _replay),
     "replication": StepHandler(
         template_plan(
-            "{change} {member}, a member of the group or the link of a destination, "
-            "for what this broker acknowledges"
+            "{change} {member}, a member of the group or the link of a destination, for the "
+            "acknowledgements of this broker"
         ),
         _replication,
     ),
     "shut_down": StepHandler(
-        template_plan("shut the broker down; its supervisor leaves it down"), _shut_down
+        template_plan("shut the broker down; its supervisor doesn't restart it"), _shut_down
     ),
 }

@@ -65,8 +65,8 @@ def _rotate(context: StepContext, options: Options) -> StepResult:
     if not logs:
         raise OperatorError(
             "no_log",
-            f"There is no log of {wanted} in {home}.",
-            "`make up` writes logs there; other supervisors rotate their own.",
+            f"{home} has no log of {wanted}.",
+            "Only `make up` writes logs there; other supervisors rotate their own logs.",
         )
     made = []
     for path in logs:

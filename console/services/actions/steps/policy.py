@@ -65,7 +65,7 @@ def _done(context: StepContext, change: policies.PolicyChange) -> StepResult:
 def _plan_revision(instance: Instance, options: Options) -> StepPlan:
     wanted, newest = revision_numbered(instance, int(float(options["number"]))), newest_revision(instance)
     return StepPlan(
-        _with_effect(f"make revision {wanted.number} the policy again", instance, wanted.document),
+        _with_effect(f"restore the policy of revision {wanted.number}", instance, wanted.document),
         [wanted.number, newest.number if newest else 0],
     )
 
