@@ -76,7 +76,7 @@ def lag_heatmap(request: HttpRequest) -> HttpResponse:
 def mark_seen(request: HttpRequest) -> HttpResponse:
     """Record that the operator has read all events up to now."""
     audit.mark_read_only(request)
-    handover.record_seen(common.actor_of(request), timezone.now())
+    handover.record_read(common.actor_of(request), timezone.now())
     return redirect("overview")
 
 
@@ -91,7 +91,7 @@ def _current_context(request: HttpRequest) -> dict[str, Any]:
     instance, patterns = common.local_instance(), common.visible_patterns(request)
     if instance is None:
         return _brokers_context(request)
-    until = handover.last_seen(common.actor_of(request), timezone.now())
+    until = handover.read_until(common.actor_of(request), timezone.now())
     since = read.events_since(instance, until, patterns)
     found: dict[str, Any] = {
         "seen_until": until,
