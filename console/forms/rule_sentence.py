@@ -38,7 +38,7 @@ class RuleSentenceForm(forms.Form):
     limit = forms.CharField(label="Limit", max_length=40)
     action = forms.ChoiceField(
         label="Act",
-        choices=[(one.value, labels.ACTS[one].does) for one in ACTIONS],
+        choices=[(one.value, labels.ACTION_LABELS[one].does) for one in ACTIONS],
         initial=PolicyAction.DISCONNECT.value,
     )
     mode = forms.ChoiceField(
