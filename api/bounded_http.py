@@ -160,7 +160,7 @@ class BoundedChannel(HTTPChannel):
         if self._refused:
             return
         self._set_deadline(None)
-        self._unfinished.leave(self._address, self)
+        self._unfinished.remove(self._address, self)
         super().allContentReceived()
 
     def requestDone(self, request: Any) -> None:
@@ -174,7 +174,7 @@ class BoundedChannel(HTTPChannel):
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
         self._set_deadline(None)
-        self._unfinished.leave(self._address, self)
+        self._unfinished.remove(self._address, self)
         self.release_body()
         super().connectionLost(reason)
 
@@ -218,7 +218,7 @@ class BoundedChannel(HTTPChannel):
         self.transport.write(head.encode() + body)
         self._end(LINGER_S)
 
-    def close_for_room(self) -> None:
+    def close_to_free_slot(self) -> None:
         """Close an idle connection; refuse the unfinished request of another one with `web_busy`."""
         if self._between_requests:
             self._end(LINGER_S)
