@@ -162,7 +162,7 @@ class BoundedChannel(HTTPChannel):
         if self._refused:
             return
         self._set_deadline(None)
-        self._unfinished.leave(self._address, self)
+        self._unfinished.remove(self._address, self)
         super().allContentReceived()
 
     def requestDone(self, request: Any) -> None:
@@ -176,7 +176,7 @@ class BoundedChannel(HTTPChannel):
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
         self._set_deadline(None)
-        self._unfinished.leave(self._address, self)
+        self._unfinished.remove(self._address, self)
         self.release_body()
         super().connectionLost(reason)
 

@@ -124,17 +124,17 @@ def allow_null_in_any(result: dict[str, Any], generator: Any, request: Any, publ
 
 def documented_parameters(view: Any, method: str) -> set[str]:
     """Return the names of the query parameters that the document lists for a view's method."""
-    asked = "GET" if method in ("HEAD", "OPTIONS") else method
-    handler = getattr(view, asked.lower(), None)
+    documented_method = "GET" if method in ("HEAD", "OPTIONS") else method
+    handler = getattr(view, documented_method.lower(), None)
     declared = getattr(handler, "kwargs", {}).get("schema")
     if declared is None:
-        found = _unsaid(view, asked)
+        found = _unsaid(view, documented_method)
     else:
         schema = declared()
-        schema.view, schema.method = view, asked
+        schema.view, schema.method = view, documented_method
         found = schema.get_override_parameters()
     names = _names(found)
-    if asked == "GET":
+    if documented_method == "GET":
         pagination = getattr(view, "pagination_class", None)
         names |= (
             {one["name"] for one in pagination().get_schema_operation_parameters(view)}
@@ -147,13 +147,15 @@ def documented_parameters(view: Any, method: str) -> set[str]:
 
 def _unsaid(view: Any, method: str) -> list[Any]:
     """Return the shared parameters of a view's method, which the view does not declare."""
-    whole = getattr(view, "whole_installation", False)
+    is_global = getattr(view, "whole_installation", False)
     by_member = [MEMBER] if method in getattr(view, "by_member", ()) else []
     lacking = [_LACKING] if method == "GET" and getattr(view, "of_members", None) is not None else []
-    asked = (
-        [INSTANCE, *by_member] if isinstance(declared_need(view, method), Permission) and not whole else []
+    parameters = (
+        [INSTANCE, *by_member]
+        if isinstance(declared_need(view, method), Permission) and not is_global
+        else []
     )
-    return [*asked, *lacking]
+    return [*parameters, *lacking]
 
 
 def _names(declared: list[Any]) -> set[str]:

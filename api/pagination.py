@@ -48,8 +48,8 @@ class RowCursorPagination(CursorPagination):
 
     def get_ordering(self, request: Any, queryset: QuerySet[Any], view: Any) -> tuple[str, ...]:
         """Return the query set's ordering, with the primary key last so that the order is total."""
-        asked = queryset.query.order_by or queryset.model._meta.ordering
-        names = [_name(one) for one in asked]
+        ordering = queryset.query.order_by or queryset.model._meta.ordering
+        names = [_name(one) for one in ordering]
         down = bool(names) and names[0].startswith("-")
         bare = [name.lstrip("-") for name in names]
         return tuple(names) if {"pk", "id"} & set(bare) else (*names, "-pk" if down else "pk")

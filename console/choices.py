@@ -130,10 +130,10 @@ class AlertSubject(models.TextChoices):
     """Subject of an alert rule."""
 
     STALLED = "stalled", "a client is stalled"
-    ASKS = "asks", "a client is stalled, flapping or falling behind"
+    NEEDS_ATTENTION = "asks", "a client is stalled, flapping or falling behind"
     LIMIT = "limit", "a client will reach a limit within five minutes"
     DECISION = "decision", "a policy acted on a client"
-    STANDING = "standing", "a system condition is reported"
+    SYSTEM_CONDITION = "standing", "a system condition is reported"
 
 
 class MessageState(models.TextChoices):
@@ -261,10 +261,10 @@ class PipelineJobs(Sequence[tuple[str, str]]):
         """Return the names of the built-in jobs, then of the custom ones, sorted."""
         directory = Path(settings.SLUICE_JOBS_DIRECTORY)
         files = sorted(directory.glob("*.py")) if directory.is_dir() else []
-        own = [
+        custom = [
             path.stem.replace("_", "-") for path in files if path.stem.isidentifier() and path.stem[0] != "_"
         ]
-        return [*JOB_OPTIONS, *(name for name in own if name not in JOB_OPTIONS and name.isascii())]
+        return [*JOB_OPTIONS, *(name for name in custom if name not in JOB_OPTIONS and name.isascii())]
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, str]: ...

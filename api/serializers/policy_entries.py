@@ -34,9 +34,9 @@ def _list_of(entry: type[StrictSerializer], **options: Any) -> StrictSerializer:
     return entry(many=True, **options)
 
 
-def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
+def _texts(max_items: int = 1_000, length: int = 255) -> serializers.ListField:
     return serializers.ListField(
-        child=serializers.CharField(max_length=length), max_length=most, required=False
+        child=serializers.CharField(max_length=length), max_length=max_items, required=False
     )
 
 

@@ -132,10 +132,10 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
 
         The serializer's context must have the `request`.
         """
-        seen: dict[str, Any] = super().to_representation(
+        document: dict[str, Any] = super().to_representation(
             run_redaction.redact_run(run, access_of_request(self.context["request"]))
         )
-        return seen
+        return document
 
     def get_withheld(self, run: ActionRun) -> list[Literal["messages", "clients"]]:
         """Return the redacted parts; usually empty."""

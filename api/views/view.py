@@ -40,9 +40,9 @@ class ApiView(APIView):
         if self.of_members is not MemberSource.STORED:
             return unreachable_members(self._unreached)
         if self._silent is None:
-            asked = self.request.query_params
-            instance = instance_named(asked.get("instance") or None)
-            self._silent = members_without_reports(instance, timezone.now(), asked.get("member", ""))
+            parameters = self.request.query_params
+            instance = instance_named(parameters.get("instance") or None)
+            self._silent = members_without_reports(instance, timezone.now(), parameters.get("member", ""))
         return self._silent
 
     _silent: list[MissingMember] | None = None
@@ -74,6 +74,8 @@ class ApiView(APIView):
             made[MISSING] = ", ".join(names)
             # a saved CSV file lacks the header, so its name lists the missing members
             if getattr(made, "accepted_media_type", "").startswith(CSV):
-                what = request.path.rstrip("/").rpartition("/")[2]
-                made["Content-Disposition"] = f'attachment; filename="{what}-without-{"-".join(names)}.csv"'
+                file_stem = request.path.rstrip("/").rpartition("/")[2]
+                made["Content-Disposition"] = (
+                    f'attachment; filename="{file_stem}-without-{"-".join(names)}.csv"'
+                )
         return made

@@ -14,7 +14,7 @@ from console.models import AlertRule, Instance
 from console.services.actions.webhook_address import check_address
 from console.services.alerts import MAX_RULES
 
-MAX_HOLD_S = 86_400
+MAX_DURATION_S = 86_400
 """Maximum seconds for which a condition must hold before an alert."""
 
 
@@ -45,7 +45,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
     def clean_for_s(self) -> int:
         """Return the seconds, at most a day. Raises ValidationError."""
         seconds = int(self.cleaned_data["for_s"])
-        if seconds > MAX_HOLD_S:
+        if seconds > MAX_DURATION_S:
             raise forms.ValidationError("At most one day: 86400.")
         return seconds
 

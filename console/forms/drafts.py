@@ -20,7 +20,7 @@ _NAMES = {
     "xap": "XAP (setenv script, properties or pu.xml)",
 }
 """Labels of configuration formats."""
-_WHOM = (
+_SCOPES = (
     ("all", "for all clients immediately"),
     ("client", "for clients that match a pattern first"),
     ("share", "for a share of the clients first"),
@@ -77,7 +77,7 @@ class ImportForm(_StyledForm):
 class PublishDraftForm(_StyledForm):
     """Form to publish a draft, for all clients or as a staged rollout."""
 
-    whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all", required=False)
+    whom = forms.ChoiceField(label="In force", choices=_SCOPES, initial="all", required=False)
     client = forms.CharField(
         label="Client names", required=False, max_length=64, help_text="A pattern, such as desk-*."
     )
@@ -96,15 +96,19 @@ class PublishDraftForm(_StyledForm):
     def clean(self) -> dict[str, Any]:
         """Check that the clients of a staged rollout are given."""
         clean: dict[str, Any] = super().clean() or {}
-        whom = clean.get("whom")
-        if whom in ("client", "share") and not clean.get(whom) and whom not in self.errors:
-            self.add_error(whom, "Select the first clients.")
+        scope = clean.get("whom")
+        if scope in ("client", "share") and not clean.get(scope) and scope not in self.errors:
+            self.add_error(scope, "Select the first clients.")
         return clean
 
     def plan(self) -> RolloutPlan | None:
         """Return the chosen staged rollout; None means all clients immediately."""
         clean = self.cleaned_data
-        most = clean["most_decisions"] or 0
+        max_decisions = clean["most_decisions"] or 0
         if clean["whom"] == "client":
-            return RolloutPlan(client=clean["client"], most_decisions=most)
-        return RolloutPlan(share=clean["share"], most_decisions=most) if clean["whom"] == "share" else None
+            return RolloutPlan(client=clean["client"], most_decisions=max_decisions)
+        return (
+            RolloutPlan(share=clean["share"], most_decisions=max_decisions)
+            if clean["whom"] == "share"
+            else None
+        )

@@ -107,10 +107,10 @@ def read_seconds(
             "Request a step of 10 s or more.",
         ) from problem
     record, names = _RECORDS[record_type(kind)], NUMBERS[record_type(kind)]
-    whole = value[: len(value) - len(value) % record.size]
+    complete = value[: len(value) - len(value) % record.size]
     points = [
         {"at": second, "state": STATES[state], **dict(zip(names, numbers, strict=True))}
-        for second, state, *numbers in record.iter_unpack(whole)
+        for second, state, *numbers in record.iter_unpack(complete)
         if since <= second < until
     ]
     points.sort(key=lambda point: int(point["at"]))

@@ -43,10 +43,10 @@ def start_group(number: int, *, show_output: bool = False) -> int:
             "bad_group", f"A group on one machine has 2 to {MAX_MEMBERS} members.", "make up GROUP=3"
         )
     with startup.require_single_instance():
-        given = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
-        engines = () if given else nats_addresses(settings.SLUICE_ENGINE_PORT)
-        executable = None if given else find_nats_server()
-        urls = given or tuple(one.url for one in engines)
+        configured = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
+        engines = () if configured else nats_addresses(settings.SLUICE_ENGINE_PORT)
+        executable = None if configured else find_nats_server()
+        urls = configured or tuple(one.url for one in engines)
         names = member_names(number)
         read_settings(settings.SLUICE_INSTANCE, names[0], urls)
         startup.check_ports_free(nats_ports(engines))
@@ -86,11 +86,11 @@ def find_nats_server() -> Path:
     return Path(found)
 
 
-def _configure(own: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> None:
+def _configure(server: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> None:
     """Write the configuration file of one NATS server."""
     home = Path(settings.SLUICE_HOME)
-    others = [one for one in engines if one is not own]
-    (home / f"{own.name}.conf").write_text(nats_config(own, others, home / own.name))
+    others = [one for one in engines if one is not server]
+    (home / f"{server.name}.conf").write_text(nats_config(server, others, home / server.name))
 
 
 def _create_home(at: Installation, name: str) -> Installation:

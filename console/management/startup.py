@@ -77,14 +77,14 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     """
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         socket_paths.prepare_directory(settings.SLUICE_RUN_DIRECTORY)
-    places = (
+    directories = (
         settings.SLUICE_JOURNAL_DIRECTORY,
         settings.SLUICE_ARCHIVE_DIRECTORY,
         settings.SLUICE_SPOOL_DIRECTORY,
     )
-    for problem in restrict_tree_permissions((settings.SLUICE_HOME, *places)):
+    for problem in restrict_tree_permissions((settings.SLUICE_HOME, *directories)):
         print_line(problem)
-    check_given_redis()
+    check_external_redis()
     call_command("check", fail_level="ERROR", stdout=StringIO())
     answers = True
     try:
@@ -124,7 +124,7 @@ def prepare_database() -> PolicyDocument:
     return policy
 
 
-def check_given_redis() -> None:
+def check_external_redis() -> None:
     """Raise OperatorError `redis_away` if REDIS_URL is set and no Redis answers there.
 
     Without this check several processes would report it separately.
@@ -152,11 +152,11 @@ def policy_in_force() -> PolicyDocument:
     document = PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
     for transport in document.transports:
         variable = PORT_VARIABLES.get(transport.name, "")
-        wanted = os.environ.get(variable, "")
-        if wanted and int(wanted) != transport.port:
-            reason = f"{variable}={wanted} was set when Sluice was started"
+        port = os.environ.get(variable, "")
+        if port and int(port) != transport.port:
+            reason = f"{variable}={port} was set when Sluice was started"
             _stop_rollout(reason)
-            policies.change_transport(SYSTEM, transport.name, {"port": int(wanted)}, reason=reason)
+            policies.change_transport(SYSTEM, transport.name, {"port": int(port)}, reason=reason)
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 
@@ -170,19 +170,19 @@ def _stop_rollout(reason: str) -> None:
 def check_ports(transports: Sequence[TransportSettings], *, console: bool = True) -> None:
     """Raise OperatorError `port_taken`, with a sentence for each address of console or transport in use."""
     web = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
-    wanted = [ports.PortRequest("the console", *web)] if console else []
+    requests = [ports.PortRequest("the console", *web)] if console else []
     for transport in transports:
         variable = PORT_VARIABLES.get(transport.name)
         move = f"Set {variable} to a free port" if variable else "Stop the process that uses it"
         if transport.enabled:
             port = transport.port + settings.SLUICE_PORTS_APART if transport.port else 0
-            wanted.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
-    check_ports_free(wanted)
+            requests.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
+    check_ports_free(requests)
 
 
-def check_ports_free(wanted: Sequence[ports.PortRequest]) -> None:
+def check_ports_free(requests: Sequence[ports.PortRequest]) -> None:
     """Raise OperatorError `port_taken` unless all addresses are free."""
-    found = ports.port_problems(wanted, ports.refusal_reason, ports.port_owner)
+    found = ports.port_problems(requests, ports.refusal_reason, ports.port_owner)
     if found:
         raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
 
@@ -190,9 +190,9 @@ def check_ports_free(wanted: Sequence[ports.PortRequest]) -> None:
 def installation_from_settings() -> Installation:
     """Return the facts for the children's command lines, from the settings and the environment."""
     run = settings.SLUICE_RUN_DIRECTORY
-    given = os.environ.get("REDIS_URL", "")
+    redis_url = os.environ.get("REDIS_URL", "")
     redis = redis_source.choose_redis(
-        given, redis_source.redis_on_path(), redis_source.bundled_redis(), run / "redis.sock"
+        redis_url, redis_source.redis_on_path(), redis_source.bundled_redis(), run / "redis.sock"
     )
     return Installation(
         sys.executable,

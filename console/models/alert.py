@@ -107,10 +107,10 @@ class AlertMessage(models.Model):
         indexes = [models.Index(fields=["state", "due_at"], name="alert_message_due")]
 
     def __str__(self) -> str:
-        return f"{self.channel} {self.whom}: {self.state}"
+        return f"{self.channel} {self.recipient}: {self.state}"
 
     @property
-    def whom(self) -> str:
+    def recipient(self) -> str:
         """Address of an e-mail, or host of a webhook, for display.
 
         The rest of a webhook's address may be a secret.

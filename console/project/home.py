@@ -43,13 +43,13 @@ def prepare_home(home: Path) -> Path:
     return home
 
 
-def reserved_directories(home: Path, base: Path, *places: Path) -> tuple[Path, ...]:
+def reserved_directories(home: Path, base: Path, *directories: Path) -> tuple[Path, ...]:
     """Return the paths that no directory of a policy may overlap: code, and files of other parts."""
-    own = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
+    files = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
     code = (
         base / name for name in ("api", "broker_core", "console", "pipeline", "templates", ".venv", ".git")
     )
-    return (*own, *code, *places)
+    return (*files, *code, *directories)
 
 
 def secret_key(home: Path) -> str:
@@ -62,15 +62,17 @@ def secret_key(home: Path) -> str:
     """
     path = home / "secret_key"
     if not path.exists():
-        own = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
-        with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        temporary = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+        ) as file:
             file.write(secrets.token_urlsafe(48))
         try:
-            os.link(own, path)
+            os.link(temporary, path)
         except FileExistsError:
             pass
         finally:
-            own.unlink()
+            temporary.unlink()
     return path.read_text(encoding="ascii").strip()
 
 

@@ -90,11 +90,11 @@ def brokers(access: EffectiveAccess, instance: str | None = None) -> list[Broker
     return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]
 
 
-def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
+def _entry(reply: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
     """Return the entry of a broker, from its answer or the error."""
-    at, status = told.address, told.answer
+    at, status = reply.address, reply.answer
     if status is None:
-        error = told.error
+        error = reply.error
         assert error is not None
         code = str(error.details.get("ended", error.code))
         return BrokerEntry(
@@ -130,8 +130,8 @@ def _problem_fields(status: InstanceStatus) -> dict[str, Any]:
     severe = next((one for one in status.problems if one.severe), None)
     if database or severe is None:
         return database
-    said = f"{severe.title}: {severe.message}"
-    return {"code": severe.code, "problem": said, "fix": severe.fix, "since": severe.since}
+    message = f"{severe.title}: {severe.message}"
+    return {"code": severe.code, "problem": message, "fix": severe.fix, "since": severe.since}
 
 
 def _database_fields(status: InstanceStatus) -> dict[str, Any]:

@@ -47,20 +47,21 @@ def members_without_reports(instance: Instance, now: datetime, member: str = "")
     if len(listed) == 1:
         return []
     rows = RevisionReport.objects.filter(instance=instance).order_by().values_list("member")
-    heard = dict(rows.annotate(newest=Max("seen_at")))
+    last_reports = dict(rows.annotate(newest=Max("seen_at")))
     return [
-        _silent(instance.name, name, heard.get(name))
+        _silent(instance.name, name, last_reports.get(name))
         for name in listed
-        if (not member or name == member) and (name not in heard or now - heard[name] > REPORT_FRESH)
+        if (not member or name == member)
+        and (name not in last_reports or now - last_reports[name] > REPORT_FRESH)
     ]
 
 
-def _silent(instance_name: str, member: str, heard: datetime | None) -> MissingMember:
-    when = f"last reported at {heard:%Y-%m-%d %H:%M:%S} UTC" if heard else "has never reported"
+def _silent(instance_name: str, member: str, reported_at: datetime | None) -> MissingMember:
+    when = f"last reported at {reported_at:%Y-%m-%d %H:%M:%S} UTC" if reported_at else "has never reported"
     return MissingMember(
         member=member,
         code="broker_away",
         problem=f"The broker {instance_name}/{member} {when}.",
         fix="Its later reports arrive when it reaches the database again.",
-        since=int(heard.timestamp() * 1_000) if heard else 0,
+        since=int(reported_at.timestamp() * 1_000) if reported_at else 0,
     )

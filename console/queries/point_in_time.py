@@ -204,7 +204,7 @@ def decisions_before(
 class PolicyAtTime(NamedTuple):
     """Revision that should have been in force, and revision that the broker ran; None where unknown."""
 
-    wanted: PolicyRevision | None
+    expected: PolicyRevision | None
     running: PolicyRevision | None
 
 
@@ -221,10 +221,10 @@ def policy_at(instance: Instance, when: PointInTime) -> PolicyAtTime:
     return PolicyAtTime(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
 
 
-def revisions_before(instance: Instance, when: PointInTime, most: int) -> list[PolicyRevision]:
-    """Return at most `most` revisions that existed at the moment, newest first."""
+def revisions_before(instance: Instance, when: PointInTime, limit: int) -> list[PolicyRevision]:
+    """Return at most `limit` revisions that existed at the moment, newest first."""
     return list(
-        PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:most]
+        PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:limit]
     )
 
 

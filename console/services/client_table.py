@@ -26,18 +26,18 @@ def canonical_query(query: str) -> str:
 
     Drops invalid values.
     """
-    given = {key: values[-1] for key, values in parse_qs(query.lstrip("?"), max_num_fields=50).items()}
-    sort = given.get("sort", "")
-    kept = {
-        "q": given.get("q", "").strip()[:MAX_SEARCH],
-        "delivery": given["delivery"] if given.get("delivery") in list(DeliveryState) else "",
-        "health": given["health"] if given.get("health") in list(Health) else "",
+    parameters = {key: values[-1] for key, values in parse_qs(query.lstrip("?"), max_num_fields=50).items()}
+    sort = parameters.get("sort", "")
+    valid = {
+        "q": parameters.get("q", "").strip()[:MAX_SEARCH],
+        "delivery": parameters["delivery"] if parameters.get("delivery") in list(DeliveryState) else "",
+        "health": parameters["health"] if parameters.get("health") in list(Health) else "",
         "sort": sort
         if sort.removeprefix("-") in client_columns.sort_fields() and sort != client_columns.DEFAULT_SORT
         else "",
-        "columns": ",".join(valid_columns(given.get("columns", "").split(","))),
+        "columns": ",".join(valid_columns(parameters.get("columns", "").split(","))),
     }
-    return urlencode({key: text for key, text in kept.items() if text}, safe=",")
+    return urlencode({key: text for key, text in valid.items() if text}, safe=",")
 
 
 def valid_columns(keys: list[str]) -> list[str]:

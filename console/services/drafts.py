@@ -82,7 +82,7 @@ def create_draft(
     """
     instance = read.instance_named(instance_name)
     newest = policies.newest_revision(instance)
-    given = document is not None
+    has_document = document is not None
     if document is None and revision is not None:
         document = read.revision_numbered(instance, revision).document
     if PolicyDraft.objects.filter(instance=instance).count() >= MAX_DRAFTS:
@@ -100,7 +100,7 @@ def create_draft(
         ),
         author=actor.name[:200],
     )
-    if given:
+    if has_document:
         policies.refuse_newly_misplaced(draft.document, newest.document)
     draft.save()
     audit.record(actor, "draft.create", f"{instance.name}: {draft.title}", after={"base": draft.base})
@@ -331,10 +331,10 @@ def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the transports with changes by name merged in. Raises OperatorError `bad_policy`."""
-    whole = isinstance(listed, list) and all(
+    is_valid = isinstance(listed, list) and all(
         isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in listed
     )
-    if not whole or not all(change is None or isinstance(change, Mapping) for change in changes.values()):
+    if not is_valid or not all(change is None or isinstance(change, Mapping) for change in changes.values()):
         raise OperatorError(
             "bad_policy", "Each transport must be an object with a name.", "Send the complete list instead."
         )

@@ -42,8 +42,8 @@ def publish_bytes(
     actor: Actor, topic: str, body: bytes, reason: str = "", instance_name: str | None = None
 ) -> PublishReply:
     """Publish one message with any bytes as its body; otherwise like `publish`."""
-    asked = PublishRawMessage(topic=topic, body=base64.b64encode(body).decode())
-    return _publish(actor, asked, len(body), topic, reason, instance_name)
+    request = PublishRawMessage(topic=topic, body=base64.b64encode(body).decode())
+    return _publish(actor, request, len(body), topic, reason, instance_name)
 
 
 def publish_problem(topic: str, size: int) -> SluiceError | None:
@@ -67,7 +67,7 @@ def publish_problem(topic: str, size: int) -> SluiceError | None:
 
 def _publish(
     actor: Actor,
-    asked: PublishMessage | PublishRawMessage,
+    request: PublishMessage | PublishRawMessage,
     size: int,
     topic: str,
     reason: str,
@@ -80,7 +80,7 @@ def _publish(
     if problem is not None:
         raise problem
     try:
-        link_to(instance.name).call(asked)
+        link_to(instance.name).call(request)
     except SluiceError as refused:
         audit.record(
             actor,

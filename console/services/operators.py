@@ -143,15 +143,15 @@ def create_token(
         raise OperatorError(
             "bad_lifetime", "A token's lifetime is at most 366 days.", "Use an age between 1s and 366d."
         )
-    # `wanted` lacks permissions that tokens can't have: then it is shorter than the scope, which is refused.
-    wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
-    if not wanted or len(wanted) != len(set(scope)):
+    # A permission that tokens can't have is missing here, so the lengths differ and the request is refused.
+    permissions = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
+    if not permissions or len(permissions) != len(set(scope)):
         raise OperatorError(
             "bad_scope",
             "A token can't have these permissions.",
             f"Select permissions from {', '.join(TOKEN_PERMISSIONS)}.",
         )
-    if beyond := set(wanted) - set(map(str, access_of(user).permissions)):
+    if beyond := set(permissions) - set(map(str, access_of(user).permissions)):
         raise OperatorError(
             "not_allowed",
             f"{user.get_username()} has no role with {', '.join(sorted(beyond))}.",
@@ -174,7 +174,7 @@ def create_token(
             user=user,
             prefix=prefix,
             digest=_digest(secret),
-            scope=wanted,
+            scope=permissions,
             networks=bound,
             expires_at=(now or timezone.now()) + lifetime,
         )
@@ -182,7 +182,7 @@ def create_token(
             actor,
             "token.create",
             f"token {prefix}",
-            after={"name": token.name, "user": user.get_username(), "scope": wanted, "networks": bound},
+            after={"name": token.name, "user": user.get_username(), "scope": permissions, "networks": bound},
         )
     return token, f"slc_{prefix}_{secret}"
 
@@ -197,8 +197,8 @@ def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> 
 
 def find_token(text: str, now: datetime | None = None) -> ApiToken | None:
     """Return the valid token with this text, or None. Records its use. Compares in constant time."""
-    scheme, _, rest = text.partition("_")
-    prefix, _, secret = rest.partition("_")
+    scheme, _, remainder = text.partition("_")
+    prefix, _, secret = remainder.partition("_")
     if scheme != "slc" or not secret:
         return None
     moment = now or timezone.now()

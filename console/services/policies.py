@@ -223,8 +223,8 @@ def change_instance_policy(
             if kind in changes:
                 policy_rows.write_entries(instance, kind, changes[kind])
         if "access" in changes:
-            whole = restore_secrets({"access": changes["access"]}, newest_revision(instance).document)
-            policy_rows.write_access(instance, whole["access"])
+            restored = restore_secrets({"access": changes["access"]}, newest_revision(instance).document)
+            policy_rows.write_access(instance, restored["access"])
 
     return _change(
         actor, "policy.change", "policy", edit, reason, instance_name, expected_revision, guard=guard
@@ -285,11 +285,11 @@ def refuse_during_rollout(instance: Instance) -> None:
 
 def refuse_withdrawn(instance: Instance, number: int) -> None:
     """Raise OperatorError `revision_withdrawn` if a staged rollout of the revision was withdrawn."""
-    why = read.revision_numbered(instance, number).withdrawn
-    if why:
+    withdrawal = read.revision_numbered(instance, number).withdrawn
+    if withdrawal:
         raise OperatorError(
             "revision_withdrawn",
-            f"Revision {number} was withdrawn during its staged rollout: {why}",
+            f"Revision {number} was withdrawn during its staged rollout: {withdrawal}",
             "Create a draft of the revision, change the rules that act too often, and publish the draft.",
         )
 
@@ -337,14 +337,14 @@ def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> Polic
     """
     instance, problems = revision.instance, []
     order = ApplyPolicy(**orders_as_request(policy_orders(instance.name)), decided=decided)
-    for told in ask_all_brokers(instance.name, order):
-        if told.answer is None:
-            problems.append(told.error.sentence if told.error is not None else "")
+    for reply in ask_all_brokers(instance.name, order):
+        if reply.answer is None:
+            problems.append(reply.error.sentence if reply.error is not None else "")
             continue
-        broker_reports.record_revision(instance, told.answer.revision, timezone.now(), member=told.member)
-        if told.answer.revision != revision.number:
+        broker_reports.record_revision(instance, reply.answer.revision, timezone.now(), member=reply.member)
+        if reply.answer.revision != revision.number:
             problems.append(
-                f"The broker{told.member and f' {told.member}'} runs revision {told.answer.revision}."
+                f"The broker{reply.member and f' {reply.member}'} runs revision {reply.answer.revision}."
             )
     return PolicyChange(revision, not problems, " ".join(problems))
 

@@ -102,16 +102,16 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
         document = {**read_yaml(text), "revision": newest["revision"]}
         return ParsedPolicyFile(document, warnings=_journaling_warnings(newest, document))
     imported = policy_import.import_policy(system, text)
-    _skip_taken_ports(imported, newest)
+    _skip_used_ports(imported, newest)
     _skip_misplaced_directories(imported)
     if imported.is_empty():
         raise imported.nothing_imported_error(policy_import.import_hint(system))
-    given = dict(imported.document)
-    if "transports" in given:
-        given["transports"] = {transport["name"]: transport for transport in given["transports"]}
-    if "rules" in given:
-        given["rules"] = _merge_rules(newest.get("rules") or [], given["rules"])
-    document = drafts.merge_changes(newest, given)
+    changes = dict(imported.document)
+    if "transports" in changes:
+        changes["transports"] = {transport["name"]: transport for transport in changes["transports"]}
+    if "rules" in changes:
+        changes["rules"] = _merge_rules(newest.get("rules") or [], changes["rules"])
+    document = drafts.merge_changes(newest, changes)
     return ParsedPolicyFile(document, imported, _journaling_warnings(newest, document))
 
 
@@ -146,7 +146,7 @@ def _journaling_warnings(newest: Mapping[str, Any], document: Mapping[str, Any])
     )
 
 
-def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
+def _skip_used_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
     """Skip imported transports on a port of an existing transport with another name.
 
     Only the operator can decide which of the two is meant.
@@ -222,9 +222,9 @@ def make_actions(actor: Actor, instance: Instance, system: str, imported: Import
 def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
     """Return a revision as YAML. Hashes of passwords and tokens read "set" unless `with_secrets`."""
     document = revision.document if with_secrets else redact_secrets(revision.document)
-    kept = {key: value for key, value in document.items() if key != "revision"}
+    content = {key: value for key, value in document.items() if key != "revision"}
     title = f"# {revision.instance.name}, revision {revision.number}, by {revision.author}\n"
-    return title + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+    return title + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(text: str) -> dict[str, Any]:

@@ -108,8 +108,8 @@ def remove(actor: Actor, user: Any, reason: str = "") -> bool:
     """
     with transaction.atomic():
         was_on = is_enabled(user)
-        gone, _ = TOTPDevice.objects.filter(user=user).delete()
-        if gone:
+        deleted, _ = TOTPDevice.objects.filter(user=user).delete()
+        if deleted:
             audit.record(
                 actor, "operator.second_factor_off", f"operator {user.get_username()}", reason=reason
             )

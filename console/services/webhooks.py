@@ -68,7 +68,7 @@ def _post(
     secure, host = address.scheme == "https", address.hostname or ""
     port = address.port or (443 if secure else 80)
     make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = make(host, port, timeout=sockets.left_s())
+    connection = make(host, port, timeout=sockets.remaining_s())
     connection.sock = sockets.connect(host, port)
     try:
         if secure:

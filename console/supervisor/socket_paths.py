@@ -30,9 +30,9 @@ def run_directory(home: Path, names: Iterable[str], temporary: Path | None = Non
     Every process gets the same answer. Nothing is created (see `prepare_directory`). The fallback's name
     contains the user and a digest of `home`, so that two installations never share it.
     """
-    wanted = home / "run"
-    if all(is_path_short_enough(wanted / name) for name in names):
-        return wanted
+    preferred = home / "run"
+    if all(is_path_short_enough(preferred / name) for name in names):
+        return preferred
     digest = hashlib.blake2b(os.fsencode(home), digest_size=6).hexdigest()
     root = temporary if temporary is not None else Path(tempfile.gettempdir())
     return root / f"sluice-{os.getuid()}-{digest}"

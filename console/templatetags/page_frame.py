@@ -54,7 +54,7 @@ DELIVERIES = {
     ),
 }
 """Labels of delivery states, in the order of importance for operators."""
-GONE = StateLabel("Not connected", "plug-x", "The client has logged off")
+DISCONNECTED = StateLabel("Not connected", "plug-x", "The client has logged off")
 """Label of a disconnected client."""
 AWAY = StateLabel("Not known", "help", "The client’s broker isn’t reachable")
 """Label of a client whose broker is unavailable."""
@@ -84,8 +84,8 @@ HEALTHS = {
 """Labels of health states, in the order of importance for operators."""
 STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
-    **{key.value: (one.done, one.icon) for key, one in labels.ACTS.items()},
-    "gone": GONE[:2],
+    **{key.value: (one.done, one.icon) for key, one in labels.ACTION_LABELS.items()},
+    "gone": DISCONNECTED[:2],
     "away": AWAY[:2],
     "current": ("Current", "activity"),
     "sealed": ("Sealed", "lock"),
@@ -137,19 +137,19 @@ def state_chip(name: Any) -> SafeString:
 @register.simple_tag
 def client_words() -> SafeString:
     """Return the labels of delivery and health states as JSON for scripts, in order of importance."""
-    deliveries = [*DELIVERIES.items(), ("gone", GONE), ("away", AWAY)]
-    told: dict[str, Any] = {
-        kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(entries)}
+    deliveries = [*DELIVERIES.items(), ("gone", DISCONNECTED), ("away", AWAY)]
+    words: dict[str, Any] = {
+        kind: {str(key): {**one._asdict(), "order": order} for order, (key, one) in enumerate(entries)}
         for kind, entries in (("delivery", deliveries), ("health", list(HEALTHS.items())))
     }
-    told["acts"] = {str(key): one._asdict() for key, one in labels.ACTS.items()}
-    return json_script(told, "client-words")
+    words["acts"] = {str(key): one._asdict() for key, one in labels.ACTION_LABELS.items()}
+    return json_script(words, "client-words")
 
 
 @register.simple_tag
-def act_chip(action: object, mode: object = "") -> SafeString:
+def action_chip(action: object, mode: object = "") -> SafeString:
     """Return an action on a client as a chip. A shadow decision says "would" and looks different."""
-    told = labels.act_label(action)
+    label = labels.action_label(action)
     if mode == EnforcementMode.SHADOW:
         return format_html(
             (
@@ -157,10 +157,12 @@ def act_chip(action: object, mode: object = "") -> SafeString:
                 '<span class="tag shadow">recorded only</span>'
             ),
             action,
-            icon(told.icon),
-            told.would,
+            icon(label.icon),
+            label.would,
         )
-    return format_html('<span class="state" data-state="{}">{}{}</span>', action, icon(told.icon), told.done)
+    return format_html(
+        '<span class="state" data-state="{}">{}{}</span>', action, icon(label.icon), label.done
+    )
 
 
 @register.simple_block_tag(takes_context=True)
@@ -195,14 +197,14 @@ def isolated_name(text: object) -> SafeString:
 
     It is isolated from the surrounding text direction, and shortened in the middle if it is long.
     """
-    whole = str(text)
-    if len(whole) <= 3 * NAME_TAIL:
-        return format_html("<bdi>{}</bdi>", whole)
+    name = str(text)
+    if len(name) <= 3 * NAME_TAIL:
+        return format_html("<bdi>{}</bdi>", name)
     return format_html(
         '<bdi class="mid" title="{}"><span>{}</span><span>{}</span></bdi>',
-        whole,
-        whole[:-NAME_TAIL],
-        whole[-NAME_TAIL:],
+        name,
+        name[:-NAME_TAIL],
+        name[-NAME_TAIL:],
     )
 
 
@@ -260,7 +262,7 @@ def instance_name() -> str:
 
 
 @register.simple_tag(takes_context=True)
-def other_instances(context: dict[str, Any]) -> list[str]:
+def selectable_instances(context: dict[str, Any]) -> list[str]:
     """Return the instances that the operator can select; empty if there is only one."""
     if len(brokers.instances()) < 2:
         return []

@@ -59,12 +59,12 @@ def clients(request: HttpRequest) -> HttpResponse:
 
     `columns` in the URL has the keys of additional columns, and defaults to the operator's own choice.
     """
-    own = service.columns_for_user(request.user.pk)
-    chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
-    whose = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
-    shown = client_columns.visible_columns(frozenset(chosen) | whose)
+    saved_columns = service.columns_for_user(request.user.pk)
+    chosen = request.GET["columns"].split(",") if "columns" in request.GET else saved_columns
+    member_column = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
+    shown = client_columns.visible_columns(frozenset(chosen) | member_column)
     drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
-    told = [
+    column_data = [
         {
             "key": one.key,
             "label": one.label,
@@ -82,7 +82,7 @@ def clients(request: HttpRequest) -> HttpResponse:
             "columns": drawn,
             "choosable": client_columns.optional_columns(),
             "chosen": {one.key for one in drawn},
-            "column_data": told,
+            "column_data": column_data,
             "default_sort": client_columns.DEFAULT_SORT,
             "filters": FILTERS,
             "views": service.views_for_user(request.user.pk),
@@ -128,13 +128,13 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     audit.mark_read_only(request)
     actor, query = common.actor_of(request), service.canonical_query(request.POST.get("query", ""))
     if "delete" in request.POST:
-        gone = service.delete_view(actor, view_id)
-        if gone is not None:
+        deleted = service.delete_view(actor, view_id)
+        if deleted is not None:
             messages.success(
                 request,
-                f"The view “{gone.name}” is deleted. The list still uses its filter; you can save it again.",
+                f"The view “{deleted.name}” is deleted. The list still uses its filter; you can save it again.",
             )
-            query = gone.query
+            query = deleted.query
         return redirect(_address(query))
     form = SavedViewForm(request.POST)
     if not form.is_valid():

@@ -44,7 +44,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
     jobs = PipelineJobs().names()
-    told = {
+    context = {
         "page": found,
         "jobs": jobs,
         "job": job,
@@ -52,7 +52,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         "options": JOB_OPTIONS.get(job),
         "query": filter_query({"job": job}),
     }
-    return common.page(request, "pipeline.html", told)
+    return common.page(request, "pipeline.html", context)
 
 
 @common.requires_permission(Permission.RUN_ACTIONS)
@@ -89,11 +89,13 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
         return redirect("drafts")
-    asked = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
+    options = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
     if request.method == "POST":
-        asked = {name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS}
+        options = {
+            name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS
+        }
         try:
-            service.backtest(common.actor_of(request), draft, asked)
+            service.backtest(common.actor_of(request), draft, options)
         except SluiceError as problem:
             common.show_error(request, problem)
         else:
@@ -101,7 +103,7 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
                 request, "The back-test is requested. Its result is listed here when it has finished."
             )
             return redirect("drafts_backtest", draft_id)
-    return common.page(request, "backtest.html", {"asked": asked} | _backtests_context(request, draft))
+    return common.page(request, "backtest.html", {"options": options} | _backtests_context(request, draft))
 
 
 @common.requires_permission(Permission.RUN_ACTIONS)
@@ -124,14 +126,14 @@ def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
 
 def _backtests_context(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
     """Return the back-tests of a draft as context."""
-    mine = f"draft-{draft.pk}-"
+    prefix = f"draft-{draft.pk}-"
     found = [
         run
         for run in read.stored_runs("backtest")
-        if str(run["parameters"].get("policy", "")).startswith(mine)
+        if str(run["parameters"].get("policy", "")).startswith(prefix)
     ]
-    asked_for = runs.backtests(draft.instance, draft.pk)
-    listed = runs_panel(request, asked_for)
+    requested = runs.backtests(draft.instance, draft.pk)
+    listed = runs_panel(request, requested)
     return listed | {"draft": draft, "runs": found[:PAGE]}
 
 

@@ -24,8 +24,8 @@ FIELDS = tuple(PreferencesForm.base_fields)
 @require_GET
 def settings(request: HttpRequest) -> HttpResponse:
     """Show the operator's preferences and the installation's settings."""
-    kept = service.preferences_of(request.user.pk)
-    return _show(request, PreferencesForm(initial={name: getattr(kept, name) for name in FIELDS}))
+    stored = service.preferences_of(request.user.pk)
+    return _show(request, PreferencesForm(initial={name: getattr(stored, name) for name in FIELDS}))
 
 
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)

@@ -32,12 +32,12 @@ def stop(request: HttpRequest) -> HttpResponse:
 def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
     """Add the end of the rollout to the pending changes, for the revision that the banner showed."""
     try:
-        seen = _shown_revision(request)
+        revision = _shown_revision(request)
     except OperatorError as problem:
         audit.mark_read_only(request)
         common.show_error(request, problem)
         return pending_changes.changes_response(request)
-    return pending_changes.add_change(request, kind, parameters={"revision": seen})
+    return pending_changes.add_change(request, kind, parameters={"revision": revision})
 
 
 def _shown_revision(request: HttpRequest) -> int:

@@ -14,7 +14,7 @@ from console.supervisor.backoff import RestartBackoff
 from console.supervisor.child_specs import ChildSpec, StopStep
 from console.supervisor.supervisor import Supervisor
 
-QUICK = RestartBackoff(first_s=0.01, most_s=0.05)
+QUICK = RestartBackoff(first_s=0.01, max_s=0.05)
 SLEEP = (sys.executable, "-c", "import signal; signal.pause()")
 STUBBORN = (
     sys.executable,

@@ -31,9 +31,9 @@ class Command(SafeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the result. Raises CommandError with the first break."""
         found = audit_chain.verify_chain(timezone.now())
-        if found.broken is not None:
-            number, event_id, why = found.broken
-            raise CommandError(f"The audit is broken at number {number} (event {event_id}): {why}.")
+        if found.first_break is not None:
+            number, event_id, problem = found.first_break
+            raise CommandError(f"The audit is broken at number {number} (event {event_id}): {problem}.")
         self.stdout.write(
             f"The audit is intact: {found.events:,} events, {found.links:,} links; the newest "
             f"digest is {found.head or 'none yet'}."

@@ -99,19 +99,19 @@ class Command(SafeCommand):
         except SluiceError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}".strip()) from problem
 
-    def _search(self, place: LogLocation, options: dict[str, Any]) -> None:
+    def _search(self, location: LogLocation, options: dict[str, Any]) -> None:
         """Run a search, whose output is streamed as complete lines, possibly millions."""
-        act = {
+        search = {
             "grep": search_commands.run_grep,
             "find": search_commands.run_find,
             "stat": search_commands.run_stat,
         }[options["command"]]
-        problems = act(place, options, self.stdout)
+        problems = search(location, options, self.stdout)
         if problems:
             raise CommandError("\n".join(problems[:100]), returncode=1)
 
-    def _ls(self, place: LogLocation, options: dict[str, Any]) -> None:
-        segments = inspect.list_segments(*place)
+    def _ls(self, location: LogLocation, options: dict[str, Any]) -> None:
+        segments = inspect.list_segments(*location)
         if options["json"]:
             for segment in segments:
                 self._line({**segment._asdict(), "path": str(segment.path)})
@@ -126,10 +126,10 @@ class Command(SafeCommand):
             f" {sum(segment.records for segment in segments):,} records"
         )
 
-    def _verify(self, place: LogLocation, options: dict[str, Any]) -> None:
+    def _verify(self, location: LogLocation, options: dict[str, Any]) -> None:
         """Print the result for each segment. Raises CommandError if one is damaged."""
         bad = 0
-        for report in inspect.verify_segments(*place):
+        for report in inspect.verify_segments(*location):
             bad += not report.is_ok
             if options["json"]:
                 self._line(report.as_dict())
@@ -161,19 +161,19 @@ class Command(SafeCommand):
                 returncode=1,
             )
 
-    def _dump(self, place: LogLocation, options: dict[str, Any]) -> None:
+    def _dump(self, location: LogLocation, options: dict[str, Any]) -> None:
         for line in inspect.dump_records(
-            *place, first=options["first"], last=options["last"], topic=options["topic"]
+            *location, first=options["first"], last=options["last"], topic=options["topic"]
         ):
             self.stdout.write(line.decode())
 
-    def _repair(self, place: LogLocation, options: dict[str, Any]) -> None:
-        self._print_report(inspect.repair_journal(*place, self._known(options)), options)
+    def _repair(self, location: LogLocation, options: dict[str, Any]) -> None:
+        self._print_report(inspect.repair_journal(*location, self._known(options)), options)
 
-    def _accept(self, place: LogLocation, options: dict[str, Any]) -> None:
-        report = inspect.repair_journal(*place, self._known(options), accept=True)
+    def _accept(self, location: LogLocation, options: dict[str, Any]) -> None:
+        report = inspect.repair_journal(*location, self._known(options), accept=True)
         if options["directory"] is None:
-            accept_log(place.instance, UUID(report["log"]), report["settled"], _local_member(options))
+            accept_log(location.instance, UUID(report["log"]), report["settled"], _local_member(options))
         self._print_report(report, options)
 
     def _known(self, options: dict[str, Any]) -> KnownLog | None:
@@ -208,15 +208,15 @@ def _local_member(options: dict[str, Any]) -> str:
     Raises:
         OperatorError: `unknown_member`.
     """
-    group, asked = settings.SLUICE_GROUP, str(options["member"])
-    own = group.member if group is not None else ""
-    if own and asked and asked != own:
+    group, requested = settings.SLUICE_GROUP, str(options["member"])
+    local = group.member if group is not None else ""
+    if local and requested and requested != local:
         raise OperatorError(
             "unknown_member",
-            f"The journal on this machine is that of the member {own}, not of {asked[:80]!r}.",
-            f"Run the command on the machine of {asked[:80]!r}, or select its files with --directory.",
+            f"The journal on this machine is that of the member {local}, not of {requested[:80]!r}.",
+            f"Run the command on the machine of {requested[:80]!r}, or select its files with --directory.",
         )
-    return asked or own
+    return requested or local
 
 
 def _row(segment: SegmentInfo) -> str:

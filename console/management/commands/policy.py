@@ -123,7 +123,7 @@ class Command(SafeCommand):
 
     def _import(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
-        loaded = self._loaded(options, instance, tell=False)
+        loaded = self._loaded(options, instance, list_settings=False)
         reason = options["reason"] or f"Imported from {Path(options['file']).name}"
         try:
             if options["draft"]:
@@ -159,12 +159,12 @@ class Command(SafeCommand):
                 problem.fix = "Correct the file, or create a draft (--draft) and correct it."
             raise
         number = change.revision.number
-        said = (
+        outcome = (
             f"The file equals revision {number}. No revision was created."
             if number == before
             else f"Revision {number}."
         )
-        self.stdout.write(f"{said} {change.problem or 'It is in force.'}")
+        self.stdout.write(f"{outcome} {change.problem or 'It is in force.'}")
         for one in change.findings:
             self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
 
@@ -176,16 +176,16 @@ class Command(SafeCommand):
         self.stdout.write(f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
 
     def _loaded(
-        self, options: dict[str, Any], instance: Instance, *, tell: bool = True
+        self, options: dict[str, Any], instance: Instance, *, list_settings: bool = True
     ) -> policy_files.ParsedPolicyFile:
-        """Read a file. If `tell`, list the outcome for each setting on standard error."""
+        """Read a file. If `list_settings`, list the outcome for each setting on standard error."""
         try:
             loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
                 self._report_setting("left out", one["line"], one["where"], one["what"], one["why"])
             raise
-        if tell:
+        if list_settings:
             self._report_settings(loaded)
         return loaded
 
@@ -193,16 +193,16 @@ class Command(SafeCommand):
         imported = loaded.imported
         for sentence in loaded.warnings:
             self.stderr.write(f"warning: {sentence}")
-        for taken in imported.imported:
-            self._report_setting("taken", taken.line, taken.where, taken.what, taken.into)
-        for left in imported.skipped:
-            self._report_setting("left out", left.line, left.where, left.what, left.why)
-        for other in imported.unrelated:
-            self._report_setting("unrelated to the policy", other.line, other.where, other.what)
+        for accepted in imported.imported:
+            self._report_setting("taken", accepted.line, accepted.where, accepted.what, accepted.into)
+        for skipped in imported.skipped:
+            self._report_setting("left out", skipped.line, skipped.where, skipped.what, skipped.why)
+        for unrelated in imported.unrelated:
+            self._report_setting("unrelated to the policy", unrelated.line, unrelated.where, unrelated.what)
 
     def _report_setting(self, word: str, line: int, where: str, *texts: str) -> None:
-        place = where if where.startswith("line ") else f"line {line} {where}"
-        self.stderr.write(": ".join((word, place, *texts)))
+        position = where if where.startswith("line ") else f"line {line} {where}"
+        self.stderr.write(": ".join((word, position, *texts)))
 
 
 def _system(options: dict[str, Any]) -> str:

@@ -210,10 +210,10 @@ class Command(SafeCommand):
             status = None
         links = current_links(instance)
         if json:
-            said = (
+            document = (
                 {"instance": instance, "state": BY_ITSELF} if status is None else msgspec.to_builtins(status)
             )
-            self._line(said | links_as_json(links))
+            self._line(document | links_as_json(links))
         else:
             console = self._console()
             show_group(status, console) if status is not None else console.print(
@@ -241,50 +241,64 @@ class Command(SafeCommand):
             self._line(status) if json else show_group(status, self._console())
 
     def _forget(self, instance: str, member: str, json: bool, **options: Any) -> None:
-        told = forget_member(instance, member, f"{getuser()} at a terminal")
-        done = [one.address.name for one in told if one.error is None]
+        replies = forget_member(instance, member, f"{getuser()} at a terminal")
+        done = [one.address.name for one in replies if one.error is None]
         failed = {
-            one.address.name: f"{one.error.sentence} {one.error.fix}" for one in told if one.error is not None
+            one.address.name: f"{one.error.sentence} {one.error.fix}"
+            for one in replies
+            if one.error is not None
         }
         if json:
             self._line({"forgotten_by": done, "failed": failed})
         else:
             for name in done:
                 self._line(f"{name} has removed {member}.")
-            for name, why in failed.items():
-                self._line(f"{name}: {why}")
+            for name, problem in failed.items():
+                self._line(f"{name}: {problem}")
 
     def _console(self) -> Console:
         return SafeConsole(file=self.stdout._out, width=140)
 
-    def _plan_or_perform(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
+    def _plan_or_perform(self, operation: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         """Plan `init`, `join` or `reseed`, print the plan, and perform it with `--yes`."""
         group = _group_of(instance)
         directories = directories_without_database(instance)
-        own = reseed.SegmentDirectories(directories.journal, directories.archive)
-        given = options.get("source")
-        source = None if given is None else reseed.SegmentDirectories(given, options["from_archive"])
+        local = reseed.SegmentDirectories(directories.journal, directories.archive)
+        source_directory = options.get("source")
+        source = (
+            None
+            if source_directory is None
+            else reseed.SegmentDirectories(source_directory, options["from_archive"])
+        )
         now = datetime.now(UTC)
         found = asyncio.run(reseed.find_stream(connect_log_service(group)))
-        if act == "init" and options["empty"]:
-            plan = reseed.plan_empty(own, instance, group.member, found, _known_records(instance))
-        elif act == "init":
-            others = asyncio.run(reseed.has_other_entries(connect_log_service(group), found, own, instance))
+        if operation == "init" and options["empty"]:
+            plan = reseed.plan_empty(local, instance, group.member, found, _known_records(instance))
+        elif operation == "init":
+            others = asyncio.run(reseed.has_other_entries(connect_log_service(group), found, local, instance))
             plan = reseed.plan_init(
-                own, instance, group.member, found, replace=options["replace"], other_entries=others
+                local, instance, group.member, found, replace=options["replace"], other_entries=others
             )
         else:
             stamp = now.strftime("%Y%m%dT%H%M%SZ")
             plan = reseed.plan_reseed(
-                "join" if act == "join" else "reseed", own, source, instance, group.member, found, stamp
+                "join" if operation == "join" else "reseed",
+                local,
+                source,
+                instance,
+                group.member,
+                found,
+                stamp,
             )
-        say = (lambda _: None) if json else self._print_sentence
+        report = (lambda _: None) if json else self._print_sentence
         if not json:
             self._plan(plan)
         if not yes:
             self._line(plan if json else "Nothing was changed. Use --yes to execute the plan.")
             return
-        receipt = _done(act, plan, own, source, group, found, now.isoformat(timespec="seconds"), say)
+        receipt = _done(
+            operation, plan, local, source, group, found, now.isoformat(timespec="seconds"), report
+        )
         _record(instance, group.member, receipt)
         if json:
             self._line(receipt)
@@ -302,8 +316,10 @@ class Command(SafeCommand):
     def _print_sentence(self, sentence: str) -> None:
         self._line(f"  {sentence}")
 
-    def _line(self, what: str | msgspec.Struct | dict[str, Any]) -> None:
-        self.stdout.write(what if isinstance(what, str) else escape_json(msgspec.json.encode(what)).decode())
+    def _line(self, value: str | msgspec.Struct | dict[str, Any]) -> None:
+        self.stdout.write(
+            value if isinstance(value, str) else escape_json(msgspec.json.encode(value)).decode()
+        )
 
 
 def _group_of(instance: str) -> GroupSettings:
@@ -319,22 +335,22 @@ def _group_of(instance: str) -> GroupSettings:
 
 
 def _done(
-    act: str,
+    operation: str,
     plan: reseed.ReseedPlan,
-    own: reseed.SegmentDirectories,
+    local: reseed.SegmentDirectories,
     source: reseed.SegmentDirectories | None,
     group: GroupSettings,
     found: StreamInfo | None,
     now: str,
-    say: reseed.ReportProgress,
+    report: reseed.ReportProgress,
 ) -> reseed.ReseedReceipt:
     """Perform a plan, and return its receipt."""
-    if act == "init" and plan.own is None:
-        return asyncio.run(reseed.begin_empty(plan, connect_log_service(group), now, say))
-    if act == "init":
-        return asyncio.run(reseed.init_group(plan, own, found, connect_log_service(group), now, say))
+    if operation == "init" and plan.own is None:
+        return asyncio.run(reseed.begin_empty(plan, connect_log_service(group), now, report))
+    if operation == "init":
+        return asyncio.run(reseed.init_group(plan, local, found, connect_log_service(group), now, report))
     assert found is not None, "the plan refuses if there is no log"
-    return reseed.reseed(plan, own, source, found, now, say)
+    return reseed.reseed(plan, local, source, found, now, report)
 
 
 def _known_records(instance: str) -> int:

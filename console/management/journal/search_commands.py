@@ -173,36 +173,36 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
     )
 
 
-def run_grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_grep(location: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the matching records as JSON lines, and return the problems of unreadable parts."""
-    left = options["limit"] or MAX_SEQUENCE
+    remaining = options["limit"] or MAX_SEQUENCE
     with progress_bar("Searching") as show:
-        search = LogSearch(place, parse_query(options), show)
+        search = LogSearch(location, parse_query(options), show)
         for found in search:
-            rows = found.selected_rows[:left]
+            rows = found.selected_rows[:remaining]
             out.writelines(
                 line.decode() + "\n"
-                for line in record_lines(found.batch, rows, place.instance, found.segment)
+                for line in record_lines(found.batch, rows, location.instance, found.segment)
             )
-            left -= len(rows)
-            if left <= 0:
+            remaining -= len(rows)
+            if remaining <= 0:
                 break
     return search.problems
 
 
-def run_find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_find(location: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the position of a bookmark, and return a problem if the log doesn't have it."""
     with progress_bar("Looking") as show:
-        found = locate_record(place, options["bookmark"], show)
+        found = locate_record(location, options["bookmark"], show)
     out.write_block(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
 
 
-def run_stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_stat(location: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the counts, and return the problems of unreadable parts."""
     bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
     with progress_bar("Counting") as show:
-        search = LogSearch(place, parse_query(options), show)
+        search = LogSearch(location, parse_query(options), show)
         counted = count_records(search, *bys)
     for by, counts in counted:
         if options["json"]:
@@ -230,10 +230,10 @@ def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOut
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Show]:
+def progress_bar(label: str) -> Iterator[Show]:
     """Show a progress bar on stderr if that is a terminal. Yields a function to update it."""
     bar = Progress(
-        TextColumn(what),
+        TextColumn(label),
         BarColumn(),
         TaskProgressColumn(),
         DownloadColumn(),
@@ -243,7 +243,7 @@ def progress_bar(what: str) -> Iterator[Show]:
         disable=not sys.stderr.isatty(),
     )
     with bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -265,7 +265,7 @@ def _columns(text: str) -> tuple[str, ...]:
 
 def _moment(text: str) -> int:
     try:
-        asked = parse_bookmark(text)
+        bookmark = parse_bookmark(text)
     except ClientError:
         try:
             return time.time_ns() - parse_age(text) * 10**9
@@ -273,19 +273,19 @@ def _moment(text: str) -> int:
             raise ArgumentTypeError(
                 f"{text} is neither a time such as 20261121T134500Z nor an age such as 2h"
             ) from problem
-    if not isinstance(asked, AtTime):
+    if not isinstance(bookmark, AtTime):
         raise ArgumentTypeError(f"{text} isn't a time such as 20261121T134500Z")
-    return asked.at
+    return bookmark.at
 
 
 def _sequence(text: str) -> int:
     if text.isdigit():
         return int(text)
     try:
-        asked = parse_bookmark(text)
+        bookmark = parse_bookmark(text)
     except ClientError as problem:
         raise ArgumentTypeError(problem.sentence) from problem
-    match asked:
+    match bookmark:
         case AfterBookmarks((Bookmark(_, sequence),)):
             return sequence
     raise ArgumentTypeError(f"{text} isn't one bookmark")

@@ -11,7 +11,7 @@ import orjson
 
 from broker_core.filters import compile_filter
 from broker_core.subscriptions.topics import TopicPattern
-from console.services.actions.options import CLIENT, PLACE, TOPIC, StepKind, StepOption, number_check
+from console.services.actions.options import CLIENT, FILE_SYSTEM, TOPIC, StepKind, StepOption, number_check
 from console.services.actions.patterns import compile_glob
 
 KINDS: dict[str, StepKind] = {
@@ -21,7 +21,7 @@ KINDS: dict[str, StepKind] = {
             "file_system",
             "The file system is fuller than",
             (
-                PLACE,
+                FILE_SYSTEM,
                 StepOption("above", "Percent", number_check(0, 100), default="85"),
             ),
         ),

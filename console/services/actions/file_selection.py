@@ -74,8 +74,8 @@ def check_folder(text: str) -> Path:
     declared = [Path(os.path.realpath(one)) for one in settings.SLUICE_ACTION_FOLDERS]
     if folder is None or not any(folder == one or one in folder.parents for one in declared):
         raise _refused(f"{text[:200]!r} isn't in a declared directory.")
-    for own in (*journal_directories.all_directories(), settings.SLUICE_SPOOL_DIRECTORY):
-        inner = Path(os.path.realpath(own))
+    for reserved in (*journal_directories.all_directories(), settings.SLUICE_SPOOL_DIRECTORY):
+        inner = Path(os.path.realpath(reserved))
         if folder == inner or inner in folder.parents:
             raise _refused(f"{text[:200]!r} contains journals or spools.")
     if not folder.is_dir():
@@ -105,8 +105,8 @@ def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bo
             if not fits(entry.name) or not entry.is_file(follow_symlinks=False):
                 continue  # never follow links or sub-folders
             facts = entry.stat(follow_symlinks=False)
-            if why := _skip_reason(entry.name, facts, oldest, packed):
-                skipped.append((entry.name, why))
+            if reason := _skip_reason(entry.name, facts, oldest, packed):
+                skipped.append((entry.name, reason))
             else:
                 chosen.append(
                     SelectedFile(entry.name, facts.st_size, facts.st_mtime_ns, (facts.st_dev, facts.st_ino))
@@ -208,9 +208,9 @@ def _open_folder(folder: Path) -> Iterator[int]:
 def _without_open(choice: FileSelection) -> FileSelection:
     """Move files that a process of this account holds open from the chosen to the skipped ones."""
     open_now = _open_files() if choice.chosen else set()
-    held = [(found.name, "it is open") for found in choice.chosen if found.identity in open_now]
-    left = [found for found in choice.chosen if found.identity not in open_now]
-    return FileSelection(choice.folder, left, [*choice.skipped, *held])
+    open_files = [(found.name, "it is open") for found in choice.chosen if found.identity in open_now]
+    closed_files = [found for found in choice.chosen if found.identity not in open_now]
+    return FileSelection(choice.folder, closed_files, [*choice.skipped, *open_files])
 
 
 def _open_files() -> set[tuple[int, int]]:

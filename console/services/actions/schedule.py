@@ -113,8 +113,8 @@ def _clock(time: str, text: str) -> str:
     return f"{int(minute)} {int(hour)}"
 
 
-def _is_number(text: str, most: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= most
+def _is_number(text: str, maximum: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= maximum
 
 
 def _weekday(day: str, text: str) -> int:
@@ -138,9 +138,9 @@ def _calendar(cron: str, zone: ZoneInfo, text: str) -> CronSchedule:
     return CronSchedule(cron, zone)
 
 
-def _bad(text: str, why: str) -> OperatorError:
+def _bad(text: str, problem: str) -> OperatorError:
     return OperatorError(
         "bad_schedule",
-        f"{text[:100]!r} is not a schedule: {why}.",
+        f"{text[:100]!r} is not a schedule: {problem}.",
         "Use 4h, 00:30, Saturday at 00:30, or 30 0 * * 6. A time that ends in Z is UTC.",
     )

@@ -49,22 +49,26 @@ def _grant(item: PendingChange, _: list[str] | None) -> ChangePreview:
     found = _grant_numbered(item.target)
     name = found.user.get_username()
     others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
-    left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
+    remaining = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
     lines = [
         effect_line(
-            left if others else f"{name} has no other role: the account and its tokens lose all permissions."
+            remaining
+            if others
+            else f"{name} has no other role: the account and its tokens lose all permissions."
         )
     ]
     warnings = [YOU] if found.user_id == item.owner_id else []
-    what = f"Revoke {found.get_role_display()} {found.scope_text} of {name}"
-    return ChangePreview(what, "1 role revoked", lines, warnings, severe=True)
+    title = f"Revoke {found.get_role_display()} {found.scope_text} of {name}"
+    return ChangePreview(title, "1 role revoked", lines, warnings, severe=True)
 
 
 def _do_grant(actor: Actor, item: PendingChange, _: str) -> str:
     found = _grant_numbered(item.target)
-    said = f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
+    message = (
+        f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
+    )
     people.revoke(actor, found)
-    return said
+    return message
 
 
 def _token(item: PendingChange, _: list[str] | None) -> ChangePreview:

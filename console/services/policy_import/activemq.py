@@ -211,12 +211,12 @@ def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[
         one.name == "policyEntry"
         and (topic := one.attributes.get("topic")) is not None
         and not any(one is element for element in known)
-        and not _names_only(topic.value, names)
+        and not _has_entries_for(topic.value, names)
         for one in root.walk()
     )
 
 
-def _names_only(text: str, names: set[str]) -> bool:
+def _has_entries_for(text: str, names: set[str]) -> bool:
     """Return whether all topics of a destination's name have an entry."""
     try:
         return set(topic_patterns(text)) <= names
@@ -260,8 +260,8 @@ def topic_patterns(text: str) -> list[str]:
 
 def _fits(entries: list[_PolicyEntry], patterns: list[str]) -> bool:
     """Return whether a policy can have entries for these patterns, and for the patterns beside them."""
-    all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
-    return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
+    combined = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
+    return len(combined) + len(patterns_beside_topics(combined, ">")) <= MAX_ENTRIES
 
 
 def _is_of_every_topic(element: XmlElement) -> bool:
@@ -469,11 +469,11 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
     imported.record_skipped(element, NO_SUCH_SETTING)
 
 
-def _skip_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
+def _skip_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, reason: str) -> None:
     """Skip a strategy with all its leaves, including a bean's properties."""
     leaves = set(strategy.all_leaves())
     for leaf in leaves:
-        imported.record_skipped(leaf, why)
+        imported.record_skipped(leaf, reason)
     words = {strategy.name, *strategy.attributes}
     entry.found = [one for one in entry.found if one.leaf not in leaves and one.setting not in words]
 
@@ -483,7 +483,7 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
     # Results are collected first, because one unreadable limit makes the whole strategy be skipped: without
     # that limit it would abort consumers earlier than ActiveMQ.
     settings: dict[str, Any] = {key: True}
-    taken: list[_Strategy] = []
+    strategies: list[_Strategy] = []
     for name, leaf in strategy.attributes.items():
         setting, value, remark = name, None, ""
         if name in _LIMITS:
@@ -495,7 +495,7 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
             setting, value = "check_period", parse_int(leaf.value)
             if value is not None and value <= 0:
                 settings[key] = False
-                taken.append(_Strategy(leaf, f"{key} false: without a period ActiveMQ never checks"))
+                strategies.append(_Strategy(leaf, f"{key} false: without a period ActiveMQ never checks"))
                 continue
             if value is not None and value < (least := ACTIVEMQ[setting].low):
                 value, remark = least, f"{least} ms is Sluice's shortest period"
@@ -505,21 +505,21 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
         else:
             imported.record_skipped(leaf, _about_strategy(name, leaf, key))
             continue
-        if why := _invalid_reason(leaf, setting, value):
+        if reason := _invalid_reason(leaf, setting, value):
             _skip_strategy(
-                imported, entry, strategy, f"{name} is unreadable, so no consumer is aborted. {why}"
+                imported, entry, strategy, f"{name} is unreadable, so no consumer is aborted. {reason}"
             )
             entry.settings.pop("abort_connection", None)
             return
         settings[setting] = value
         remark = "; ".join(filter(None, (remark, _DIFFERS.get(setting))))
-        taken.append(_Strategy(leaf, f"{setting}; {remark}" if remark else setting))
+        strategies.append(_Strategy(leaf, f"{setting}; {remark}" if remark else setting))
     if settings[key] and not _ever_aborts({**ACTIVEMQ_DEFAULTS, **settings}, key):
         settings[key] = False
     if strategy.text is not None and not strategy.text.value:
-        taken.append(_Strategy(strategy.text, f"{key} true"))
+        strategies.append(_Strategy(strategy.text, f"{key} true"))
     entry.settings |= settings
-    entry.found += taken
+    entry.found += strategies
     _remark_on_strategy(entry, strategy, key)
 
 
@@ -532,11 +532,11 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
 
 def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Add a remark to the strategy's first setting about how its effect differs from ActiveMQ's."""
-    told = "no consumer is aborted, as in ActiveMQ" if not entry.settings[key] else _DIFFERS.get(key, "")
+    remark = "no consumer is aborted, as in ActiveMQ" if not entry.settings[key] else _DIFFERS.get(key, "")
     leaves = set(strategy.all_leaves())
-    for place, one in enumerate(entry.found):
-        if told and one.leaf in leaves:
-            entry.found[place] = _Strategy(one.leaf, f"{one.setting}; {told}")
+    for index, one in enumerate(entry.found):
+        if remark and one.leaf in leaves:
+            entry.found[index] = _Strategy(one.leaf, f"{one.setting}; {remark}")
             return
 
 
@@ -553,11 +553,11 @@ def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
 
 def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, value: Any) -> None:
     """Set a field from a leaf, or skip the leaf if its value is invalid or the field is set already."""
-    why = _invalid_reason(leaf, key, value)
+    reason = _invalid_reason(leaf, key, value)
     if key in entry.settings:
-        why = "The entry has this setting twice: the first was imported."
-    if why:
-        imported.record_skipped(leaf, why)
+        reason = "The entry has this setting twice: the first was imported."
+    if reason:
+        imported.record_skipped(leaf, reason)
     else:
         entry.settings[key] = value
         remark = _DIFFERS.get(key)
@@ -607,7 +607,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
         if any(one.endswith(".#") for one in entry.patterns)
         else ""
     )
-    whole_prefetch = (
+    default_prefetch = (
         "" if "prefetch" in entry.settings else f"; prefetch {MAX_PREFETCH}, ActiveMQ's for topics"
     )
     if beside := patterns_beside_topics(entry.patterns, ">"):
@@ -615,7 +615,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
     if entry.shadow:
         alone += f"; {entry.shadow}"
     if entry.topic is not None:
-        imported.record_imported(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
+        imported.record_imported(entry.topic, part, f"topic{below}{alone}{default_prefetch}")
     elif alone:
         entry.found[0] = _Strategy(entry.found[0].leaf, f"{entry.found[0].setting}{alone}")
     for leaf, setting in entry.found:
@@ -645,10 +645,10 @@ def _usage(imported: ImportReport, element: XmlElement) -> None:
                 continue
             kind, setting, does = _USAGE[one.name]
             limit = _nbytes(leaf.value) if leaf.name == "limit" else None
-            wanted = f"{setting} {limit}" if limit is not None else setting
+            advice = f"{setting} {limit}" if limit is not None else setting
             imported.record_skipped(
                 leaf,
-                f"{_BLOCKS} A limit of {kind} {does}. For the same effect, set {wanted} (bytes) of the pool.",
+                f"{_BLOCKS} A limit of {kind} {does}. For the same effect, set {advice} (bytes) of the pool.",
             )
     imported.record_skipped(element, _BLOCKS)
 

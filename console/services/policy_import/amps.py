@@ -122,11 +122,11 @@ def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -
             continue
         group, setting, convert, check = _LIMITS[element.name]
         value = convert(leaf.value)
-        why = _skip_reason(leaf, value, {setting: value}, check)
+        reason = _skip_reason(leaf, value, {setting: value}, check)
         if setting in made.get(group, {}):
-            why = "The file has it twice: the first was imported."
-        if why:
-            imported.record_skipped(leaf, why)
+            reason = "The file has it twice: the first was imported."
+        if reason:
+            imported.record_skipped(leaf, reason)
         else:
             made.setdefault(group, {})[setting] = value
             imported.record_imported(leaf, part or group, f"{group}.{setting}" if part else setting)
@@ -165,8 +165,8 @@ class _TransportReader:
 
     def _one(self, element: XmlElement) -> None:
         """Import one transport, or record why it is skipped."""
-        if why := self._skip_reason(element):
-            self._imported.record_skipped(element, why)
+        if reason := self._skip_reason(element):
+            self._imported.record_skipped(element, reason)
             return
         address = leaf_value(element.text_of("InetAddr"))
         transport: dict[str, Any] = {
@@ -191,14 +191,14 @@ class _TransportReader:
         name, address = leaf_value(element.text_of("Name")), leaf_value(element.text_of("InetAddr"))
         kind, port = _kind(element), parse_int(address.rpartition(":")[2])
         secured, tls = _tls(element)
-        asks = parse_bool(leaf_value(element.text_of("VerifyClient"))) is True
+        requires_certificate = parse_bool(leaf_value(element.text_of("VerifyClient"))) is True
         if kind is None or port is None:
             return "Sluice listens by TCP and WebSocket, on an address with a port."
         if any(made["name"] == name or made["port"] == port for made in self._made):
             return "A transport with this name or port was imported already."
         if len(self._made) >= MAX_TRANSPORTS:
             return f"A policy has at most {MAX_TRANSPORTS} transports."
-        if asks and "client_ca" not in tls:
+        if requires_certificate and "client_ca" not in tls:
             return (
                 "The transport requires client certificates, and Sluice reads their authorities from "
                 "one file: set CAFile."
@@ -239,7 +239,7 @@ class _TransportReader:
         A module for authentication becomes passwords, one for entitlement a restricted transport.
         """
         made: dict[str, Any] = {}
-        for name, setting, closed, opened in (
+        for name, setting, closed_value, open_value in (
             ("Authentication", "authentication", "password", "none"),
             ("Entitlement", "restricted", True, False),
         ):
@@ -247,8 +247,8 @@ class _TransportReader:
             leaf = found.text_of("Module") if found is not None else None
             if found is None or leaf is None:
                 continue
-            value = made[setting] = opened if leaf.value.startswith(_ALLOWS_ALL) else closed
-            more = ", users and entitlements are set under access" if value == closed else ""
+            value = made[setting] = open_value if leaf.value.startswith(_ALLOWS_ALL) else closed_value
+            more = ", users and entitlements are set under access" if value == closed_value else ""
             self._imported.record_imported(
                 leaf,
                 part if element.child(name) is found else "transports",
@@ -317,13 +317,13 @@ def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> Non
     """Import one setting of the journal, or record why it is skipped."""
     setting, convert = _JOURNAL[leaf.name]
     value = convert(leaf.value)
-    why = value_problem(
+    reason = value_problem(
         leaf, value, lambda reader: read_instance(reader, {"name": "instance", **made, setting: value})
     )
     if setting in made:
-        why = "The file has it twice: the first was imported."
-    if why:
-        imported.record_skipped(leaf, why)
+        reason = "The file has it twice: the first was imported."
+    if reason:
+        imported.record_skipped(leaf, reason)
     else:
         made[setting] = value
         imported.record_imported(leaf, "instance", setting)

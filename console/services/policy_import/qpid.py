@@ -125,7 +125,7 @@ def import_qpid(text: str) -> ImportReport:
             reading.queue(element)
     if reading.rules:
         imported.document["rules"] = reading.rules
-    entries = [reading.whole(entry) for entry in reading.entries]
+    entries = [reading.complete_entry(entry) for entry in reading.entries]
     if entries:
         beside = patterns_beside_topics([one["topic"] for one in entries], "#")
         imported.document["qpid"] = [
@@ -215,25 +215,25 @@ class _QpidReader:
         limits = element.child("consumer") or element.child(_DETECTION)
         if limits is None:
             return
-        why = ""
+        reason = ""
         key = leaf_value(name)
         subscription = element.child("subscriptionName")
         if name is None or not key:
-            why = "The topic has no key or name."
+            reason = "The topic has no key or name."
         elif is_placeholder(key):
-            why = "Its topic is a variable that only Qpid can resolve: write the topic into the file."
+            reason = "Its topic is a variable that only Qpid can resolve: write the topic into the file."
         elif subscription is None and any(entry["topic"] == key for entry in self.entries):
-            why = "A policy has one entry per topic: the first was taken."
+            reason = "A policy has one entry per topic: the first was taken."
         elif not self._fits(key):
-            why = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
+            reason = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
         else:
             try:
                 check_key(key)
             except ClientError as problem:
-                why = f"{problem.sentence} {problem.fix}"
-        if why or name is None:
-            self.imported.record_skipped(element, why)
-            # The skipped entry may be gentler: `whole` puts the entries that overlap it in shadow mode.
+                reason = f"{problem.sentence} {problem.fix}"
+        if reason or name is None:
+            self.imported.record_skipped(element, reason)
+            # The skipped entry may be gentler: `complete_entry` puts overlapping entries in shadow mode.
             known = any(entry["topic"] == key for entry in self.entries)
             self._has_unknown_topics |= not known
             self._twice |= {key} if known else set()
@@ -291,7 +291,7 @@ class _QpidReader:
         else:
             self.imported.record_skipped(name, "Its entry has no limit that can be imported.")
 
-    def whole(self, entry: dict[str, Any]) -> dict[str, Any]:
+    def complete_entry(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry that states "no limit" for each limit that only wider entries have."""
         key = entry["topic"]
         under = [one for one in self.entries if one is not entry and is_laid_under(one["topic"], key)]
@@ -331,13 +331,13 @@ class _QpidReader:
     def _limit(self, leaf: XmlLeaf, part: str, setting: str, made: dict[str, Any]) -> None:
         """Read one limit into the entry `made`, or record why it is skipped."""
         value = parse_int(leaf.value)
-        why = value_problem(
+        reason = value_problem(
             leaf, value, lambda reader: read_qpid(reader, [{"topic": "topic", setting: value}])
         )
         if setting in made:
-            why = "The entry has this setting twice: the first was imported."
-        if why:
-            self.imported.record_skipped(leaf, why)
+            reason = "The entry has this setting twice: the first was imported."
+        if reason:
+            self.imported.record_skipped(leaf, reason)
         else:
             made[setting] = value
             self.imported.record_imported(leaf, part, setting)

@@ -102,19 +102,19 @@ def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -
     if not _is_known(one.name):
         return
     if one.name in _CLIENTS:
-        why = _CLIENTS[one.name]
+        reason = _CLIENTS[one.name]
     elif setting not in _SETTINGS:
-        why = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
+        reason = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
     elif setting in made:
-        why = "The file sets it again later: the last value applies."
+        reason = "The file sets it again later: the last value applies."
     else:
         value = _SETTINGS[setting](one.value.value)
-        why = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
-        if not why:
+        reason = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
+        if not reason:
             made[setting] = value
     for leaf in (one.value, *one.beside):
-        if why:
-            imported.record_skipped(leaf, why)
+        if reason:
+            imported.record_skipped(leaf, reason)
         else:
             imported.record_imported(leaf, "xap", setting)
 

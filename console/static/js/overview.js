@@ -6,9 +6,9 @@ import { bytes, clock, count, delay, duration, inWords, percent, rate } from "./
 import { drawHeat, fetchHeat } from "./heat.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
-import { act } from "./states.js";
+import { actionChips } from "./states.js";
 
-const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000, MOST_POOLS = 6;
+const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000, MAX_POOLS = 6;
 const rates = timePlot(one("#rates"), [
   { label: "In /s", colour: "--data-1", scale: "messages", format: rate },
   { label: "Out /s", colour: "--data-2", scale: "messages", format: rate },
@@ -41,8 +41,8 @@ async function drawDelays() {
 }
 
 function drawRates() {
-  const seen = feed.memory.rates, first = seen[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
-  const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...seen];
+  const recent = feed.memory.rates, first = recent[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
+  const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...recent];
   rates.setData([samples.map((s) => s[0] / 1000), samples.map((s) => s[1]), samples.map((s) => s[2])]);
 }
 
@@ -89,12 +89,12 @@ function pools(status) {
 
 /** The fullest pools: of each the memory over an hour, its limit, and the cone in which it goes on. The first to be full is drawn large. */
 async function drawPools(known) {
-  const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MOST_POOLS);
-  const seen = await Promise.all(fullest.map(async (pool) => {
+  const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MAX_POOLS);
+  const measured = await Promise.all(fullest.map(async (pool) => {
     const points = (await statistics("pool", pool.name, `&from=${from}&step=10${pool.member ? `&member=${encodeURIComponent(pool.member)}` : ""}`)).map((point) => [point.at, point.memory_used]);
     return { pool, points, ahead: forecast(points, pool.memory_limit) };
   }));
-  const worst = seen.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
+  const worst = measured.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
   if (!worst.length || namesOf(known) !== poolsKnown) return; // another list came meanwhile
   poolElements = new Map(worst.map(({ pool }) => [keyOf(pool), poolElements.get(keyOf(pool)) ?? poolElement(pool)]));
   worst.forEach(({ pool, points, ahead }, index) => {
@@ -103,8 +103,8 @@ async function drawPools(known) {
     small.draw(points, pool.memory_limit, ahead, `Pool ${poolTitle(pool)}, memory of the last hour: ${words}`);
     setText(note, words);
   });
-  const rest = known.length - worst.length;
-  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(rest ? [make("p", { class: "meta" }, `and ${count(rest)} less full`)] : []));
+  const remaining = known.length - worst.length;
+  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(remaining ? [make("p", { class: "meta" }, `and ${count(remaining)} less full`)] : []));
   drawPool(worst[0]);
   pools({ pools: known });
 }
@@ -179,7 +179,7 @@ function addDecision(event) {
   const decision = event.detail, list = one("#decisions");
   one("#decisions-none")?.remove();
   list.prepend(make("li", {}, make("div", { class: "when" }, make("time", { "data-ms": String(Math.round(decision.at)) }, clock(decision.at)),
-    ...act(decision.action, decision.mode), make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, named(decision.client))),
+    ...actionChips(decision.action, decision.mode), make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, named(decision.client))),
     make("div", { class: "clamp", title: inWords(decision.sentence) }, inWords(decision.sentence ?? decision.reason))));
   while (list.children.length > DECISIONS) list.lastElementChild.remove();
   times(list);

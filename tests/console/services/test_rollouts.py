@@ -207,7 +207,9 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
 def test_a_return_opens_the_alert_about_what_stands_at_the_top(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=0)
+    rule = AlertRule.objects.create(
+        instance=instance, name="top", about=AlertSubject.SYSTEM_CONDITION, for_s=0
+    )
     staged(actor, client="desk-*", most_decisions=1)
     assert rollouts.stop_if_exceeded(instance, withdrawn=7) is None, "another rollout's"
     assert rollouts.stop_if_exceeded(instance, withdrawn=2) is not None, "a broker has done so already"

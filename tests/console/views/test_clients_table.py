@@ -77,7 +77,7 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
         )
     pause, cut = service.list_changes(maria).planned
     chosen = [one.name for one in broker.clients if "carrier" in one.name]
-    assert pause.preview.what == f"Pause {len(chosen)} clients that matched “carrier”, live"
+    assert pause.preview.title == f"Pause {len(chosen)} clients that matched “carrier”, live"
     assert cut.preview.headline == f"{len(chosen)} clients cut off" and cut.preview.warnings
     (line, *_) = cut.preview.lines
     assert line.count == len(chosen) and len(line.names) == 12 and set(line.names) < set(chosen)

@@ -45,7 +45,7 @@ def _publish(context: StepContext, options: Options) -> StepResult:
             "message_too_long", f"The message has {len(body):,} bytes, over {MAX_BODY:,}.", "Publish less."
         )
     target = f"{context.instance.name}: topic {options['topic']}"
-    told = {"bytes": len(body), "run": str(context.run.pk)}
+    facts = {"bytes": len(body), "run": str(context.run.pk)}
     try:
         context.link.call(
             requests.PublishRawMessage(topic=options["topic"], body=base64.b64encode(body).decode())
@@ -53,9 +53,9 @@ def _publish(context: StepContext, options: Options) -> StepResult:
     except SluiceError as problem:
         # Possibly only the reply was lost, so the audit needs the publisher for the two-person rule.
         failed = AuditResult.FAILED
-        audit.record(context.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
+        audit.record(context.actor, PUBLISHED, target, after=facts, result=failed, message=problem.sentence)
         raise
-    audit.record(context.actor, PUBLISHED, target, after=told)
+    audit.record(context.actor, PUBLISHED, target, after=facts)
     return StepResult({"topic": options["topic"], "bytes": len(body)})
 
 

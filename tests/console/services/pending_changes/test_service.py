@@ -133,7 +133,7 @@ def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
     service.add_draft(maria, draft, RolloutPlan(client="desk-*", most_decisions=2))
     service.add_policy_change(maria, {"client_policy": {"client_max_capacity": 20}})
     (one,) = service.list_changes(maria).planned
-    assert one.preview.what == "carefully, for desk-* first"
+    assert one.preview.title == "carefully, for desk-* first"
     service.clear_changes(maria)
     assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # it was not begun as a pending change
 
