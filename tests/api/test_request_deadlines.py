@@ -53,11 +53,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def factory(clock: Clock) -> BoundedHTTPFactory:
     known: dict[Any, Any] = {}
     server = SimpleNamespace(
-        protocol_connected=lambda one: known.update({one: {}}), protocol_disconnected=lambda one: None,
+        protocol_connected=lambda one: known.update({one: {}}),
+        protocol_disconnected=lambda one: None,
         server_name="",
-        create_application=lambda *_: None, root_path="", proxy_forwarded_address_header=None,
+        create_application=lambda *_: None,
+        root_path="",
+        proxy_forwarded_address_header=None,
         request_buffer_size=8192,
-    )  # fmt: skip
+    )
     return BoundedHTTPFactory(server)
 
 
@@ -159,7 +162,7 @@ class Line:
 
     closed = 0
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         self.closed += 1
 
 
@@ -173,7 +176,7 @@ def test_the_oldest_of_the_address_with_most_makes_room(monkeypatch: pytest.Monk
     hall.enter("192.0.2.2", lines[4])
     hall.enter("192.0.2.3", lines[5])
     assert [line.closed for line in lines[:6]] == [1, 1, 0, 0, 0, 0]
-    hall.leave("192.0.2.1", lines[2])
-    hall.leave("192.0.2.1", lines[2])
+    hall.remove("192.0.2.1", lines[2])
+    hall.remove("192.0.2.1", lines[2])
     hall.enter("", lines[6])
     assert sum(line.closed for line in lines) == 2

@@ -113,9 +113,9 @@ def test_a_member_that_is_away_is_said_with_how_old_its_figures_are_and_is_the_s
     expect(group).to_contain_text("Attention needed: b", timeout=SEEN_MS)
     gone = row(page, "members-title", "b")
     expect(gone).to_contain_text("broker_away")
-    expect(gone).to_contain_text(re.compile(r"[\d,]+ records?, "))
+    expect(gone).to_contain_text(re.compile(r"[\d,]+ records?,\s"))
     expect(group.locator("tr.note")).to_contain_text("The broker sluice-1/b can't be reached")
-    reported = re.compile(r"Its figures were reported [\d.]+ (s|min.*) ago")
+    reported = re.compile(r"Its figures were reported\s+[\d.]+ (s|min.*)\s+ago")
     expect(group.locator("tr.note")).to_contain_text(reported)
     expect(row(page, "members-title", "c")).to_contain_text("the same")
     accessible(page)
@@ -202,7 +202,7 @@ def test_a_client_whose_member_is_away_isnt_called_disconnected(page: Page, say:
 
 def test_the_journal_of_a_member_that_is_away_isnt_called_empty(page: Page, say: Happens) -> None:
     open_page(page, "/journals/")
-    page.get_by_role("navigation", name="Whose journal").get_by_role("link", name="b").click()
+    page.get_by_role("navigation", name="Members").get_by_role("link", name="b").click()
     expect(page.locator("main")).to_contain_text("At b: 5 segments")
     page.get_by_role("link", name="24 h").click()
     expect(page.locator("main")).to_contain_text("At b: 5 segments")

@@ -25,10 +25,15 @@ from tests.support.fake_broker import FakeBroker
 
 def stall(cause: StallCause = StallCause.LOOP_BLOCKED, *, ago_s: int = 200, over: bool = True) -> StallEntry:
     return StallEntry(
-        at=int(time.time() * 1_000) - 1_000 * ago_s, lasted_ms=126_000, over=over, cause=cause,
-        doing="command Subscribe of board", pid=os.getpid(),
-        pressure={"io": 81.5}, stacks='File "x.py", line 1 in <module>',
-    )  # fmt: skip
+        at=int(time.time() * 1_000) - 1_000 * ago_s,
+        lasted_ms=126_000,
+        over=over,
+        cause=cause,
+        doing="command Subscribe of board",
+        pid=os.getpid(),
+        pressure={"io": 81.5},
+        stacks='File "x.py", line 1 in <module>',
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +96,10 @@ def test_a_broker_that_stands_still_now_is_said_to_and_why(tmp_path: Path, setti
         link = BrokerLink(path, timeout_s=0.2)
         with pytest.raises(BrokerUnavailable) as away:
             link.call(GetStatus())
-        assert "stands still" not in away.value.sentence
+        assert "event loop has been" not in away.value.sentence
         write_stalls(stalls_path(path), [stall(StallCause.DISK_WAIT, over=False)])
         with pytest.raises(BrokerUnavailable) as away:
             link.call(GetStatus())
-    assert "Its event loop stands still since" in away.value.sentence
+    assert "Its event loop has been blocked since" in away.value.sentence
     assert away.value.sentence.endswith(CAUSES[StallCause.DISK_WAIT].meaning)
     assert away.value.fix == CAUSES[StallCause.DISK_WAIT].fix

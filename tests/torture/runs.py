@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker_core.broker import BROKEN
+from broker_core.broker import EXIT_LOG_FAILED
 from broker_core.control import exit_report
 from tests.torture import foretold
 from tests.torture.broker import INSTANCE, BrokerProcess, free_port, start
@@ -37,17 +37,30 @@ half, so `make test` has none.
 STRIKES = 12
 """Strikes per run, each followed by a restart."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
-    ("pwritev", ".journal", 60), ("fdatasync", ".journal", 60), ("sync_directory", "", 12),
+    ("pwritev", ".journal", 60),
+    ("fdatasync", ".journal", 60),
+    ("sync_directory", "", 12),
     ("rename", "", 12),
-    ("rename", ".journal", 6), ("rename", ".gz", 6), ("rename", "kept.json", 6), ("rename", ".ack", 6),
+    ("rename", ".journal", 6),
+    ("rename", ".gz", 6),
+    ("rename", "kept.json", 6),
+    ("rename", ".ack", 6),
     ("rename", "owners", 4),
-    ("unlink", "", 8), ("unlink", ".journal", 4), ("unlink", ".spool", 3), ("fsync", "", 20),
+    ("unlink", "", 8),
+    ("unlink", ".journal", 4),
+    ("unlink", ".spool", 3),
+    ("fsync", "", 20),
     ("fsync", ".index.gz", 6),
-    ("fsync", "kept.json", 6), ("pwritev", ".spool", 6), ("pwritev", ".index.gz", 6),
+    ("fsync", "kept.json", 6),
+    ("pwritev", ".spool", 6),
+    ("pwritev", ".index.gz", 6),
     ("pwritev", "kept.json", 6),
-    ("pwritev", "", 80), ("truncate", "", 4), ("reserve", "", 6), ("zero_fill", "", 12),
+    ("pwritev", "", 80),
+    ("truncate", "", 4),
+    ("reserve", "", 6),
+    ("zero_fill", "", 12),
     ("pwritev", ".tmp", 12),
-)  # fmt: skip
+)
 """Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept
 positions.
 """
@@ -235,7 +248,7 @@ class _BrokerRun:
         if code == -9 and points:
             self.report.reached[met] += 1
             self.report.counts["power cuts" if self.disk is not None else "kills"] += 1
-        elif self.kind == "faults" and points and (code == BROKEN or process.refused):
+        elif self.kind == "faults" and points and (code == EXIT_LOG_FAILED or process.refused):
             self.report.reached[met] += 1
             self.report.counts["disk faults"] += 1
             words = exit_report.read_exit_report(self.home / "run" / f"{INSTANCE}.sock")

@@ -35,9 +35,9 @@ _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
 }
 _CLIENTS: Final = {
     "com.gs.transport_protocol.lrmi.threadpool.queue-size": (
-        "It bounds a buffer in the client; Sluice's client is bounded."
+        "The setting limits a client's buffer; Sluice's client has its own limit."
     ),
-    "com.gs.fifo_notify.queue": "It bounds a buffer in the client; Sluice's client is bounded.",
+    "com.gs.fifo_notify.queue": "The setting limits a client's buffer; Sluice's client has its own limit.",
 }
 _ASSIGNMENT: Final = re.compile(
     r"(?:(?:export|set|declare\s+-x|typeset\s+-x)\s+)?(?P<quote>\"?)(?P<name>[A-Za-z_]\w*)=(?P<rest>.*)"
@@ -102,19 +102,19 @@ def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -
     if not _is_known(one.name):
         return
     if one.name in _CLIENTS:
-        why = _CLIENTS[one.name]
+        reason = _CLIENTS[one.name]
     elif setting not in _SETTINGS:
-        why = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
+        reason = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
     elif setting in made:
-        why = "It is set again further down: the last one counts."
+        reason = "The file sets it again later: the last value applies."
     else:
         value = _SETTINGS[setting](one.value.value)
-        why = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
-        if not why:
+        reason = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
+        if not reason:
             made[setting] = value
     for leaf in (one.value, *one.beside):
-        if why:
-            imported.record_skipped(leaf, why)
+        if reason:
+            imported.record_skipped(leaf, reason)
         else:
             imported.record_imported(leaf, "xap", setting)
 

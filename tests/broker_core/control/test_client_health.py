@@ -36,10 +36,14 @@ SECOND = 1_000_000_000
         (HealthInputs(9, None, cause=SlowCause.READING_SLOWLY), Health.UNKNOWN),
         (HealthInputs(8, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
         (HealthInputs(12, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
-        (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
-            Health.FALLING_BEHIND),
-        (HealthInputs(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
-            Health.KEEPS_UP),
+        (
+            HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
+            Health.FALLING_BEHIND,
+        ),
+        (
+            HealthInputs(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
+            Health.KEEPS_UP,
+        ),
         (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.SLOW_ACKS), Health.FALLING_BEHIND),
         (HealthInputs(9, 9, cause=SlowCause.BURST), Health.FALLING_BEHIND),
         (HealthInputs(12, 9, cause=SlowCause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
@@ -58,7 +62,7 @@ SECOND = 1_000_000_000
         (HealthInputs(99, 9, paused=True, blocked_ms=2_000), Health.PAUSED),
         (HealthInputs(0, None, flapping=True), Health.FLAPPING),
     ],
-)  # fmt: skip
+)
 def test_one_word_for_what_was_seen(seen: HealthInputs, health: Health) -> None:
     assert classify_health(seen) is health
 
@@ -91,14 +95,14 @@ def test_what_came_before_it_began_to_shrink_says_nothing_of_its_pace() -> None:
 @pytest.mark.parametrize(
     ("lags_seen", "why"),
     [
-        ([], "too few looks"),
-        ([500], "too few looks"),
-        ([500, 400], "too few looks"),
+        ([], "too few samples"),
+        ([500], "too few samples"),
+        ([500, 400], "too few samples"),
         ([500, 500, 500], "doesn't get nearer"),
         ([500, 600, 700], "doesn't get nearer"),
         ([500, 400, 500], "doesn't get nearer"),
-        ([500, 300, 450, 280, 420], "along a line"),
-        ([10_000, 9_999, 9_998], "farther away"),
+        ([500, 300, 450, 280, 420], "change linearly"),
+        ([10_000, 9_999, 9_998], "too far away"),
     ],
 )
 def test_where_there_is_no_honest_time_it_is_said_why(lags_seen: list[int], why: str) -> None:

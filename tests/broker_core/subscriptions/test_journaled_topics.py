@@ -26,7 +26,10 @@ def batch_of(*records: tuple[str, bytes]) -> Batch:
 
 def parts(topics: JournaledTopics, *records: tuple[str, bytes]) -> tuple[list[bytes], list[bytes]]:
     found = topics.split_batch(batch_of(*records))
-    return (found.passed.bodies() if found.passed else [], found.kept.bodies() if found.kept else [])
+    return (
+        found.unjournaled.bodies() if found.unjournaled else [],
+        found.journaled.bodies() if found.journaled else [],
+    )
 
 
 def test_whole_batches_are_passed_as_they_are():
@@ -153,13 +156,27 @@ def test_directories_are_absolute_and_two():
             PolicyDocument.from_dict(document([">"], **wrong))
 
 
-@pytest.mark.parametrize(("pattern", "nothing"), [
-    ("orders.a", False), ("orders.*", False), (">", False), ("*.a", False), ("~quotes", False),
-    ("$SLUICE.>", False), ("$SLUICE.*", False),
-    ("quotes", True), ("quotes.>", True), ("orders", True), ("orders.tmp.>", True), ("orders.tmp.*.x", True),
-    ("$other.>", True),
-    ("old.>", True), ("*.*", False), ("*", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "nothing"),
+    [
+        ("orders.a", False),
+        ("orders.*", False),
+        (">", False),
+        ("*.a", False),
+        ("~quotes", False),
+        ("$SLUICE.>", False),
+        ("$SLUICE.*", False),
+        ("quotes", True),
+        ("quotes.>", True),
+        ("orders", True),
+        ("orders.tmp.>", True),
+        ("orders.tmp.*.x", True),
+        ("$other.>", True),
+        ("old.>", True),
+        ("*.*", False),
+        ("*", True),
+    ],
+)
 def test_a_pattern_without_journaled_topics_is_reported(pattern: str, nothing: bool) -> None:
     topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
     assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing

@@ -36,14 +36,14 @@ def test_the_verdict_counts_who_asks_for_an_act_and_names_the_worst(
     broker: FakeBroker, instance: Instance
 ) -> None:
     found = overview.current_verdict(None)
-    assert found.asking == [(Health.STALLED, 1)]
+    assert found.needing_attention == [(Health.STALLED, 1)]
     assert found.worst is not None and found.worst.name == "board-jfk"
     assert found.total == len(broker.clients) == sum(found.healths.values())
 
 
 def test_a_verdict_is_of_the_clients_one_may_see(broker: FakeBroker, instance: Instance) -> None:
     found = overview.current_verdict(["carrier-*"])
-    assert (found.asking, found.worst) == ([], None)
+    assert (found.needing_attention, found.worst) == ([], None)
     assert found.keeping_up == found.total == 14
 
 
@@ -92,8 +92,11 @@ def test_marks_are_revisions_and_of_one_client_its_decisions(instance: Instance,
     Decision.objects.create(instance=instance, at=at, client="a", action="offline", mode="shadow", reason="x")
     assert [mark["label"] for mark in overview.time_marks(instance, since)] == ["revision 1", "revision 2"]
     assert overview.time_marks(instance, since, "a")[-1] == {
-        "at": at.timestamp(), "kind": "decision", "label": "offline", "mode": "shadow",
-    }  # fmt: skip
+        "at": at.timestamp(),
+        "kind": "decision",
+        "label": "offline",
+        "mode": "shadow",
+    }
     assert overview.time_marks(instance, since, "b")[-1]["kind"] == "revision"
 
 
@@ -118,10 +121,18 @@ def test_since_then_groups_decisions_and_leaves_out_those_one_may_not_see(instan
 def segment(tmp_path: Path, days_ago: float, state: str = "sealed", size: int = 2**20) -> SegmentEntry:
     at = int((NOW - timedelta(days=days_ago)).timestamp() * 1e9)
     return SegmentEntry(
-        name="s", path=str(tmp_path / "s"), state=state, compressed=False, first_sequence=1, last_sequence=2,
+        name="s",
+        path=str(tmp_path / "s"),
+        state=state,
+        compressed=False,
+        first_sequence=1,
+        last_sequence=2,
         first_at=at,
-        last_at=at + 1, bytes=size, records=2, pinned_by=[],
-    )  # fmt: skip
+        last_at=at + 1,
+        bytes=size,
+        records=2,
+        pinned_by=[],
+    )
 
 
 def test_the_disk_lasts_as_long_as_it_takes_to_fill_at_this_weeks_pace(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_client_that_comes_to_rest_is_sampled_at_once(instance: Instance) -> Non
 
 def test_second_process_does_not_store_a_sample_twice(instance: Instance) -> None:
     broker_reports.record_report(snapshot(0, make_client("one", lag=5)))
-    broker_reports._heard.clear()
+    broker_reports._report_caches.clear()
     broker_reports.record_report(snapshot(3, make_client("one", lag=6)))
     assert ClientSample.objects.count() == 1
 
@@ -87,10 +87,22 @@ def test_broker_of_another_database_is_ignored() -> None:
 
 def test_decision_is_stored_whole(instance: Instance) -> None:
     decision = DecisionEntry(
-        at=START_MS, client="slow", transport="tcp", pool="instance", action="offline",
-        reason="slow_client_pool_memory", rule="amps.message_memory_limit", revision=3, mode="enforce",
-        signal="pool_memory", observed=2**40, limit=2**39, unit="bytes", sentence="It was.", kept=5,
-    )  # fmt: skip
+        at=START_MS,
+        client="slow",
+        transport="tcp",
+        pool="instance",
+        action="offline",
+        reason="slow_client_pool_memory",
+        rule="amps.message_memory_limit",
+        revision=3,
+        mode="enforce",
+        signal="pool_memory",
+        observed=2**40,
+        limit=2**39,
+        unit="bytes",
+        sentence="It was.",
+        kept=5,
+    )
     assert broker_reports.record_decisions([decision]) == 1
     stored = Decision.objects.get()
     assert (stored.client, stored.revision, stored.observed) == ("slow", 3, 2**40)

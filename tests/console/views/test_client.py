@@ -84,9 +84,14 @@ def test_its_hours_are_shown_once_the_pipeline_wrote_them(
 
 
 def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker) -> None:
-    broker.clients.append(make_client("x", subscriptions=[
-        make_subscription(id="<script>1</script>", topic="<b>", filter="<img>", bookmark=""),
-    ]))  # fmt: skip
+    broker.clients.append(
+        make_client(
+            "x",
+            subscriptions=[
+                make_subscription(id="<script>1</script>", topic="<b>", filter="<img>", bookmark=""),
+            ],
+        )
+    )
     text = browser.get("/clients/x/").content.decode()
     assert "<script>1" not in text
     assert "&lt;script&gt;1" in text
@@ -150,7 +155,7 @@ def test_its_subscriptions_are_paused_and_resumed_and_it_is_offlined(
     browser.post("/clients/carrier-aa/offline/")
     assert b"was offlined" in apply(browser).content
     browser.post("/clients/carrier-aa/offline/")
-    assert b"is offlined already" in browser.get("/tray/").content
+    assert b"is already offlined" in browser.get("/tray/").content
     assert [one["do"] for one in broker.asked if one["do"] in ("pause", "resume", "offline")] == [
         "pause",
         "resume",
@@ -196,5 +201,5 @@ def test_the_page_tells_losses_from_messages_that_the_log_keeps(
             messages=1,
         )
     text = minified(browser.get("/clients/board-jfk/"))
-    assert re.search(r"kept in the log <span[^>]*>not lost</span>", text)
+    assert re.search(r"stored in the log <span[^>]*>not lost</span>", text)
     assert text.count("not lost") == 1

@@ -19,12 +19,17 @@ from tests.support.fake_broker import FakeBroker
 def instance_form(**more: Any) -> dict[str, Any]:
     """What a browser sends of the instance's form."""
     return {
-        "journaled_topics": ">", "unjournaled_topics": "scratch.>", "journal_size": "128MiB",
+        "journaled_topics": ">",
+        "unjournaled_topics": "scratch.>",
+        "journal_size": "128MiB",
         "preallocated_files": "2",
-        "message_memory_limit": "", "message_disk_limit": "", "message_disk_path": "",
+        "message_memory_limit": "",
+        "message_disk_limit": "",
+        "message_disk_path": "",
         "client_max_capacity": "50",
-        "client_message_age_limit_ms": "", **more,
-    }  # fmt: skip
+        "client_message_age_limit_ms": "",
+        **more,
+    }
 
 
 def test_a_change_is_pending_and_applied_makes_a_revision_that_the_broker_takes_up(
@@ -57,7 +62,7 @@ def test_a_change_while_the_broker_is_away_needs_a_yes_is_kept_and_said(
     browser: Client, instance: Instance
 ) -> None:
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
-    assert b"must be confirmed first" in apply(browser).content
+    assert b"Confirm the warnings of the change first" in apply(browser).content
     answer = apply(browser, confirmed="on")
     assert b"Revision 2 is published. The broker doesn" in answer.content
 
@@ -76,8 +81,8 @@ def test_someone_elses_revision_meanwhile_stops_the_change(
 
 def test_a_limit_that_the_machine_cannot_reach_needs_a_yes(browser: Client, broker: FakeBroker) -> None:
     browser.post("/policies/transports/tcp/", {"row": "1", "message_memory_limit": "99999TB"})
-    assert b"is more than this machine has" in browser.get("/tray/").content
-    assert b"must be confirmed first" in apply(browser).content
+    assert b"exceeds this machine" in browser.get("/tray/").content
+    assert b"Confirm the warnings of the change first" in apply(browser).content
 
 
 def test_an_older_revision_is_rolled_back_as_a_pending_change(
@@ -121,8 +126,14 @@ def test_a_withdrawn_revision_is_marked_and_not_offered_to_roll_back_to(
 def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
-    form = {"signal": "oldest_age", "topic": "prices.>", "client": "desk-*", "limit": "20",
-        "action": "disconnect", "mode": "shadow"}  # fmt: skip
+    form = {
+        "signal": "oldest_age",
+        "topic": "prices.>",
+        "client": "desk-*",
+        "limit": "20",
+        "action": "disconnect",
+        "mode": "shadow",
+    }
     text = browser.post("/policies/rules/try/", form).content.decode()
     assert "interpreted as <b>20.0 s</b>" in text and "past it now" in text
     browser.post("/policies/rules/new/", form)
@@ -134,7 +145,7 @@ def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     scope = newest.document["rules"][0]["scope"]
     assert (scope["topic"], scope["client"]) == ("prices.>", "desk-*")
     browser.post("/policies/rules/0/remove/", {"name": newest.document["rules"][0]["name"]})
-    assert "taken out" in browser.get("/tray/").content.decode()
+    assert "removed" in browser.get("/tray/").content.decode()
 
 
 def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: FakeBroker) -> None:
@@ -151,15 +162,20 @@ def test_what_is_discarded_was_never_done(browser: Client, broker: FakeBroker, i
 def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker: FakeBroker) -> None:
     answer = browser.post("/policies/instance/", instance_form(message_memory_limit="lots"))
     assert answer.status_code == 422
-    assert b"Write a size such as" in answer.content
+    assert b"Enter a size such as" in answer.content
 
 
 def test_a_transport_gets_limits_of_its_own(browser: Client, broker: FakeBroker, instance: Instance) -> None:
     form = {
-        "enabled": "on", "host": "127.0.0.1", "port": "9008", "message_memory_limit": "64MiB",
+        "enabled": "on",
+        "host": "127.0.0.1",
+        "port": "9008",
+        "message_memory_limit": "64MiB",
         "message_disk_limit": "",
-        "message_disk_path": "", "client_max_capacity": "", "client_message_age_limit_ms": "30s",
-    }  # fmt: skip
+        "message_disk_path": "",
+        "client_max_capacity": "",
+        "client_message_age_limit_ms": "30s",
+    }
     browser.post("/policies/transports/websocket/", form)
     apply(browser, confirmed="on")
     newest = read.newest_revision(instance)

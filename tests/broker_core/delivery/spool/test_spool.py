@@ -110,12 +110,15 @@ def test_neighbours_in_the_journal_are_one_reference(spool):
     assert (spool.messages, spool.backlog_bytes, spool.tallies[7].messages) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("other", [
-    pytest.param({"start": 5_104}, id="with a gap"),
-    pytest.param({"stream": 8}, id="of another subscription"),
-    pytest.param({"segment": 2}, id="in another segment"),
-    pytest.param({"lengths": [RUN_BYTES - 992]}, id="that would be too long"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"start": 5_104}, id="with a gap"),
+        pytest.param({"stream": 8}, id="of another subscription"),
+        pytest.param({"segment": 2}, id="in another segment"),
+        pytest.param({"lengths": [RUN_BYTES - 992]}, id="that would be too long"),
+    ],
+)
 def test_neighbours_that_are_a_reference_of_their_own(spool, other):
     join_entries(spool, 4_096, [1_000])
     join_entries(spool, **{"start": 5_096, "lengths": [1_000]} | other)
@@ -168,10 +171,10 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     reference(spool, 6)
     assert (spool.entries, spool.messages, spool.copied_messages) == (6, 26, 1)
     assert (spool.oldest_at, spool.first_sequence, spool.tallies[7].messages) == (2, 2, 26)
-    assert spool.held_bytes == copy().nbytes, "references hold nothing"
+    assert spool.requeued_bytes == copy().nbytes, "references hold nothing"
     assert [entry.accepted_at for entry in spool.pull(10**9)] == [2, 3, 4, 77, 6, 7]
     assert (spool.entries, spool.messages, spool.copied_messages, spool.backlog_bytes) == (0, 0, 0, 0)
-    assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.held_bytes) == (0, 0, 0)
+    assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.requeued_bytes) == (0, 0, 0)
     spool.requeue([], {7: 9})
     assert spool.empty and spool.first_sequence == 0
 

@@ -24,8 +24,17 @@ from tests.support.broker_simulation import SECOND, START
 def rule(
     signal: Signal = Signal.OUTBOUND_BYTES, limit: int = 100_000, name: str = "r", hold_ms: int = 0
 ) -> Rule:
-    return Rule(name, name, "", signal, Shape.SOFT_FOR if hold_ms else Shape.HARD, limit,
-                (Rung(PolicyAction.OFFLINE),), 1, hold_ms=hold_ms)  # fmt: skip
+    return Rule(
+        name,
+        name,
+        "",
+        signal,
+        Shape.SOFT_FOR if hold_ms else Shape.HARD,
+        limit,
+        (Rung(PolicyAction.OFFLINE),),
+        1,
+        hold_ms=hold_ms,
+    )
 
 
 def samples(*memory: int, spool: int = 0, age: int = 0) -> list[ClientSample]:
@@ -169,8 +178,9 @@ def test_a_cooldown_is_waited_for() -> None:
     assert add_sample(quiet, 120_000, state=RuleState(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
 
 
-SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500,
-               count=3, check_ms=125)  # fmt: skip
+SLOW = replace(
+    rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500, count=3, check_ms=125
+)
 
 
 def test_a_rate_that_falls_says_when_it_is_at_the_floor_and_looked_at() -> None:
@@ -188,11 +198,11 @@ def test_counts_go_by_their_pace() -> None:
     made = add_sample(often, 5, state=RuleState(marks=marks))
     assert (made.value, made.limit, made.percent, made.fires_in_ms) == (5, 10, 50.0, 40_000)
     assert add_sample(replace(often, window_ms=60_000), 5, state=RuleState(marks=marks)).why_none.startswith(
-        "at its pace there are never"
+        "at the present rate the window never"
     )
     assert (
         add_sample(often, 2, state=RuleState(marks=marks[-2:])).why_none
-        == "it was counted 2 of 10 times, too few to tell a pace"
+        == "it was counted 2 of 10 times, too few for a rate"
     )
 
 

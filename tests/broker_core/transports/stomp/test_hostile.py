@@ -127,13 +127,13 @@ async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_con
 async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
         (connection,) = (one for one in broker.engine.roster if not one.logged_on)
-        heard = connection.liveness.heard_at
+        heard = connection.liveness.last_alive_at
         client.write(b"CONNECT\nfoo:")
         client.write(b"x")
         await asyncio.sleep(0)
         await until(lambda: connection.sink._session.reader.buffered_bytes > 12)  # type: ignore[attr-defined]
-        assert connection.liveness.heard_at == heard  # so that the ten seconds go on
-        connection.liveness.heard_at -= 10_001
+        assert connection.liveness.last_alive_at == heard  # so that the ten seconds go on
+        connection.liveness.last_alive_at -= 10_001
         assert (await client.read_error()).headers["message"] == "logon_timeout"
 
 
@@ -274,17 +274,47 @@ async def test_a_client_that_requests_and_never_reads_is_closed(tmp_path: Path) 
 async def test_noise_of_a_thousand_kinds_harms_nobody(tmp_path: Path) -> None:
     dice = random.Random(14)
     words = [
-        b"CONNECT\n", b"SEND\n", b"SUBSCRIBE\n", b"ACK\n", b"NACK\n", b"BEGIN\n", b"COMMIT\n", b"ABORT\n",
-        b"UNSUBSCRIBE\n", b"DISCONNECT\n",
-        b"destination:/topic/a\n", b"destination:/queue/a\n", b"destination:/exchange/a\n", b"id:1\n",
-        b"id:1-1\n", b"id:9-9\n", b"transaction:t\n",
-        b"ack:client\n", b"ack:client-individual\n", b"durable:true\n", b"selector:a\n",
-        b"x-stream-offset:first\n", b"x-stream-offset:offset=9999999\n",
-        b"receipt:r\n", b"content-length:3\n", b"\n", b"\n\n", b"\r\n", b"\0", b"abc", b"\\c\\", b"\xff",
-        b"x-sluice-bookmark:[0:1)\n", b"x-sluice-rate:1\n",
-        b"prefetch-count:1\n", b"heart-beat:0,0\n", b"message-id:1-1\n", b"client-id:x\n", b"browser:true\n",
+        b"CONNECT\n",
+        b"SEND\n",
+        b"SUBSCRIBE\n",
+        b"ACK\n",
+        b"NACK\n",
+        b"BEGIN\n",
+        b"COMMIT\n",
+        b"ABORT\n",
+        b"UNSUBSCRIBE\n",
+        b"DISCONNECT\n",
+        b"destination:/topic/a\n",
+        b"destination:/queue/a\n",
+        b"destination:/exchange/a\n",
+        b"id:1\n",
+        b"id:1-1\n",
+        b"id:9-9\n",
+        b"transaction:t\n",
+        b"ack:client\n",
+        b"ack:client-individual\n",
+        b"durable:true\n",
+        b"selector:a\n",
+        b"x-stream-offset:first\n",
+        b"x-stream-offset:offset=9999999\n",
+        b"receipt:r\n",
+        b"content-length:3\n",
+        b"\n",
+        b"\n\n",
+        b"\r\n",
+        b"\0",
+        b"abc",
+        b"\\c\\",
+        b"\xff",
+        b"x-sluice-bookmark:[0:1)\n",
+        b"x-sluice-rate:1\n",
+        b"prefetch-count:1\n",
+        b"heart-beat:0,0\n",
+        b"message-id:1-1\n",
+        b"client-id:x\n",
+        b"browser:true\n",
         b"x-sluice-conflation:1s\n",
-    ]  # fmt: skip
+    ]
     async with with_a_neighbour(tmp_path) as (broker, _):
         for _ in range(300):
             async with stomp_client(broker, "") as client:
