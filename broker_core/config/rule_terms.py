@@ -42,6 +42,8 @@ class Signal(StrEnum):
     """Bytes of the bodies of waiting messages and of delivered, unacknowledged messages."""
     BACKLOG_MESSAGES = "backlog_messages"
     """Number of waiting messages and of delivered, unacknowledged messages."""
+    WAITING_MESSAGES = "waiting_messages"
+    """Number of messages not sent yet, in memory, in the spool or only in the log."""
     OLDEST_AGE = "oldest_age"
     """Milliseconds since the broker accepted the oldest waiting message, in memory or on disk."""
     DRAIN_RATE = "drain_rate"
@@ -231,6 +233,7 @@ SIGNALS: Final = check_complete({
     Signal.CONFLATION_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.CONFLATION, _NEVER),
     Signal.BACKLOG_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
     Signal.BACKLOG_MESSAGES: SignalDefinition(Unit.MESSAGES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.WAITING_MESSAGES: SignalDefinition(Unit.MESSAGES, _EITHER, DecisionReason.BACKLOG, _NEVER),
     Signal.OLDEST_AGE: SignalDefinition(Unit.MILLISECONDS, _EITHER, DecisionReason.AGE, _NEVER),
     Signal.DRAIN_RATE: SignalDefinition(Unit.BYTES_PER_SECOND, _CLIENT, DecisionReason.DRAIN_RATE, _NEVER),
     Signal.WRITE_BLOCKED: SignalDefinition(Unit.MILLISECONDS, _EITHER, DecisionReason.WRITE_BLOCKED, _NEVER),

@@ -197,7 +197,7 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], per_subscript
                 "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
             )
         if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
-            yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
+            yield "discard_oldest cuts bytes or messages that wait in memory, and the signal is neither"
         if rung.at_percent < 100 and (
             rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)
         ):

@@ -54,6 +54,10 @@ class LiveSubscriptionView:
         return self._outstanding.messages
 
     @property
+    def waiting_messages(self) -> int:
+        return self.target.account.waiting.messages
+
+    @property
     def outbox_bytes(self) -> int:
         return self._backlog.get_queued(self.target.stream)[1] if not self._served_by_log else 0
 

@@ -75,6 +75,7 @@ class _RecordedSample:
     oldest_at: int = 0
     owed_bytes: int = 0
     owed_messages: int = 0
+    waiting_messages: int = 0
     messages: int = 0
     blocked_since: int = 0
     is_offlined: bool = False
@@ -126,6 +127,7 @@ _WRITERS: Final[Mapping[Signal, Callable[[_RecordedSample, int], None]]] = {
     Signal.CONFLATION_BYTES: _set("conflation_bytes"),
     Signal.BACKLOG_BYTES: _set("owed_bytes"),
     Signal.BACKLOG_MESSAGES: _set("owed_messages"),
+    Signal.WAITING_MESSAGES: _set("waiting_messages"),
     Signal.OLDEST_AGE: _aged("oldest_at"),
     Signal.WRITE_BLOCKED: _aged("blocked_since"),
     Signal.SPOOL_AGE: _spooled_for,

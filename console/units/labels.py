@@ -24,6 +24,7 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.CONFLATION_BYTES: "held by conflation",
     Signal.BACKLOG_BYTES: "backlog in bytes",
     Signal.BACKLOG_MESSAGES: "backlog in messages",
+    Signal.WAITING_MESSAGES: "number of unsent messages",
     Signal.OLDEST_AGE: "oldest age",
     Signal.DRAIN_RATE: "rate taken",
     Signal.WRITE_BLOCKED: "time the socket took nothing",

@@ -22,6 +22,7 @@ LIMITS = {
     "outbound_messages": 1,
     "backlog_bytes": 1,
     "backlog_messages": 1,
+    "waiting_messages": 1,
     "oldest_age": 100,
     "write_blocked": 100,
     "window_full": 100,

@@ -37,6 +37,7 @@ class SubscriptionSignals:
     prefetch: int = 0
     backlog_bytes: int = 0
     backlog_messages: int = 0
+    waiting_messages: int = 0
     outbox_bytes: int = 0
     outbox_messages: int = 0
     conflation_bytes: int = 0
@@ -77,6 +78,7 @@ class ClientSignals:
     window_step_bytes: int = 0
     owed_messages: int = 0
     owed_bytes: int = 0
+    waiting_messages: int = 0
     behind_since: int = 0
     subscriptions: tuple[SubscriptionView, ...] = ()
     rule_states: RuleStates = field(default_factory=dict)

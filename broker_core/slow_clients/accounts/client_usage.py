@@ -297,6 +297,10 @@ class ClientUsage:
         return sum(one.view.conflation_bytes for one in self.watched.values())
 
     @property
+    def waiting_messages(self) -> int:
+        return sum(one.view.waiting_messages for one in self.watched.values())
+
+    @property
     def pinned_bytes(self) -> int:
         return max((one.view.pinned_bytes for one in self.watched.values()), default=0)
 

@@ -180,6 +180,15 @@ READINGS: Final = check_complete(
             outbox=False,
             fires_without_backlog=True,
         ),
+        Signal.WAITING_MESSAGES: SignalReader(
+            "it hasn't been sent",
+            lambda client, _, __: client.waiting_messages,
+            lambda one, _, __, ___: one.waiting_messages,
+            column=None,
+            ticking=False,
+            outbox=False,
+            fires_without_backlog=True,
+        ),
         Signal.OLDEST_AGE: SignalReader(
             "its oldest message has been waiting for",
             lambda client, _, now: age_ms(

@@ -110,6 +110,8 @@ class SubscriptionView(Protocol):
         prefetch: Maximum unacknowledged messages (ack window); 0 without a window.
         backlog_bytes, backlog_messages: Messages that wait or that the peer has not acknowledged; bytes of
             bodies.
+        waiting_messages: Messages not sent yet: in memory, in the spool or only in the log. A replay that
+            has never caught up counts only records that it has read.
         outbox_bytes, outbox_messages: Part of the backlog that waits in memory and is not dispatched. Only
             this part can still be discarded. Bytes of memory.
         conflation_bytes: Additional bytes of client memory that conflation holds back.
@@ -143,6 +145,8 @@ class SubscriptionView(Protocol):
     def backlog_bytes(self) -> int: ...
     @property
     def backlog_messages(self) -> int: ...
+    @property
+    def waiting_messages(self) -> int: ...
     @property
     def outbox_bytes(self) -> int: ...
     @property
@@ -180,6 +184,7 @@ class ClientView(Protocol):
         is_offlined: True from the decision to offline until the client is live again, so also while it
             drains.
         connection_number: Position in the order of connecting. Breaks ties when a client is chosen.
+        waiting_messages: Messages that its subscriptions have not been sent, those only in the log included.
         behind_since: Time since which a message has waited for a second or longer at each sample.
         pinned_bytes: Maximum over its subscriptions. All pin one log, each from its own position.
         user_pinned_bytes: Bytes of the log pinned by all durable positions and replays of its user's client
@@ -200,6 +205,8 @@ class ClientView(Protocol):
     def disk(self) -> int: ...
     @property
     def conflation_bytes(self) -> int: ...
+    @property
+    def waiting_messages(self) -> int: ...
     @property
     def pinned_bytes(self) -> int: ...
     @property
