@@ -203,6 +203,12 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn("pool", "Pool", "The pool it draws on", ColumnType.TEXT),
     ClientColumn("revision", "Revision", "The policy revision it is held to", ColumnType.COUNT),
     ClientColumn("connected_at", "Connected", "How long it has been logged on", ColumnType.AGE),
+    ClientColumn(
+        "heartbeat_ms",
+        "Heartbeat",
+        "Interval in which the client agreed to send something; none without heartbeats",
+        ColumnType.MS,
+    ),
     ClientColumn("forecast", "Forecast", "The limit it comes to first", ColumnType.NESTED, sortable=False),
     ClientColumn("why_slow", "Why slow", "Why it is behind", ColumnType.NESTED, sortable=False),
     ClientColumn(

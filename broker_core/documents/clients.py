@@ -198,6 +198,10 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     remote: str
     user: str
     connected_at: Moment
+    heartbeat_ms: Annotated[
+        int | None,
+        Meta(description="Interval in which the client agreed to send something; null: none."),
+    ]
     lag_messages: Annotated[
         int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")
     ]

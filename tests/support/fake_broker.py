@@ -77,7 +77,8 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
     health = HEALTHS.get(state, "keeps up")
     made = {
         "name": name, "transport": "tcp", "protocol": "native", "remote": "127.0.0.1:52114", "user": "",
-        "delivery": state, "health": health, "connected_at": now - 3_725_000, **_lag(lag), **AMOUNTS,
+        "delivery": state, "health": health, "connected_at": now - 3_725_000, "heartbeat_ms": 10_000,
+        **_lag(lag), **AMOUNTS,
         "matched_messages": 1_204_331 + lag, "acknowledged_messages": 1_204_331, "waiting_messages": lag,
         "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
         "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
