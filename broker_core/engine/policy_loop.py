@@ -37,9 +37,9 @@ SLICE_INTERVAL_S: Final = 0.025
 """Interval between two slices of the tick, seconds."""
 SLICES_PER_S: Final = 40
 """Slices per second; each client belongs to one."""
-IDLE_CHECK_SLICES: Final = 4
+NONREADING_CHECK_SLICES: Final = 4
 """Slices in which all clients that do not read are checked once; more slices when they are many."""
-MAX_IDLE_CHECKS: Final = 100
+MAX_NONREADING_CHECKS: Final = 100
 """Maximum non-reading clients checked in one slice.
 
 The limit does not apply where a full pass would then take longer than a second.
@@ -214,9 +214,9 @@ class PolicyLoop:
         self._changed[connection] = None
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self.run_iteration_end)
+            asyncio.get_running_loop().call_soon(self.process_changed_clients)
 
-    def run_iteration_end(self) -> None:
+    def process_changed_clients(self) -> None:
         """Send, measure, decide and enforce, for all clients that have changed.
 
         An exception while processing one client ends only that client: it cannot be served, or policy cannot
@@ -233,7 +233,7 @@ class PolicyLoop:
             # Even after an exception, clients that are still marked must be processed.
             self._is_scheduled = bool(self._changed)
             if self._is_scheduled:
-                asyncio.get_running_loop().call_soon(self.run_iteration_end)
+                asyncio.get_running_loop().call_soon(self.process_changed_clients)
 
     def _run_pass(self, changed: Iterable[ConnectionView]) -> None:
         # Hot path, run for every delivery to every client: no function call around the loop bodies.
@@ -355,9 +355,9 @@ class PolicyLoop:
 
     def judge_all(self) -> None:
         """Judge all clients now, for example against a changed policy."""
-        self.run_iteration_end()
+        self.process_changed_clients()
         self._enforce(self.guard.tick(self._clock.now_ns()))
-        self.run_iteration_end()
+        self.process_changed_clients()
 
     async def run(self) -> None:
         """Check all clients once a second, a part of them every PART_S, until cancelled."""
@@ -389,9 +389,11 @@ class PolicyLoop:
         for connection in slice_clients:
             self._check_safely(self._check_client, connection)
         checks = len(self._not_reading)
-        checks = max(min(-(-checks // IDLE_CHECK_SLICES), MAX_IDLE_CHECKS), -(-checks // SLICES_PER_S))
+        checks = max(
+            min(-(-checks // NONREADING_CHECK_SLICES), MAX_NONREADING_CHECKS), -(-checks // SLICES_PER_S)
+        )
         for connection in list(islice(self._not_reading, checks)):
-            self._check_safely(self._check_idle_client, connection)
+            self._check_safely(self._check_nonreading_client, connection)
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
     def _check_safely(self, check: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
@@ -402,7 +404,7 @@ class PolicyLoop:
             except Exception:
                 self._close_failed(connection, "What this client has taken couldn't be looked up.")
 
-    def _check_idle_client(self, connection: ConnectionView) -> None:
+    def _check_nonreading_client(self, connection: ConnectionView) -> None:
         """Check a client that does not read: flush its chunk, and see whether it reads again."""
         del self._not_reading[connection]
         backlog = connection.backlog

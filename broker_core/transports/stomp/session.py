@@ -349,9 +349,11 @@ class StompSession:
         """Send CONNECTED, and set the agreed heart-beats."""
         connection, talk = self.connection, self._talk
         connection.resume_key = resume_key(connection, self._named)
-        says, hears = self._beats
-        connection.heartbeat_ms, connection.promised_ms = says, hears
-        talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
+        broker_ms, client_ms = self._beats
+        connection.broker_heartbeat_ms, connection.client_heartbeat_ms = broker_ms, client_ms
+        talk.send_frame(
+            connected_frame(talk.version, connection.name, self._engine.instance, broker_ms, client_ms)
+        )
 
     # Output.
 
