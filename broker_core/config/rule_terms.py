@@ -260,7 +260,7 @@ SUBSCRIPTION_SIGNALS: Final = signals_measured_on(_SUBSCRIPTION)
 """Signals that are measured on single subscriptions only."""
 CLIENT_SIGNALS: Final = signals_measured_on(_CLIENT)
 """Signals that are measured on whole clients only, such as the spool, which all subscriptions share."""
-WAITING_SIGNALS = frozenset(
+SIGNALS_LOWERED_BY_DISCARD = frozenset(
     {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
 )
 """Signals that decrease when waiting messages in memory are discarded."""

@@ -17,9 +17,9 @@ from broker_core.config.document_reader import DocumentReader, is_list_of
 from broker_core.config.rule_terms import (
     CLIENT_SIGNALS,
     POOL_SIGNALS,
+    SIGNALS_LOWERED_BY_DISCARD,
     SUBSCRIPTION_ACTIONS,
     SUBSCRIPTION_SIGNALS,
-    WAITING_SIGNALS,
     EnforcementMode,
     PolicyAction,
     Shape,
@@ -196,7 +196,7 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], per_subscript
             yield (
                 "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
             )
-        if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
+        if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in SIGNALS_LOWERED_BY_DISCARD:
             yield "discard_oldest cuts bytes or messages that wait in memory, and the signal is neither"
         if rung.at_percent < 100 and (
             rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)

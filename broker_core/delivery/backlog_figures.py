@@ -237,7 +237,7 @@ class BacklogFigures:
         """Whether deliveries of one subscription are in the spool or are being loaded from it."""
         return self.offline is not None and self.offline.has_pending(stream)
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         """Return the counts for a decision: unacknowledged messages that are not in the log only."""
         account, spooled = (
             sum_accounts(one.account for one in self.recipients.values()),

@@ -32,7 +32,7 @@ _MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
 _SHAPES: Final = {Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER}
 """Shapes of rules that can be judged again from samples."""
-_COLUMN: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST_AGE: 3}
+_SAMPLE_COLUMNS: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST_AGE: 3}
 """Column of each signal in a recorded sample.
 
 For other signals a decision stores only the last value.
@@ -95,7 +95,7 @@ class _RecordedSample:
     def update_progress(self) -> None:
         """Do nothing, since a recorded sample does not change."""
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return BacklogCounts(1, 0, 0, "")
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
@@ -205,7 +205,7 @@ def _minute(details: Mapping[str, Any], rule: Rule) -> list[tuple[int, int]]:
     """Return the signal's values that the rule saw: (moment in ms, value), oldest first, ending with the
     decision.
     """
-    at, column = int(details["at"]), _COLUMN.get(rule.signal)
+    at, column = int(details["at"]), _SAMPLE_COLUMNS.get(rule.signal)
     seen: list[tuple[int, int]] = []
     if column is not None:
         seen = [(int(one[0]), int(one[column])) for one in details.get("samples") or () if int(one[0]) < at]

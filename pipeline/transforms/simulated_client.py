@@ -100,7 +100,7 @@ class SimulatedBacklog:
             self.blocked_since,
         ) = _BACKLOG_FIGURES(sample)
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return BacklogCounts(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
 
 

@@ -97,7 +97,7 @@ class ClientSignals:
     def update_progress(self) -> None:
         pass
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return BacklogCounts(
             self.outbox_messages, self.spool_messages, self.unjournaled_messages, self.resume_bookmark
         )

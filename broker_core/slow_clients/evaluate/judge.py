@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.rule_terms import (
     FINAL_ACTIONS,
-    WAITING_SIGNALS,
+    SIGNALS_LOWERED_BY_DISCARD,
     EnforcementMode,
     PolicyAction,
     Signal,
@@ -217,7 +217,7 @@ class _JudgePass:
             # instead, until none was left. So the cut never exceeds the messages that wait.
             waiting = subscription.outbox_messages if subscription is not None else client.backlog.messages
             cut = min(previous.cut, waiting)
-            if rule.signal in WAITING_SIGNALS:
+            if rule.signal in SIGNALS_LOWERED_BY_DISCARD:
                 value = remaining_backlog(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
         current, rung, observed = check_rule(rule, value, previous, self._now, client.backlog.acked_bytes)
         if rung is not None:

@@ -93,7 +93,7 @@ class BacklogView(Protocol):
         Other properties use the recorded figures.
         """
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         """Return the message counts that a decision needs."""
 
 

@@ -412,7 +412,7 @@ def test_every_message_is_sent_given_up_or_waiting(
             scene.backlog.close()
             scene.check()
             assert (
-                scene.backlog.waiting().outbox_messages == 0
+                scene.backlog.count_messages().outbox_messages == 0
                 and not scene.backlog.account.outstanding.messages
             )
 
