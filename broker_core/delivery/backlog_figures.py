@@ -19,11 +19,11 @@ from broker_core.delivery.account import (
 )
 from broker_core.delivery.discards import DiscardRecorder
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.offline import SpooledBacklog
 from broker_core.delivery.outbox import InFlight, Outbox
 from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
 from broker_core.delivery.sink import ReadDetector, Sink
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.spooled_backlog import SpooledBacklog
 from broker_core.delivery.subscription_queues import SubscriptionQueues
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
