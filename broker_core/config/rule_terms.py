@@ -72,7 +72,7 @@ class Signal(StrEnum):
 
 
 class Unit(StrEnum):
-    """Unit of a signal and of its limit."""
+    """Unit of a signal and of its limit, or of a setting."""
 
     BYTES = "bytes"
     MESSAGES = "messages"
@@ -263,7 +263,11 @@ CLIENT_SIGNALS: Final = signals_measured_on(_CLIENT)
 SIGNALS_LOWERED_BY_DISCARD = frozenset(
     {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
 )
-"""Signals that decrease when waiting messages in memory are discarded."""
+"""Signals that decrease when waiting messages in memory are discarded, as `discard_oldest` requires.
+
+WAITING_MESSAGES is none of them: most of its messages may be in the spool or in the log, which no discard
+reaches.
+"""
 SUBSCRIPTION_ACTIONS = frozenset({PolicyAction.DISCARD_OLDEST, PolicyAction.DELETE_DURABLE})
 """Actions that need a subscription.
 

@@ -238,7 +238,7 @@ class BacklogFigures:
         return self.offline is not None and self.offline.has_pending(stream)
 
     def count_messages(self) -> BacklogCounts:
-        """Return the counts for a decision: unacknowledged messages that are not in the log only."""
+        """Return the counts for a decision: messages that wait in memory or spool, or are in flight."""
         account, spooled = (
             sum_accounts(one.account for one in self.recipients.values()),
             self._spooled_messages,

@@ -1,8 +1,10 @@
-"""End of an event-loop iteration: send to clients that changed, measure, judge, execute decisions.
+"""Policy loop: send to clients that changed, measure, judge, execute decisions.
 
 Deliveries only mark clients as changed. So no decision is made, and no client is closed, in the middle of a
-loop over clients. Each client is judged once per iteration, however many batches arrived for it. Effects of
-time alone are checked once a second, for a part of the clients every PART_S, so that no iteration takes long.
+loop over clients. The changed clients are processed after each group of batches that the dispatcher delivers,
+and at the end of the iteration. Each client is judged once for a group, however many of its batches arrived
+for the client. Effects of time alone are checked once a second, for a part of the clients every
+SLICE_INTERVAL_S, so that no iteration takes long.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ log = structlog.get_logger("sluice.settle")
 
 
 class PolicyLoop:
-    """Clients of one instance as policy sees them. Implements `connections.ports.PolicyPort`."""
+    """Clients of one instance as policy sees them, and the loop that sends to them and judges them.
+
+    Implements `connections.ports.PolicyPort`.
+    """
 
     def __init__(
         self,
@@ -210,7 +215,10 @@ class PolicyLoop:
     # End of an event-loop iteration.
 
     def mark_changed(self, connection: ConnectionView) -> None:
-        """Mark a client whose backlog has changed, so that it is processed at the end of the iteration."""
+        """Mark a client whose backlog has changed.
+
+        It is processed at the end of the iteration, or before by `process_changed_clients`.
+        """
         self._changed[connection] = None
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -310,7 +318,9 @@ class PolicyLoop:
     def _fall_back_if_behind(self, connection: ConnectionView, use: ClientUsage) -> None:
         """Let subscriptions of the log fall back to reading it when their client is behind or over an alarm.
 
-        A subscription of the log must never make its client a slow one (seed 002).
+        Only subscriptions whose `can_fall_back` is true do: these must not make their client slow (seed 002).
+        Behind means that the socket has accepted nothing, or the client has given no credit, for
+        MAX_BLOCKED_NS.
         """
         backlog, now = connection.backlog, self._clock.now_ns()
         is_behind = backlog.unwritable_since and now - backlog.unwritable_since >= MAX_BLOCKED_NS
@@ -360,7 +370,7 @@ class PolicyLoop:
         self.process_changed_clients()
 
     async def run(self) -> None:
-        """Check all clients once a second, a part of them every PART_S, until cancelled."""
+        """Check all clients once a second, a part of them every SLICE_INTERVAL_S, until cancelled."""
         while True:
             before = self._clock.monotonic_ms()
             await asyncio.sleep(SLICE_INTERVAL_S)

@@ -324,7 +324,7 @@ class LocalCommitLog(Generic[Owner]):
             self._outlet.show(ready, takewhile(lambda one: one is not ready[0], self._stamped))
 
     def _on_reserved(self, upto: int) -> None:
-        """Show batches up to the reserved sequence `upto`.
+        """Show batches up to the reserved sequence `upto`, after the journal's thread has reserved it.
 
         0: the reservation failed, and the next group requests it again.
         """

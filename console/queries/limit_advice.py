@@ -35,7 +35,8 @@ _SHAPES: Final = {Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER}
 _SAMPLE_COLUMNS: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST_AGE: 3}
 """Column of each signal in a recorded sample.
 
-For other signals a decision stores only the last value.
+For other signals a decision stores only the last value. The age of a sample is that of the oldest waiting
+message; OLDEST_AGE also covers delivered, unacknowledged ones. So earlier values may be too low.
 """
 
 

@@ -55,7 +55,7 @@ class SubscriptionSignals:
 
 @dataclass(frozen=True, slots=True)
 class ClientSignals:
-    """A client's figures at one time, with its own backlog; a `ClientView` and a `Backlog`."""
+    """A client's figures at one time, with its own backlog; a `ClientView` and a `BacklogView`."""
 
     name: str
     transport: str

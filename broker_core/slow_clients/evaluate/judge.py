@@ -1,8 +1,9 @@
 """The judge: clients with their rules, pools and the time in; decisions out.
 
-Pure, and the only judge. The broker calls it with the few clients that the guard selected, a preview with all
-clients. The decisions are the same, because each rule concerns one client, one subscription, or the largest
-user of a pool.
+Pure. The broker calls it with the few clients that the guard selected, a preview with all clients. The
+decisions are the same, because each rule concerns one client, one subscription, or the largest user of a
+pool. For the pools' own limits the guard calls `decision.decide_largest` directly, with the two largest
+users, as the judge does.
 
 Decisions are returned in the order in which they must be executed. Each one includes the effect of those
 before it: a disconnected or offlined client relieves its pool, so no second client is chosen needlessly.

@@ -42,7 +42,8 @@ class SignalReader:
 
     Attributes:
         subject: Beginning of the sentence that the value ends.
-        sample_column: Index of the signal in `ClientSample`; None if samples do not contain it.
+        sample_column: Index of the signal in `ClientSample`; None if samples do not contain it. The age in a
+            sample is not OLDEST_AGE: it excludes delivered, unacknowledged messages.
         grows_with_time: Whether the value grows with time until an event resets it.
         outbox: Whether it measures messages in memory. Actions that move these elsewhere clear the signal.
         fires_without_backlog: Whether it can be above 0 for a client with nothing in memory or on disk.

@@ -57,7 +57,10 @@ class BacklogView(Protocol):
 
     @property
     def oldest_at(self) -> int:
-        """Time from which the age of the oldest waiting message counts, in outbox and spool; 0 if none."""
+        """Time from which the age of the oldest waiting message counts, in outbox and spool; 0 if none.
+
+        A subscription's `oldest_at` also covers delivered, unacknowledged messages; here, `unacked_at` does.
+        """
 
     @property
     def unacked_at(self) -> int:
@@ -94,7 +97,7 @@ class BacklogView(Protocol):
         """
 
     def count_messages(self) -> BacklogCounts:
-        """Return the message counts that a decision needs."""
+        """Return the message counts that a decision needs: messages that wait or are in flight."""
 
 
 class SubscriptionView(Protocol):
@@ -109,13 +112,13 @@ class SubscriptionView(Protocol):
         journaled: Whether it has a bookmark and can continue from the journal.
         prefetch: Maximum unacknowledged messages (ack window); 0 without a window.
         backlog_bytes, backlog_messages: Messages that wait or that the peer has not acknowledged; bytes of
-            bodies.
+            bodies. 0 for a subscription that reads the log and has no window.
         waiting_messages: Messages not sent yet: in memory, in the spool or only in the log. A replay that
             has never caught up counts only records that it has read.
         outbox_bytes, outbox_messages: Part of the backlog that waits in memory and is not dispatched. Only
             this part can still be discarded. Bytes of memory.
         conflation_bytes: Additional bytes of client memory that conflation holds back.
-        oldest_at: Time from which the age of the oldest message of the backlog counts.
+        oldest_at: Time from which the age of the oldest message of the backlog counts; 0 if none.
         unacked_messages: Messages sent in its window and not acknowledged by the application; 0 without a
             window.
         unacked_since: Time at which the oldest of these was sent.
