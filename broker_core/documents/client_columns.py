@@ -73,20 +73,26 @@ class ClientColumn(NamedTuple):
 
 
 CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
-    ClientColumn("name", "Client", "The name it logged on with", ColumnType.NAME, shown=True),
-    ClientColumn("delivery", "Delivery", "What the broker does for it", ColumnType.DELIVERY, shown=True),
+    ClientColumn("name", "Client", "Name with which the client logged on", ColumnType.NAME, shown=True),
+    ClientColumn(
+        "delivery",
+        "Delivery",
+        "State of the broker: live, replaying, offlined, draining or paused",
+        ColumnType.DELIVERY,
+        shown=True,
+    ),
     ClientColumn(
         "health",
         "Health",
-        "What it does with what it is sent, the worst first",
+        "Behaviour of the client, sorted from worst to best",
         ColumnType.HEALTH,
         shown=True,
     ),
-    ClientColumn("transport", "Transport", "The transport it came in by", ColumnType.TEXT, shown=True),
-    ClientColumn("member", "Member", "The member of the group that it is connected to", ColumnType.TEXT),
-    ClientColumn("protocol", "Protocol", "What it speaks", ColumnType.TEXT),
-    ClientColumn("remote", "Address", "Where it comes from", ColumnType.TEXT),
-    ClientColumn("user", "User", "As whom it logged on", ColumnType.TEXT),
+    ClientColumn("transport", "Transport", "Transport to which it is connected", ColumnType.TEXT, shown=True),
+    ClientColumn("member", "Member", "Member of the group to which it is connected", ColumnType.TEXT),
+    ClientColumn("protocol", "Protocol", "Protocol of the connection", ColumnType.TEXT),
+    ClientColumn("remote", "Address", "Address and port of the client", ColumnType.TEXT),
+    ClientColumn("user", "User", "User whose credentials it used", ColumnType.TEXT),
     ClientColumn(
         "seconds_behind",
         "Lag",
@@ -97,22 +103,22 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "lag_messages",
         "Messages",
-        "Records it isn't sent yet, of its subscription furthest behind; before a replay those of all topics",
+        "Unsent records of the subscription with most; during its first replay, of all topics",
         ColumnType.COUNT,
         shown=True,
     ),
     ClientColumn(
         "lag_at_most",
         "At most",
-        "Whether those are of all topics of the log that its replay has yet to come to",
+        "Whether the number of messages is an upper bound, because a replay has not read them yet",
         ColumnType.TEXT,
     ),
-    ClientColumn("lag_bytes", "Bytes", "Bytes that wait, of its subscription with most", ColumnType.BYTES),
-    ClientColumn("lag_ms", "Waiting for", "Age of its oldest message that waits", ColumnType.MS),
+    ClientColumn("lag_bytes", "Bytes", "Waiting bytes of the subscription with most", ColumnType.BYTES),
+    ClientColumn("lag_ms", "Waiting for", "Age of the oldest waiting message", ColumnType.MS),
     ClientColumn(
         "trend",
         "Trend",
-        "Messages behind over the last two minutes of this tab",
+        "Unsent messages over the last two minutes of this tab",
         ColumnType.TREND,
         shown=True,
         sortable=False,
@@ -120,7 +126,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "limit",
         "Nearest limit",
-        "How full the limit is that it comes to first",
+        "Used share of the limit that it reaches first",
         ColumnType.LIMIT,
         shown=True,
         sortable=False,
@@ -128,7 +134,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "then",
         "Then it is",
-        "What the policy does at that limit, and when at this slope",
+        "Action of the policy at that limit, and the estimated time until then",
         ColumnType.THEN,
         shown=True,
         sortable=False,
@@ -136,43 +142,53 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "caught_up_in_s",
         "Caught up in",
-        "As it goes now; nothing while there is no honest time",
+        "Estimated time until no message waits; none if no estimate is reliable",
         ColumnType.SECONDS,
         shown=True,
     ),
     ClientColumn(
         "caught_up_why_none",
         "Why no time",
-        "Why it can't be told when it has caught up",
+        "Reason why there is no estimate",
         ColumnType.TEXT,
         sortable=False,
     ),
-    ClientColumn("waiting_messages", "Waiting", "Messages not handed over yet", ColumnType.COUNT),
-    ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
-        "in_flight_messages", "In flight", "Messages handed over and not acknowledged", ColumnType.COUNT
+        "waiting_messages",
+        "Waiting",
+        "Messages not sent yet, in memory, in the spool or only in the log",
+        ColumnType.COUNT,
     ),
+    ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("in_flight_messages", "In flight", "Messages sent and not acknowledged", ColumnType.COUNT),
     ClientColumn("in_flight_bytes", "In flight, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("acknowledged_messages", "Acknowledged", "Messages it has", ColumnType.COUNT),
+    ClientColumn(
+        "acknowledged_messages",
+        "Acknowledged",
+        "Messages that the application or the client's kernel acknowledged",
+        ColumnType.COUNT,
+    ),
     ClientColumn("acknowledged_bytes", "Acknowledged, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("matched_messages", "Matched", "All messages that were for it", ColumnType.COUNT),
+    ClientColumn(
+        "matched_messages", "Matched", "All messages that matched its subscriptions", ColumnType.COUNT
+    ),
     ClientColumn("matched_bytes", "Matched, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
         "lost_messages",
         "Lost",
-        "Messages discarded without its request and not kept in the log",
+        "Messages discarded without its request, and not stored in the log for it",
         ColumnType.COUNT,
     ),
-    ClientColumn("gone", "Gone", "Messages it will not get, by cause", ColumnType.NESTED, sortable=False),
+    ClientColumn("gone", "Gone", "Messages that were discarded, by cause", ColumnType.NESTED, sortable=False),
     ClientColumn("gone_bytes", "Gone, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("memory_percent", "Memory", "Its share of the pool's memory limit", ColumnType.PERCENT),
     ClientColumn("disk_percent", "Disk", "Its share of the pool's disk limit", ColumnType.PERCENT),
-    ClientColumn("outbox_bytes", "Outbox", "Bytes it takes of the pool's memory", ColumnType.BYTES),
+    ClientColumn("outbox_bytes", "Outbox", "Bytes of the pool's memory that it uses", ColumnType.BYTES),
     ClientColumn("outbox_messages", "Outbox, messages", "Messages in memory", ColumnType.COUNT),
     ClientColumn("spool_bytes", "Spool", "Bytes of its spool on disk", ColumnType.BYTES),
     ClientColumn("spool_messages", "Spool, messages", "Messages in its spool", ColumnType.COUNT),
-    ClientColumn("offlined_since", "Offlined", "How long ago it was offlined", ColumnType.AGE),
-    ClientColumn("delivered_messages", "Delivered", "Messages handed over", ColumnType.COUNT),
+    ClientColumn("offlined_since", "Offlined", "Time since it was offlined", ColumnType.AGE),
+    ClientColumn("delivered_messages", "Delivered", "Messages sent, acknowledged or not", ColumnType.COUNT),
     ClientColumn("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("published_messages", "Published", "Messages it published", ColumnType.COUNT),
     ClientColumn(
@@ -183,13 +199,19 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
         sortable=False,
     ),
     ClientColumn(
-        "rate_out_messages", "Out /s", "Messages handed over to it each second", ColumnType.RATE, shown=True
+        "rate_out_messages", "Out /s", "Messages sent to it each second", ColumnType.RATE, shown=True
     ),
     ClientColumn(
-        "write_blocked_ms", "Socket blocked", "How long its socket has taken nothing", ColumnType.MS
+        "write_blocked_ms",
+        "Socket blocked",
+        "Time for which it has acknowledged none of the bytes in flight",
+        ColumnType.MS,
     ),
     ClientColumn(
-        "window_full_ms", "Window full", "How long a window of its subscriptions has been full", ColumnType.MS
+        "window_full_ms",
+        "Window full",
+        "Time for which a window of its subscriptions has been full",
+        ColumnType.MS,
     ),
     ClientColumn(
         "unacked_messages",
@@ -198,23 +220,26 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
         ColumnType.COUNT,
     ),
     ClientColumn(
-        "held_bytes", "Held", "Bytes waiting for acknowledgements, or held by a policy", ColumnType.BYTES
+        "held_bytes",
+        "Held",
+        "Bytes in queues of subscriptions with a window, a pause or rules",
+        ColumnType.BYTES,
     ),
-    ClientColumn("pool", "Pool", "The pool it draws on", ColumnType.TEXT),
-    ClientColumn("revision", "Revision", "The policy revision it is held to", ColumnType.COUNT),
-    ClientColumn("connected_at", "Connected", "How long it has been logged on", ColumnType.AGE),
+    ClientColumn("pool", "Pool", "Pool whose limits apply to it", ColumnType.TEXT),
+    ClientColumn("revision", "Revision", "Policy revision that applies to it", ColumnType.COUNT),
+    ClientColumn("connected_at", "Connected", "Time since it connected", ColumnType.AGE),
     ClientColumn(
         "heartbeat_ms",
         "Heartbeat",
         "Interval in which the client agreed to send something; none without heartbeats",
         ColumnType.MS,
     ),
-    ClientColumn("forecast", "Forecast", "The limit it comes to first", ColumnType.NESTED, sortable=False),
-    ClientColumn("why_slow", "Why slow", "Why it is behind", ColumnType.NESTED, sortable=False),
+    ClientColumn("forecast", "Forecast", "Limit that it reaches first", ColumnType.NESTED, sortable=False),
+    ClientColumn("why_slow", "Why slow", "Cause why it is slow", ColumnType.NESTED, sortable=False),
     ClientColumn(
-        "last_decision", "Last decision", "The newest decision about it", ColumnType.NESTED, sortable=False
+        "last_decision", "Last decision", "Newest decision about it", ColumnType.NESTED, sortable=False
     ),
-    ClientColumn("subscriptions", "Subscriptions", "Each of them", ColumnType.NESTED, sortable=False),
+    ClientColumn("subscriptions", "Subscriptions", "Its subscriptions", ColumnType.NESTED, sortable=False),
 )
 DEFAULT_SORT: Final = "health"
 """Default order: the worst health first, then the largest lag, then the name."""

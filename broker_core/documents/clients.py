@@ -59,57 +59,54 @@ _RANKS = {health: place for place, health in enumerate(Health)}
 class DeliveryStats(Document, frozen=True, kw_only=True):
     """Fields that a client's and a subscription's entry share: its lag, and the account of its messages."""
 
-    delivery: Annotated[DeliveryState, Meta(description="What the broker does for it.")]
-    health: Annotated[Health, Meta(description="What its client does with it.")]
+    delivery: Annotated[DeliveryState, Meta(description="State of the broker towards it.")]
+    health: Annotated[Health, Meta(description="Behaviour of its client.")]
     lag_messages: Annotated[
-        int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")
+        int, Meta(description="Unsent records: they wait, or a replay has not read them yet.")
     ]
     lag_at_most: Annotated[
         bool,
         Meta(
-            description="Whether lag_messages counts all topics of the log that a replay has yet to come to: "
-            "how many of them "
-            "are for it is known when they are read. Otherwise it counts just what is for it."
+            description="Whether lag_messages is an upper bound: it also counts records of other topics, "
+            "because a replay has not read them yet. Otherwise it counts matching records only."
         ),
     ]
-    lag_bytes: Annotated[int, Meta(description="Bytes that wait for it.")]
+    lag_bytes: Annotated[int, Meta(description="Bytes of its waiting messages.")]
     lag_ms: Annotated[
         int,
-        Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read."),
+        Meta(description="Age of its oldest waiting message; a replayed message ages from when it is read."),
     ]
     seconds_behind: Annotated[
         float,
-        Meta(
-            description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at."
-        ),
+        Meta(description="Age of its oldest unsent record; in a replay, age of the current record."),
     ]
     caught_up_in_s: Annotated[
         float | None,
         Meta(
-            description="Seconds until nothing waits, as it has gone since most did; null: nothing waits, or "
-            "see caught_up_why_none."
+            description="Estimated seconds until nothing waits; null: nothing waits, or there is no estimate "
+            "(see caught_up_why_none)."
         ),
     ]
     caught_up_why_none: Annotated[
-        str, Meta(description="Why there is no honest time; empty where there is one, or nothing waits.")
+        str, Meta(description="Why there is no estimate; empty if there is one, or if nothing waits.")
     ]
     matched_messages: Annotated[
-        int, Meta(description="All that was for it: acknowledged, in flight, waiting and gone.")
+        int, Meta(description="All matching messages: acknowledged, in flight, waiting and gone.")
     ]
     matched_bytes: Bodies
     acknowledged_messages: Annotated[
-        int, Meta(description="What it has, by its own word, or else by its kernel's.")
+        int, Meta(description="Acknowledged by the application or, without a window, by its kernel.")
     ]
     acknowledged_bytes: Bodies
-    in_flight_messages: Annotated[int, Meta(description="Handed over and not acknowledged.")]
+    in_flight_messages: Annotated[int, Meta(description="Sent and not acknowledged.")]
     in_flight_bytes: Bodies
     waiting_messages: Annotated[
-        int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")
+        int, Meta(description="Not sent yet, in memory, in the spool or only in the log.")
     ]
     waiting_bytes: Bodies
-    gone: Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
+    gone: Annotated[dict[str, int], Meta(description="Discarded messages, by cause.")]
     gone_bytes: Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
-    delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
+    delivered_messages: Annotated[int, Meta(description="Sent, acknowledged or not.")]
     lost_messages: Annotated[
         int,
         Meta(
@@ -135,7 +132,7 @@ class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
     paused: Annotated[bool, Meta(description="By its client, an operator or a policy.")]
     unrecorded: Annotated[
         Literal["", "part", "all"],
-        Meta(description="What of its topics the policy no longer journals, of one that reads the log."),
+        Meta(description="Extent of its topics that the policy no longer journals, if it reads the log."),
     ] = ""
 
 
@@ -153,14 +150,14 @@ class ForecastEntry(Document, frozen=True, kw_only=True):
     value: int
     limit: int
     """Limit in the unit of the signal."""
-    percent: Annotated[float, Meta(description="Of the limit, used now.")]
+    percent: Annotated[float, Meta(description="Used share of the limit.")]
     per_second: float
     """Growth of the signal per second."""
     fires_in_ms: Annotated[
-        int | None, Meta(description="Until it acts, what is left of a hold included; null: see `why_none`.")
+        int | None, Meta(description="Until it acts, with the rest of a hold; null: see `why_none`.")
     ]
-    why_none: Annotated[str, Meta(description="Why there is no honest time; empty where there is one.")]
-    subscription: Annotated[str, Meta(description="Whose signal it is; empty: the client's or its pool's.")]
+    why_none: Annotated[str, Meta(description="Why there is no estimate; empty if there is one.")]
+    subscription: Annotated[str, Meta(description="Measured subscription; empty: the client or its pool.")]
 
 
 class VerdictEntry(Document, frozen=True, kw_only=True):
@@ -191,7 +188,7 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     """
 
     name: str
-    health: Annotated[Health, Meta(description="What it does: the worst of its subscriptions.")]
+    health: Annotated[Health, Meta(description="Behaviour of the client: the worst of its subscriptions.")]
     member: Annotated[str, Meta(description="The member of the group that it is connected to.")] = ""
     transport: str
     protocol: str
@@ -202,29 +199,33 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
         int | None,
         Meta(description="Interval in which the client agreed to send something; null: none."),
     ]
-    lag_messages: Annotated[
-        int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")
-    ]
-    lag_bytes: Annotated[int, Meta(description="Bytes that wait, of that subscription with most.")]
-    outbox_bytes: Annotated[int, Meta(description="What its outbox takes of the pool's memory.")]
+    lag_messages: Annotated[int, Meta(description="Unsent records of the subscription with most.")]
+    lag_bytes: Annotated[int, Meta(description="Waiting bytes of the subscription with most.")]
+    outbox_bytes: Annotated[int, Meta(description="Bytes of the pool's memory that it uses.")]
     outbox_messages: int
-    spool_bytes: Annotated[int, Meta(description="What its spool takes on disk.")]
+    spool_bytes: Annotated[int, Meta(description="Bytes of its spool on disk.")]
     spool_messages: int
     offlined_since: MomentOrNone
     delivered_bytes: Bodies
     published_messages: int
     published_topics: Annotated[
         dict[str, int],
-        Meta(description="The same by topic; of one that publishes to many, also by pattern, as `prices.>`."),
+        Meta(description="Published messages by topic; if there are many, also by pattern, as `prices.>`."),
     ]
-    rate_out_messages: Annotated[float, Meta(description="Messages handed over in the last second.")]
-    write_blocked_ms: Annotated[int, Meta(description="How long its socket has taken nothing.")]
+    rate_out_messages: Annotated[float, Meta(description="Messages sent in the last second.")]
+    write_blocked_ms: Annotated[
+        int, Meta(description="Time for which it has acknowledged none of the bytes in flight.")
+    ]
     pool: str
     memory_percent: Annotated[float, Meta(description="Its share of the pool's memory limit.")]
     disk_percent: Annotated[float, Meta(description="Its share of the pool's disk limit.")]
-    revision: Annotated[int, Meta(description="The policy revision the client is held to.")]
-    window_full_ms: Annotated[int, Meta(description="How long a window of its subscriptions has been full.")]
-    held_bytes: Annotated[int, Meta(description="Waiting for acknowledgements, or held by a policy.")]
+    revision: Annotated[int, Meta(description="Policy revision that applies to it.")]
+    window_full_ms: Annotated[
+        int, Meta(description="Time for which a window of its subscriptions has been full.")
+    ]
+    held_bytes: Annotated[
+        int, Meta(description="Bytes in queues of subscriptions with a window, a pause or rules.")
+    ]
     forecast: ForecastEntry | None
     why_slow: VerdictEntry | None
     last_decision: DecisionSummary | None
@@ -253,13 +254,15 @@ class ClientsPage(Document, frozen=True, kw_only=True):
 class EffectiveSetting(Document, frozen=True, kw_only=True):
     """Setting in force for a client or one of its subscriptions, and where it is set."""
 
-    setting: Annotated[str, Meta(description="As policies name it: its group, a dot, its field.")]
-    value: Annotated[Setting, Meta(description="Null: without a limit, or as the broker chooses.")]
-    unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty for what isn't measured.")]
+    setting: Annotated[str, Meta(description="Name in policies: group, a dot, field.")]
+    value: Annotated[Setting, Meta(description="Null: no limit, or the broker chooses.")]
+    unit: Annotated[
+        str, Meta(description="bytes, ms, messages, percent, …; empty for values without a unit.")
+    ]
     origin: Annotated[
         str, Meta(description="default, instance, or the transport, rule or topic policy that sets it.")
     ]
-    subscription: Annotated[str, Meta(description="The subscription it is about; empty: the client.")]
+    subscription: Annotated[str, Meta(description="Subscription to which it applies; empty: the client.")]
 
 
 class DisconnectReply(Document, frozen=True, kw_only=True):
