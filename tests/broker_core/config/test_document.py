@@ -100,21 +100,24 @@ def test_no_directory_overlaps_what_has_another_purpose(tmp_path: Path, way: str
     assert misplaced_directories(naming(tmp_path / "a", tmp_path / "b"), [tmp_path], reserved) == []
 
 
-@pytest.mark.parametrize(("journal", "archive", "spool", "wrong"), [
-    ("j", "a", "s", False),
-    ("j", "j/archive", "s", False),
-    ("j", "j/../j", "s", True),
-    ("j", "link", "s", True),
-    ("j", "a", "j", True),
-    ("j", "a", "a/below", True),
-    ("j/x", "a", "j", True),
-    ("j", "a", None, False),
-    ("spool", "a", None, True),
-    ("j", "spool/x", None, True),
-    (None, None, "journal/x", True),
-    (None, None, "archive", True),
-    ("archive", None, None, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("journal", "archive", "spool", "wrong"),
+    [
+        ("j", "a", "s", False),
+        ("j", "j/archive", "s", False),
+        ("j", "j/../j", "s", True),
+        ("j", "link", "s", True),
+        ("j", "a", "j", True),
+        ("j", "a", "a/below", True),
+        ("j/x", "a", "j", True),
+        ("j", "a", None, False),
+        ("spool", "a", None, True),
+        ("j", "spool/x", None, True),
+        (None, None, "journal/x", True),
+        (None, None, "archive", True),
+        ("archive", None, None, True),
+    ],
+)
 def test_spools_and_segments_lie_apart_from_each_other_and_from_the_defaults(
     tmp_path: Path, journal: str | None, archive: str | None, spool: str | None, wrong: bool
 ) -> None:
