@@ -50,7 +50,7 @@ class StalledBacklog:
     def update_progress(self) -> None:
         """Do nothing: nothing was acknowledged."""
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return WAITING
 
 

@@ -42,6 +42,8 @@ class Signal(StrEnum):
     """Bytes of the bodies of waiting messages and of delivered, unacknowledged messages."""
     BACKLOG_MESSAGES = "backlog_messages"
     """Number of waiting messages and of delivered, unacknowledged messages."""
+    WAITING_MESSAGES = "waiting_messages"
+    """Number of messages not sent yet, in memory, in the spool or only in the log."""
     OLDEST_AGE = "oldest_age"
     """Milliseconds since the broker accepted the oldest waiting message, in memory or on disk."""
     DRAIN_RATE = "drain_rate"
@@ -70,7 +72,7 @@ class Signal(StrEnum):
 
 
 class Unit(StrEnum):
-    """Unit of a signal and of its limit."""
+    """Unit of a signal and of its limit, or of a setting."""
 
     BYTES = "bytes"
     MESSAGES = "messages"
@@ -231,6 +233,7 @@ SIGNALS: Final = check_complete({
     Signal.CONFLATION_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.CONFLATION, _NEVER),
     Signal.BACKLOG_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
     Signal.BACKLOG_MESSAGES: SignalDefinition(Unit.MESSAGES, _EITHER, DecisionReason.BACKLOG, _SUBSCRIPTION),
+    Signal.WAITING_MESSAGES: SignalDefinition(Unit.MESSAGES, _EITHER, DecisionReason.BACKLOG, _NEVER),
     Signal.OLDEST_AGE: SignalDefinition(Unit.MILLISECONDS, _EITHER, DecisionReason.AGE, _NEVER),
     Signal.DRAIN_RATE: SignalDefinition(Unit.BYTES_PER_SECOND, _CLIENT, DecisionReason.DRAIN_RATE, _NEVER),
     Signal.WRITE_BLOCKED: SignalDefinition(Unit.MILLISECONDS, _EITHER, DecisionReason.WRITE_BLOCKED, _NEVER),
@@ -257,10 +260,14 @@ SUBSCRIPTION_SIGNALS: Final = signals_measured_on(_SUBSCRIPTION)
 """Signals that are measured on single subscriptions only."""
 CLIENT_SIGNALS: Final = signals_measured_on(_CLIENT)
 """Signals that are measured on whole clients only, such as the spool, which all subscriptions share."""
-WAITING_SIGNALS = frozenset(
+SIGNALS_LOWERED_BY_DISCARD = frozenset(
     {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
 )
-"""Signals that decrease when waiting messages in memory are discarded."""
+"""Signals that decrease when waiting messages in memory are discarded, as `discard_oldest` requires.
+
+WAITING_MESSAGES is none of them: most of its messages may be in the spool or in the log, which no discard
+reaches.
+"""
 SUBSCRIPTION_ACTIONS = frozenset({PolicyAction.DISCARD_OLDEST, PolicyAction.DELETE_DURABLE})
 """Actions that need a subscription.
 

@@ -17,9 +17,9 @@ from broker_core.config.document_reader import DocumentReader, is_list_of
 from broker_core.config.rule_terms import (
     CLIENT_SIGNALS,
     POOL_SIGNALS,
+    SIGNALS_LOWERED_BY_DISCARD,
     SUBSCRIPTION_ACTIONS,
     SUBSCRIPTION_SIGNALS,
-    WAITING_SIGNALS,
     EnforcementMode,
     PolicyAction,
     Shape,
@@ -194,8 +194,8 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], per_subscript
             yield "refuse needs for_ms: for how long"
         if rung.action is PolicyAction.DELETE_DURABLE and not rule.confirm_delete:
             yield ("delete_durable removes the client's backlog: set confirm_delete to true to confirm it")
-        if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
-            yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
+        if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in SIGNALS_LOWERED_BY_DISCARD:
+            yield "discard_oldest cuts bytes or messages that wait in memory, and the signal is neither"
         if rung.at_percent < 100 and (
             rung.after_ms or rule.shape in (Shape.RATE_BELOW, Shape.COUNT_IN_WINDOW)
         ):

@@ -68,7 +68,7 @@ class Connection:
         self.connected_at = self._clock.now_ns()
         self.last_sent_at = self._clock.monotonic_ms()
         self.liveness = Liveness(self.last_sent_at)
-        self.heartbeat_ms = self.promised_ms = 0
+        self.broker_heartbeat_ms = self.client_heartbeat_ms = 0
         self.logged_on_at = 0
         self.has_generated_name = False
         self.resume_key = ""
@@ -449,7 +449,7 @@ class Connection:
         self.liveness.restart(self._clock.monotonic_ms())
         self.services.judging.on_logged_on(self)
         self.record_event("connect", "live")
-        self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
+        self.broker_heartbeat_ms = self.client_heartbeat_ms = command.heartbeat_ms or 0
         self.publishing.named_session = command.session or 0
         position = UNKNOWN_POSITION
         if self.knows_sequence:
@@ -470,7 +470,7 @@ class Connection:
                 stored=position.stored or None,
                 forgotten=position.forgotten or None,
                 max_frame=MAX_FRAME,
-                heartbeat_ms=self.heartbeat_ms or None,
+                heartbeat_ms=self.broker_heartbeat_ms or None,
             )
         )
         # After the reply, because the client's protocol may have changed the intervals there.

@@ -73,8 +73,13 @@ class ConnectionView(SubscriptionOwner, Protocol):
     """Signs of life of the peer."""
     last_sent_at: int
     """Time of the broker's last reply, monotonic ms."""
-    heartbeat_ms: int
-    """Interval in which the client expects to receive something, ms; 0: none."""
+    broker_heartbeat_ms: int
+    """Interval in which the broker has agreed to send something, ms; 0: none."""
+    client_heartbeat_ms: int
+    """Interval in which the client has agreed to send something, ms; 0: none.
+
+    A native client requests one interval for both; a STOMP client may request two.
+    """
     logged_on_at: int
     """Logon time, ns UTC; in a group later than that of every earlier client of the name.
 
@@ -82,8 +87,6 @@ class ConnectionView(SubscriptionOwner, Protocol):
     """
     has_generated_name: bool
     """Whether the broker made up its name, so that no client comes back with it."""
-    promised_ms: int
-    """Interval in which the client has agreed to send something, ms; 0: none."""
     preparing_ids: set[str]
     """Ids of subscribes in preparation."""
     last_stream: int

@@ -27,7 +27,7 @@ def needs_own_timer(connection: ConnectionView) -> bool:
 
 def _shortest_interval_ms(connection: ConnectionView) -> int:
     """Return the shorter one of both agreed intervals, ms; 0: there is none."""
-    return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
+    return min(filter(None, (connection.broker_heartbeat_ms, connection.client_heartbeat_ms)), default=0)
 
 
 def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) -> None:
@@ -40,21 +40,19 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
     is sent.
     """
     life, sink = connection.liveness, connection.sink
-    sends_every_ms, expects_every_ms = connection.heartbeat_ms, connection.promised_ms
+    broker_ms, client_ms = connection.broker_heartbeat_ms, connection.client_heartbeat_ms
     if connection.is_reading:
         life.note_read(now, sink.read_progress())
     else:
         life.restart(now)
-    if expects_every_ms and life.is_silent(
-        now, expects_every_ms // 2
-    ):  # asking the kernel earlier would change nothing
+    if client_ms and life.is_silent(now, client_ms // 2):  # asking the kernel earlier would change nothing
         life.note_written(now, sink.written_bytes, sink.acked_bytes())
-    if expects_every_ms and life.is_silent(now, expects_every_ms, SLACK_MS):
+    if client_ms and life.is_silent(now, client_ms, SLACK_MS):
         silent_ms = now - life.last_alive_at
         connection.close(
             "heartbeat_timeout",
             f"No byte came for {silent_ms} ms, and none of ours was acknowledged.",
-            f"Send something at least every {expects_every_ms} ms, as announced in the logon.",
+            f"Send something at least every {client_ms} ms, as announced in the logon.",
         )
     elif life.is_frame_overdue(now):
         connection.close(
@@ -62,9 +60,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
             f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
             "Send smaller frames, or use a faster line.",
         )
-    elif (
-        sends_every_ms and now - connection.last_sent_at > sends_every_ms - next_check_ms and sink.is_flushed
-    ):
+    elif broker_ms and now - connection.last_sent_at > broker_ms - next_check_ms and sink.is_flushed:
         connection.reply(replies.BrokerHeartbeat())
 
 

@@ -8,7 +8,8 @@ executed in later iterations, after that of other clients, and the broker reads 
 remains. The remaining input counts in the instance's input limits (`admission`), because a logon may be
 checked for seconds, and a disk may be slow.
 
-This class alone decides whether a client is read from, because there are several reasons to stop.
+After the logon, this class alone decides whether a client is read from, because there are several reasons to
+stop. Before it, a TCP connection is also read in turn with all others (`admission.PreLogonReadQueue`).
 """
 
 from __future__ import annotations
@@ -92,7 +93,12 @@ class _ReadChunk(NamedTuple):
 class Inbox:
     """Inbox of one connection.
 
-    `take` is called for each item and must not raise. `held` counts the waiting bytes.
+    Args:
+        sink: Transport whose reading is paused and resumed.
+        execute: Called for each item. It must not raise.
+        clock: Source of the time that the budget counts.
+        turns: Scheduler of the input that exceeds the budget.
+        usage: Counter of the waiting bytes.
     """
 
     def __init__(

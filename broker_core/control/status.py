@@ -397,6 +397,7 @@ class StatusCollector:
             remote=connection.sink.remote,
             user=connection.user,
             connected_at=connection.connected_at // _MS,
+            heartbeat_ms=connection.client_heartbeat_ms or None,
             outbox_bytes=backlog.nbytes,
             outbox_messages=backlog.messages,
             spool_bytes=backlog.spool_bytes,

@@ -11,7 +11,7 @@ window               acknowledgements of one subscription
 conflation           the last message of each key in an interval
 keep_latest          the last message of each key in the backlog
 lifecycle            states of a client as one table
-offline              spooling to disk, and the drain back to live delivery
+spooled_backlog      spooling to disk, and the drain back to live delivery
 spool                the backlog of an offlined client on disk
 latency              the time that records take to a socket, as percentiles
 loss_ledger          every interval that a subscription will not get, and the cause

@@ -23,11 +23,11 @@ from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummar
 from broker_core.delivery.entries import OutboxEntry, rereadable_entries
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.loss_ledger import DiscardTally
-from broker_core.delivery.offline import SpooledBacklog
 from broker_core.delivery.outbox import MANY
 from broker_core.delivery.ports import DeliveryTarget
 from broker_core.delivery.sink import PULL_BYTES
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.spooled_backlog import SpooledBacklog
 from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.delivery.window import AckMode
 

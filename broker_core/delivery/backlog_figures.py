@@ -19,11 +19,11 @@ from broker_core.delivery.account import (
 )
 from broker_core.delivery.discards import DiscardRecorder
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.offline import SpooledBacklog
 from broker_core.delivery.outbox import InFlight, Outbox
 from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
 from broker_core.delivery.sink import ReadDetector, Sink
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.spooled_backlog import SpooledBacklog
 from broker_core.delivery.subscription_queues import SubscriptionQueues
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
@@ -237,8 +237,8 @@ class BacklogFigures:
         """Whether deliveries of one subscription are in the spool or are being loaded from it."""
         return self.offline is not None and self.offline.has_pending(stream)
 
-    def waiting(self) -> BacklogCounts:
-        """Return the counts for a decision: unacknowledged messages that are not in the log only."""
+    def count_messages(self) -> BacklogCounts:
+        """Return the counts for a decision: messages that wait in memory or spool, or are in flight."""
         account, spooled = (
             sum_accounts(one.account for one in self.recipients.values()),
             self._spooled_messages,

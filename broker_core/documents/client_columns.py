@@ -73,9 +73,13 @@ class ClientColumn(NamedTuple):
 
 
 CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
-    ClientColumn("name", "Client", "Client name at logon", ColumnType.NAME, shown=True),
+    ClientColumn("name", "Client", "Name with which the client logged on", ColumnType.NAME, shown=True),
     ClientColumn(
-        "delivery", "Delivery", "State of the delivery to the client", ColumnType.DELIVERY, shown=True
+        "delivery",
+        "Delivery",
+        "Delivery state: live, replaying, offlined, draining or paused",
+        ColumnType.DELIVERY,
+        shown=True,
     ),
     ClientColumn(
         "health",
@@ -84,11 +88,11 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
         ColumnType.HEALTH,
         shown=True,
     ),
-    ClientColumn("transport", "Transport", "Transport of the connection", ColumnType.TEXT, shown=True),
-    ClientColumn("member", "Member", "Member of the group with the connection", ColumnType.TEXT),
+    ClientColumn("transport", "Transport", "Transport to which it is connected", ColumnType.TEXT, shown=True),
+    ClientColumn("member", "Member", "Member of the group to which it is connected", ColumnType.TEXT),
     ClientColumn("protocol", "Protocol", "Protocol of the connection", ColumnType.TEXT),
-    ClientColumn("remote", "Address", "Remote address", ColumnType.TEXT),
-    ClientColumn("user", "User", "User of the client", ColumnType.TEXT),
+    ClientColumn("remote", "Address", "Address and port of the client", ColumnType.TEXT),
+    ClientColumn("user", "User", "User whose credentials it used", ColumnType.TEXT),
     ClientColumn(
         "seconds_behind",
         "Lag",
@@ -99,14 +103,14 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "lag_messages",
         "Messages",
-        "Unsent records of the subscription furthest behind; during a replay, records of all topics",
+        "Unsent records of the subscription with most; during its first replay, of all topics",
         ColumnType.COUNT,
         shown=True,
     ),
     ClientColumn(
         "lag_at_most",
         "At most",
-        "Whether the count includes records of other topics that its replay has yet to read",
+        "Whether the number of messages is an upper bound, because a replay has not read them yet",
         ColumnType.TEXT,
     ),
     ClientColumn("lag_bytes", "Bytes", "Waiting bytes of the largest subscription queue", ColumnType.BYTES),
@@ -114,7 +118,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "trend",
         "Trend",
-        "Messages behind over the last two minutes of this tab",
+        "Unsent messages over the last two minutes of this tab",
         ColumnType.TREND,
         shown=True,
         sortable=False,
@@ -122,7 +126,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "limit",
         "Nearest limit",
-        "Usage of the limit that the client will reach first",
+        "Used share of the limit that it reaches first",
         ColumnType.LIMIT,
         shown=True,
         sortable=False,
@@ -130,7 +134,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "then",
         "Then it is",
-        "Action of the policy at that limit, and the predicted time",
+        "Action of the policy at that limit, and the estimated time until then",
         ColumnType.THEN,
         shown=True,
         sortable=False,
@@ -138,28 +142,31 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "caught_up_in_s",
         "Caught up in",
-        "Predicted at the current rate; empty without a reliable estimate",
+        "Estimated time until no message waits; none if no estimate is reliable",
         ColumnType.SECONDS,
         shown=True,
     ),
     ClientColumn(
         "caught_up_why_none",
         "Why no time",
-        "Reason for a missing estimate",
+        "Reason why there is no estimate",
         ColumnType.TEXT,
         sortable=False,
     ),
-    ClientColumn("waiting_messages", "Waiting", "Messages not delivered yet", ColumnType.COUNT),
-    ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
-        "in_flight_messages",
-        "In flight",
-        "Delivered messages that the client hasn't acknowledged",
+        "waiting_messages",
+        "Waiting",
+        "Messages not sent yet, in memory, in the spool or only in the log",
         ColumnType.COUNT,
     ),
+    ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("in_flight_messages", "In flight", "Messages sent and not acknowledged", ColumnType.COUNT),
     ClientColumn("in_flight_bytes", "In flight, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
-        "acknowledged_messages", "Acknowledged", "Messages that the client has acknowledged", ColumnType.COUNT
+        "acknowledged_messages",
+        "Acknowledged",
+        "Messages that the application or the client's kernel acknowledged",
+        ColumnType.COUNT,
     ),
     ClientColumn("acknowledged_bytes", "Acknowledged, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
@@ -169,25 +176,19 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "lost_messages",
         "Lost",
-        "Messages discarded without the client's request and not stored in the log",
+        "Messages discarded without the client's request, and not stored in the log for it",
         ColumnType.COUNT,
     ),
-    ClientColumn(
-        "gone",
-        "Gone",
-        "Messages that the client will not receive, by cause",
-        ColumnType.NESTED,
-        sortable=False,
-    ),
+    ClientColumn("gone", "Gone", "Messages that were discarded, by cause", ColumnType.NESTED, sortable=False),
     ClientColumn("gone_bytes", "Gone, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("memory_percent", "Memory", "Its share of the pool's memory limit", ColumnType.PERCENT),
     ClientColumn("disk_percent", "Disk", "Its share of the pool's disk limit", ColumnType.PERCENT),
-    ClientColumn("outbox_bytes", "Outbox", "Bytes used of the pool's memory", ColumnType.BYTES),
+    ClientColumn("outbox_bytes", "Outbox", "Bytes of the pool's memory that it uses", ColumnType.BYTES),
     ClientColumn("outbox_messages", "Outbox, messages", "Messages in memory", ColumnType.COUNT),
     ClientColumn("spool_bytes", "Spool", "Bytes of its spool on disk", ColumnType.BYTES),
     ClientColumn("spool_messages", "Spool, messages", "Messages in its spool", ColumnType.COUNT),
-    ClientColumn("offlined_since", "Offlined", "Time since the client was offlined", ColumnType.AGE),
-    ClientColumn("delivered_messages", "Delivered", "Delivered messages", ColumnType.COUNT),
+    ClientColumn("offlined_since", "Offlined", "Time since it was offlined", ColumnType.AGE),
+    ClientColumn("delivered_messages", "Delivered", "Messages sent, acknowledged or not", ColumnType.COUNT),
     ClientColumn("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("published_messages", "Published", "Published messages", ColumnType.COUNT),
     ClientColumn(
@@ -199,7 +200,13 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ),
     ClientColumn("rate_out_messages", "Out /s", "Delivered messages per second", ColumnType.RATE, shown=True),
     ClientColumn(
-        "write_blocked_ms", "Socket blocked", "Time for which the socket has accepted no bytes", ColumnType.MS
+        "rate_out_messages", "Out /s", "Messages sent to it each second", ColumnType.RATE, shown=True
+    ),
+    ClientColumn(
+        "write_blocked_ms",
+        "Socket blocked",
+        "Time for which it has acknowledged none of the bytes in flight",
+        ColumnType.MS,
     ),
     ClientColumn(
         "window_full_ms",
@@ -216,18 +223,22 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "held_bytes",
         "Held",
-        "Bytes that wait for acknowledgements, or that a policy retains",
+        "Bytes in queues of subscriptions with a window, a pause or rules",
         ColumnType.BYTES,
     ),
-    ClientColumn("pool", "Pool", "Pool of the client", ColumnType.TEXT),
-    ClientColumn("revision", "Revision", "Policy revision of the client", ColumnType.COUNT),
-    ClientColumn("connected_at", "Connected", "Time since the logon", ColumnType.AGE),
+    ClientColumn("pool", "Pool", "Pool whose limits apply to it", ColumnType.TEXT),
+    ClientColumn("revision", "Revision", "Policy revision that applies to it", ColumnType.COUNT),
+    ClientColumn("connected_at", "Connected", "Time since it connected", ColumnType.AGE),
     ClientColumn(
-        "forecast", "Forecast", "Limit that the client will reach first", ColumnType.NESTED, sortable=False
+        "heartbeat_ms",
+        "Heartbeat",
+        "Interval in which the client agreed to send something; none without heartbeats",
+        ColumnType.MS,
     ),
+    ClientColumn("forecast", "Forecast", "Limit that it reaches first", ColumnType.NESTED, sortable=False),
     ClientColumn("why_slow", "Why slow", "Reason for the backlog", ColumnType.NESTED, sortable=False),
     ClientColumn(
-        "last_decision", "Last decision", "Newest decision on the client", ColumnType.NESTED, sortable=False
+        "last_decision", "Last decision", "Newest decision about it", ColumnType.NESTED, sortable=False
     ),
     ClientColumn(
         "subscriptions", "Subscriptions", "List of subscriptions", ColumnType.NESTED, sortable=False

@@ -61,54 +61,55 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
 
     delivery: Annotated[DeliveryState, Meta(description="State of the delivery to the subscription.")]
     health: Annotated[Health, Meta(description="Health of the client for the subscription.")]
-    lag_messages: Annotated[int, Meta(description="Unsent records: waiting, or not yet read by a replay.")]
+    lag_messages: Annotated[
+        int, Meta(description="Unsent records: they wait, or a replay has not read them yet.")
+    ]
     lag_at_most: Annotated[
         bool,
         Meta(
-            description="Whether lag_messages includes records of other topics that a replay "
-            "has yet to read. "
-            "Otherwise it counts only matching records."
+            description="Whether lag_messages is an upper bound: it also counts records of other topics, "
+            "because a replay has not read them yet. Otherwise it counts matching records only."
         ),
     ]
-    lag_bytes: Annotated[int, Meta(description="Waiting bytes.")]
+    lag_bytes: Annotated[int, Meta(description="Bytes of its waiting messages.")]
     lag_ms: Annotated[
         int,
         Meta(
-            description="Age of the oldest waiting message; a replayed message ages from the time when it is "
+            description="Age of its oldest waiting message; a replayed message ages from the time when it is "
             "read."
         ),
     ]
     seconds_behind: Annotated[
         float,
-        Meta(description="Age of the oldest unsent record; during a replay, of the current record."),
+        Meta(description="Age of its oldest unsent record; in a replay, age of the current record."),
     ]
     caught_up_in_s: Annotated[
         float | None,
         Meta(
-            description="Predicted seconds until the backlog is empty; null: no backlog, or see "
-            "caught_up_why_none."
+            description="Estimated seconds until nothing waits; null: nothing waits, or there is no estimate "
+            "(see caught_up_why_none)."
         ),
     ]
     caught_up_why_none: Annotated[
-        str, Meta(description="Reason for a missing estimate; empty with an estimate, or without a backlog.")
+        str, Meta(description="Why there is no estimate; empty if there is one, or if nothing waits.")
     ]
     matched_messages: Annotated[
         int, Meta(description="All matching messages: acknowledged, in flight, waiting and discarded.")
     ]
     matched_bytes: Bodies
     acknowledged_messages: Annotated[
-        int, Meta(description="Messages that the client, or else its kernel, has acknowledged.")
+        int, Meta(description="Acknowledged by the application or, without a window, by its kernel.")
     ]
     acknowledged_bytes: Bodies
-    in_flight_messages: Annotated[int, Meta(description="Delivered and not acknowledged.")]
+    in_flight_messages: Annotated[int, Meta(description="Sent and not acknowledged.")]
     in_flight_bytes: Bodies
     waiting_messages: Annotated[
-        int, Meta(description="Not delivered yet: in memory, in the spool, or only in the log.")
+        int, Meta(description="Not sent yet, in memory, in the spool or only in the log.")
     ]
     waiting_bytes: Bodies
-    gone: Annotated[dict[str, int], Meta(description="Messages that the client will not receive, by cause.")]
+    gone: Annotated[dict[str, int], Meta(description="Discarded messages, by cause.")]
     gone_bytes: Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
-    delivered_messages: Annotated[int, Meta(description="Delivered messages, acknowledged or not.")]
+    delivered_messages: Annotated[int, Meta(description="Sent, acknowledged or not.")]
     lost_messages: Annotated[
         int,
         Meta(
@@ -138,10 +139,7 @@ class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
     paused: Annotated[bool, Meta(description="Whether its client, an operator or a policy has paused it.")]
     unrecorded: Annotated[
         Literal["", "part", "all"],
-        Meta(
-            description="Extent of its topics that the policy no longer journals, for a subscription of the "
-            "log."
-        ),
+        Meta(description="Extent of its topics that the policy no longer journals, if it reads the log."),
     ] = ""
 
 
@@ -159,17 +157,14 @@ class ForecastEntry(Document, frozen=True, kw_only=True):
     value: int
     limit: int
     """Limit in the unit of the signal."""
-    percent: Annotated[float, Meta(description="Percent of the limit in use.")]
+    percent: Annotated[float, Meta(description="Used share of the limit.")]
     per_second: float
     """Growth of the signal per second."""
     fires_in_ms: Annotated[
-        int | None,
-        Meta(description="Milliseconds until it acts, including the rest of a hold; null: see `why_none`."),
+        int | None, Meta(description="Until it acts, with the rest of a hold; null: see `why_none`.")
     ]
-    why_none: Annotated[str, Meta(description="Reason for a missing estimate; empty with an estimate.")]
-    subscription: Annotated[
-        str, Meta(description="Subscription of the signal; empty: the client's or its pool's.")
-    ]
+    why_none: Annotated[str, Meta(description="Why there is no estimate; empty if there is one.")]
+    subscription: Annotated[str, Meta(description="Measured subscription; empty: the client or its pool.")]
 
 
 class VerdictEntry(Document, frozen=True, kw_only=True):
@@ -201,38 +196,42 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
 
     name: str
     health: Annotated[Health, Meta(description="Health of the client: that of its worst subscription.")]
-    member: Annotated[str, Meta(description="Member of the group with the connection.")] = ""
+    member: Annotated[str, Meta(description="The member of the group that it is connected to.")] = ""
     transport: str
     protocol: str
     remote: str
     user: str
     connected_at: Moment
-    lag_messages: Annotated[int, Meta(description="Unsent records of the subscription furthest behind.")]
-    lag_bytes: Annotated[int, Meta(description="Waiting bytes of the subscription with most of them.")]
-    outbox_bytes: Annotated[int, Meta(description="Bytes that its outbox uses of the pool's memory.")]
+    heartbeat_ms: Annotated[
+        int | None,
+        Meta(description="Interval in which the client agreed to send something; null: none."),
+    ]
+    lag_messages: Annotated[int, Meta(description="Unsent records of the subscription with most.")]
+    lag_bytes: Annotated[int, Meta(description="Waiting bytes of the subscription with most.")]
+    outbox_bytes: Annotated[int, Meta(description="Bytes of the pool's memory that it uses.")]
     outbox_messages: int
-    spool_bytes: Annotated[int, Meta(description="Bytes that its spool uses on disk.")]
+    spool_bytes: Annotated[int, Meta(description="Bytes of its spool on disk.")]
     spool_messages: int
     offlined_since: MomentOrNone
     delivered_bytes: Bodies
     published_messages: int
     published_topics: Annotated[
         dict[str, int],
-        Meta(
-            description="Published messages by topic; with many topics, also by pattern, such as `prices.>`."
-        ),
+        Meta(description="Published messages by topic; if there are many, also by pattern, as `prices.>`."),
     ]
-    rate_out_messages: Annotated[float, Meta(description="Messages delivered in the last second.")]
-    write_blocked_ms: Annotated[int, Meta(description="Time for which its socket has accepted no bytes.")]
+    rate_out_messages: Annotated[float, Meta(description="Messages sent in the last second.")]
+    write_blocked_ms: Annotated[
+        int, Meta(description="Time for which it has acknowledged none of the bytes in flight.")
+    ]
     pool: str
     memory_percent: Annotated[float, Meta(description="Its share of the pool's memory limit.")]
     disk_percent: Annotated[float, Meta(description="Its share of the pool's disk limit.")]
-    revision: Annotated[int, Meta(description="Policy revision of the client.")]
+    revision: Annotated[int, Meta(description="Policy revision that applies to it.")]
     window_full_ms: Annotated[
         int, Meta(description="Time for which a window of its subscriptions has been full.")
     ]
     held_bytes: Annotated[
-        int, Meta(description="Bytes that wait for acknowledgements, or that a policy retains.")
+        int, Meta(description="Bytes in queues of subscriptions with a window, a pause or rules.")
     ]
     forecast: ForecastEntry | None
     why_slow: VerdictEntry | None
@@ -262,14 +261,16 @@ class ClientsPage(Document, frozen=True, kw_only=True):
 class EffectiveSetting(Document, frozen=True, kw_only=True):
     """Setting in force for a client or one of its subscriptions, and where it is set."""
 
-    setting: Annotated[str, Meta(description="Name of the setting in policies: group, dot, field.")]
-    value: Annotated[Setting, Meta(description="Value; null: no limit, or the broker's choice.")]
-    unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty without a unit.")]
+    setting: Annotated[str, Meta(description="Name in policies: group, a dot, field.")]
+    value: Annotated[Setting, Meta(description="Null: no limit, or the broker chooses.")]
+    unit: Annotated[
+        str, Meta(description="bytes, ms, messages, percent, …; empty for values without a unit.")
+    ]
     origin: Annotated[
         str,
         Meta(description="Origin: default, instance, or the transport, rule or topic policy that sets it."),
     ]
-    subscription: Annotated[str, Meta(description="Subscription of the setting; empty: the client.")]
+    subscription: Annotated[str, Meta(description="Subscription to which it applies; empty: the client.")]
 
 
 class DisconnectReply(Document, frozen=True, kw_only=True):

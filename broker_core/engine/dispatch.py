@@ -88,7 +88,7 @@ class Dispatcher:
         everywhere: DurableFrontier,
         roster: ConnectionTable,
         subscribed: LiveSubscriptionsPort,
-        run_iteration_end: Callable[[], None],
+        process_changed_clients: Callable[[], None],
         topics: JournaledTopics,
         carried: SyncDestinationFilter,
         confirmations: SyncReplication,
@@ -99,7 +99,7 @@ class Dispatcher:
         self._frontier, self._everywhere = frontier, everywhere
         self._roster = roster
         self._subscribed = subscribed
-        self._run_iteration_end = run_iteration_end
+        self._process_changed_clients = process_changed_clients
         self.topics = topics
         """Topics that are journaled under the policy in force."""
         self.carried = carried
@@ -313,7 +313,7 @@ class Dispatcher:
         elif last:
             self.numbers.finished.note(connection.name, session, last)
         self._deliver_unjournaled(batch)
-        self._run_iteration_end()
+        self._process_changed_clients()
         self._acknowledge_unjournaled(passed)
 
     @staticmethod
@@ -356,7 +356,7 @@ class Dispatcher:
             if partition.unjournaled is not None:
                 self._check_queues(partition.unjournaled)
                 self._deliver_unjournaled(partition.unjournaled)
-                self._run_iteration_end()
+                self._process_changed_clients()
             if partition.journaled is not None:
                 in_flight.append(PendingBatch(partition.journaled))
                 self._log.append(in_flight[-1])
@@ -413,7 +413,7 @@ class Dispatcher:
         if len(early):
             for pending in group[first_new:]:
                 self._deliver(pending.batch, None, early)
-            self._run_iteration_end()
+            self._process_changed_clients()
 
     def on_durable(
         self, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
@@ -445,7 +445,7 @@ class Dispatcher:
         self._frontier.durable = newest
         for waiting in finished.trailing:
             self._acknowledge_trailing(waiting)
-        self._run_iteration_end()
+        self._process_changed_clients()
         self._frontier.notify_waiters()
         if finished.batches:
             self._share.on_live_traffic()
@@ -459,7 +459,7 @@ class Dispatcher:
             return
         self._deliver_with_unjournaled(waiting, None, None)
         waiting.delivered = True
-        self._run_iteration_end()
+        self._process_changed_clients()
         if self._needs_confirmation(pending.batch, self._frontier.durable):
             self._queue_for_confirmation(pending.batch, self._frontier.durable, waiting)
         else:

@@ -108,7 +108,10 @@ class PolicyEnforcer:
         }
 
     def execute(self, decision: Decision) -> None:
-        """Execute a decision and record it. A shadow decision is only recorded.
+        """Execute a decision and record it. A shadow decision is recorded and not executed.
+
+        A shadow conflation gives the subscription a queue of its own, to count the messages that it would
+        remove.
 
         An enforced decision about a client that has disconnected is void: it has no effect and no record.
         """

@@ -165,7 +165,7 @@ class Engine:
             self.replicated_frontier,
             self.roster,
             self.subscriptions,
-            self.policy_loop.run_iteration_end,
+            self.policy_loop.process_changed_clients,
             topics,
             SyncDestinationFilter(policy.destinations, topics.decoder_of),
             self.confirmations,

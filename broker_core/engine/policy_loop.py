@@ -1,8 +1,10 @@
-"""End of an event-loop iteration: send to clients that changed, measure, judge, execute decisions.
+"""Policy loop: send to clients that changed, measure, judge, execute decisions.
 
 Deliveries only mark clients as changed. So no decision is made, and no client is closed, in the middle of a
-loop over clients. Each client is judged once per iteration, however many batches arrived for it. Effects of
-time alone are checked once a second, for a part of the clients every PART_S, so that no iteration takes long.
+loop over clients. The changed clients are processed after each group of batches that the dispatcher delivers,
+and at the end of the iteration. Each client is judged once for a group, however many of its batches arrived
+for the client. Effects of time alone are checked once a second, for a part of the clients every
+SLICE_INTERVAL_S, so that no iteration takes long.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ SLICE_INTERVAL_S: Final = 0.025
 """Interval between two slices of the tick, seconds."""
 SLICES_PER_S: Final = 40
 """Slices per second; each client belongs to one."""
-IDLE_CHECK_SLICES: Final = 4
+NONREADING_CHECK_SLICES: Final = 4
 """Slices in which all clients that do not read are checked once; more slices when they are many."""
-MAX_IDLE_CHECKS: Final = 100
+MAX_NONREADING_CHECKS: Final = 100
 """Maximum non-reading clients checked in one slice.
 
 The limit does not apply where a full pass would then take longer than a second.
@@ -65,7 +67,10 @@ log = structlog.get_logger("sluice.settle")
 
 
 class PolicyLoop:
-    """Clients of one instance as policy sees them. Implements `connections.ports.PolicyPort`."""
+    """Clients of one instance as policy sees them, and the loop that sends to them and judges them.
+
+    Implements `connections.ports.PolicyPort`.
+    """
 
     def __init__(
         self,
@@ -210,13 +215,16 @@ class PolicyLoop:
     # End of an event-loop iteration.
 
     def mark_changed(self, connection: ConnectionView) -> None:
-        """Mark a client whose backlog has changed, so that it is processed at the end of the iteration."""
+        """Mark a client whose backlog has changed.
+
+        It is processed at the end of the iteration, or before by `process_changed_clients`.
+        """
         self._changed[connection] = None
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self.run_iteration_end)
+            asyncio.get_running_loop().call_soon(self.process_changed_clients)
 
-    def run_iteration_end(self) -> None:
+    def process_changed_clients(self) -> None:
         """Send, measure, decide and enforce, for all clients that have changed.
 
         An exception while processing one client ends only that client: it cannot be served, or policy cannot
@@ -233,7 +241,7 @@ class PolicyLoop:
             # Even after an exception, clients that are still marked must be processed.
             self._is_scheduled = bool(self._changed)
             if self._is_scheduled:
-                asyncio.get_running_loop().call_soon(self.run_iteration_end)
+                asyncio.get_running_loop().call_soon(self.process_changed_clients)
 
     def _run_pass(self, changed: Iterable[ConnectionView]) -> None:
         # Hot path, run for every delivery to every client: no function call around the loop bodies.
@@ -310,7 +318,9 @@ class PolicyLoop:
     def _fall_back_if_behind(self, connection: ConnectionView, use: ClientUsage) -> None:
         """Let subscriptions of the log fall back to reading it when their client is behind or over an alarm.
 
-        A subscription of the log must never make its client a slow one (seed 002).
+        Only subscriptions whose `can_fall_back` is true do: these must not make their client slow (seed 002).
+        Behind means that the socket has accepted nothing, or the client has given no credit, for
+        MAX_BLOCKED_NS.
         """
         backlog, now = connection.backlog, self._clock.now_ns()
         is_behind = backlog.unwritable_since and now - backlog.unwritable_since >= MAX_BLOCKED_NS
@@ -355,12 +365,12 @@ class PolicyLoop:
 
     def judge_all(self) -> None:
         """Judge all clients now, for example against a changed policy."""
-        self.run_iteration_end()
+        self.process_changed_clients()
         self._enforce(self.guard.tick(self._clock.now_ns()))
-        self.run_iteration_end()
+        self.process_changed_clients()
 
     async def run(self) -> None:
-        """Check all clients once a second, a part of them every PART_S, until cancelled."""
+        """Check all clients once a second, a part of them every SLICE_INTERVAL_S, until cancelled."""
         while True:
             before = self._clock.monotonic_ms()
             await asyncio.sleep(SLICE_INTERVAL_S)
@@ -389,9 +399,11 @@ class PolicyLoop:
         for connection in slice_clients:
             self._check_safely(self._check_client, connection)
         checks = len(self._not_reading)
-        checks = max(min(-(-checks // IDLE_CHECK_SLICES), MAX_IDLE_CHECKS), -(-checks // SLICES_PER_S))
+        checks = max(
+            min(-(-checks // NONREADING_CHECK_SLICES), MAX_NONREADING_CHECKS), -(-checks // SLICES_PER_S)
+        )
         for connection in list(islice(self._not_reading, checks)):
-            self._check_safely(self._check_idle_client, connection)
+            self._check_safely(self._check_nonreading_client, connection)
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
     def _check_safely(self, check: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
@@ -402,7 +414,7 @@ class PolicyLoop:
             except Exception:
                 self._close_failed(connection, "The broker couldn't measure this client's progress.")
 
-    def _check_idle_client(self, connection: ConnectionView) -> None:
+    def _check_nonreading_client(self, connection: ConnectionView) -> None:
         """Check a client that does not read: flush its chunk, and see whether it reads again."""
         del self._not_reading[connection]
         backlog = connection.backlog

@@ -34,9 +34,10 @@ class LiveSubscriptionView:
 
     @property
     def _served_by_log(self) -> bool:
-        """Whether it gets what the socket accepts and reads the rest from the log.
+        """Whether rules ignore its backlog, because it reads from the log what the socket does not accept.
 
-        That makes no client slow (seed 002). False where the application itself acknowledges.
+        Such a subscription makes no client slow (seed 002). False with an acknowledgement window, because
+        then the application reports its own progress.
         """
         return self.target.can_fall_back and not self.prefetch
 
@@ -52,6 +53,10 @@ class LiveSubscriptionView:
     @property
     def backlog_messages(self) -> int:
         return self._outstanding.messages
+
+    @property
+    def waiting_messages(self) -> int:
+        return self.target.account.waiting.messages
 
     @property
     def outbox_bytes(self) -> int:

@@ -323,8 +323,8 @@ class LocalCommitLog(Generic[Owner]):
             self._newest_shown = ready[-1].batch.last_sequence
             self._outlet.show(ready, takewhile(lambda one: one is not ready[0], self._stamped))
 
-    def _is_reserved(self, upto: int) -> None:
-        """Show batches up to the reserved sequence `upto`.
+    def _on_reserved(self, upto: int) -> None:
+        """Show batches up to the reserved sequence `upto`, after the journal's thread has reserved it.
 
         0: the reservation failed, and the next group requests it again.
         """
@@ -337,7 +337,9 @@ class LocalCommitLog(Generic[Owner]):
         except Exception as problem:
             self._break(problem)
 
-    def _applied(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
+    def _on_group_durable(
+        self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]
+    ) -> None:
         """Queue a durable group for handing out. The journal's thread schedules it on the event loop."""
         if not self._stamped:
             return  # the log is broken; recovery finds out what was still written
@@ -451,7 +453,9 @@ class LocalCommitLog(Generic[Owner]):
         assert self._loop is not None
         try:
             positions = self._journal.write([pending.batch for pending in group])
-            self._journal.sync(partial(self._loop.call_soon_threadsafe, self._applied, group, positions))
+            self._journal.sync(
+                partial(self._loop.call_soon_threadsafe, self._on_group_durable, group, positions)
+            )
         except Exception as problem:
             self._refusing = True
             self._loop.call_soon_threadsafe(self._fail_all, problem)
@@ -465,7 +469,7 @@ class LocalCommitLog(Generic[Owner]):
         except JournalError as problem:
             log.warning("reservation_refused", why=problem.sentence)
             upto = 0
-        self._loop.call_soon_threadsafe(self._is_reserved, upto)
+        self._loop.call_soon_threadsafe(self._on_reserved, upto)
 
     def _gather(self, first: PendingBatch[Owner]) -> list[PendingBatch[Owner]]:
         """Return `first` and the queued batches that fit into the same write."""

@@ -233,8 +233,10 @@ class ClientSubscription:
     def can_fall_back(self) -> bool:
         """Whether the subscription reads from the log again when its client is too slow for live delivery.
 
-        Such a subscription does not make its client count as slow (seed 002: only `live` ones do). A
-        conflated one, or one with a state key, wants the newest record of each key instead of all records.
+        Such a subscription does not make its client slow (seed 002), unless it has an acknowledgement window:
+        then its waiting and unacknowledged messages count. A subscription with durability `live` cannot fall
+        back. Nor can a conflated one or one with a state key: it wants the newest record of each key and not
+        all records.
         """
         return (
             self.is_bookmark_subscription

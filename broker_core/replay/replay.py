@@ -542,7 +542,8 @@ class Replay:
                 continue
             if batch_slice.start:
                 batch_slice = batch_slice.first(batch_slice.batch.count - batch_slice.start)
-            subscription, source, length, rows, batch, target.recorded_at, _ = batch_slice
+            subscription, source, length, rows, batch, recorded_at, _ = batch_slice
+            target.recorded_at = recorded_at
             entry = OutboxEntry(
                 subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now
             )

@@ -19,9 +19,11 @@ from console.forms.rule import format_limit, signal_unit
 from console.units import labels
 
 # Other signals and actions need more than the sentence says: a window, a pool, a durable subscription.
-SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
+SENTENCE_SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
 """Signals that a sentence can use."""
-ACTIONS = [one for one in PolicyAction if one not in SUBSCRIPTION_ACTIONS and one is not PolicyAction.REFUSE]
+SENTENCE_ACTIONS = [
+    one for one in PolicyAction if one not in SUBSCRIPTION_ACTIONS and one is not PolicyAction.REFUSE
+]
 """Actions that a sentence can use."""
 
 
@@ -30,7 +32,7 @@ class RuleSentenceForm(forms.Form):
 
     signal = forms.ChoiceField(
         label="Signal",
-        choices=[(one.value, labels.SIGNALS[one]) for one in SIGNALS],
+        choices=[(one.value, labels.SIGNALS[one]) for one in SENTENCE_SIGNALS],
         initial=Signal.OLDEST_AGE.value,
     )
     topic = forms.CharField(label="Topic or pattern", required=False, max_length=255)
@@ -38,7 +40,7 @@ class RuleSentenceForm(forms.Form):
     limit = forms.CharField(label="Limit", max_length=40)
     action = forms.ChoiceField(
         label="Act",
-        choices=[(one.value, labels.ACTION_LABELS[one].does) for one in ACTIONS],
+        choices=[(one.value, labels.ACTION_LABELS[one].does) for one in SENTENCE_ACTIONS],
         initial=PolicyAction.DISCONNECT.value,
     )
     mode = forms.ChoiceField(

@@ -32,10 +32,11 @@ _MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
 _SHAPES: Final = {Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER}
 """Shapes of rules that can be judged again from samples."""
-_COLUMN: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST_AGE: 3}
+_SAMPLE_COLUMNS: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST_AGE: 3}
 """Column of each signal in a recorded sample.
 
-For other signals a decision stores only the last value.
+For other signals a decision stores only the last value. The age of a sample is that of the oldest waiting
+message; OLDEST_AGE also covers delivered, unacknowledged ones. So earlier values may be too low.
 """
 
 
@@ -75,6 +76,7 @@ class _RecordedSample:
     oldest_at: int = 0
     owed_bytes: int = 0
     owed_messages: int = 0
+    waiting_messages: int = 0
     messages: int = 0
     blocked_since: int = 0
     is_offlined: bool = False
@@ -94,7 +96,7 @@ class _RecordedSample:
     def update_progress(self) -> None:
         """Do nothing, since a recorded sample does not change."""
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return BacklogCounts(1, 0, 0, "")
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
@@ -126,6 +128,7 @@ _WRITERS: Final[Mapping[Signal, Callable[[_RecordedSample, int], None]]] = {
     Signal.CONFLATION_BYTES: _set("conflation_bytes"),
     Signal.BACKLOG_BYTES: _set("owed_bytes"),
     Signal.BACKLOG_MESSAGES: _set("owed_messages"),
+    Signal.WAITING_MESSAGES: _set("waiting_messages"),
     Signal.OLDEST_AGE: _aged("oldest_at"),
     Signal.WRITE_BLOCKED: _aged("blocked_since"),
     Signal.SPOOL_AGE: _spooled_for,
@@ -205,7 +208,7 @@ def _minute(details: Mapping[str, Any], rule: Rule) -> list[tuple[int, int]]:
     """Return the signal's values that the rule saw: (moment in ms, value), oldest first, ending with the
     decision.
     """
-    at, column = int(details["at"]), _COLUMN.get(rule.signal)
+    at, column = int(details["at"]), _SAMPLE_COLUMNS.get(rule.signal)
     values: list[tuple[int, int]] = []
     if column is not None:
         values = [(int(one[0]), int(one[column])) for one in details.get("samples") or () if int(one[0]) < at]

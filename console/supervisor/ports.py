@@ -39,7 +39,8 @@ def port_problems(
     for one in requests:
         if one.port in purposes:
             found.append(
-                f"Port {one.port} is configured twice: by {purposes[one.port]} and by {one.purpose}. {one.move}."
+                f"Port {one.port} is configured twice: by {purposes[one.port]} and by {one.purpose}. "
+                f"{one.move}."
             )
             continue
         purposes[one.port] = one.purpose

@@ -132,7 +132,8 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
         if deleted is not None:
             messages.success(
                 request,
-                f"The view “{deleted.name}” is deleted. The list still uses its filter; you can save it again.",
+                f"The view “{deleted.name}” is deleted. "
+                "The list still uses its filter; you can save it again.",
             )
             query = deleted.query
         return redirect(_address(query))

@@ -29,11 +29,12 @@ UNRECORDED_SIGNALS: Final = frozenset(
         Signal.UNACKED_AGE,
         Signal.ACK_SILENCE,
         Signal.CONFLATION_BYTES,
+        Signal.WAITING_MESSAGES,
         Signal.PINNED_BYTES,
         Signal.USER_PINNED_BYTES,
     }
 )
-"""Signals without recorded figures (windows of subscriptions, conflation, pins).
+"""Signals without recorded figures (windows of subscriptions, conflation, messages in the log, pins).
 
 Rules on them aren't judged.
 """
@@ -63,7 +64,7 @@ class SimulatedBacklog:
         self.topic = trace.key.topic
         self.name = ""
         self.durable = self.journaled = self.paused = self.rate_limited = False
-        self.prefetch = self.conflation_bytes = self.pinned_bytes = 0
+        self.prefetch = self.conflation_bytes = self.waiting_messages = self.pinned_bytes = 0
         self.unacked_messages = self.unacked_since = self.acked_at = 0
         self.window_full_since = self.window_full_count = 0
         self.oldest_at = self.unacked_at = self.blocked_since = 0
@@ -99,7 +100,7 @@ class SimulatedBacklog:
             self.blocked_since,
         ) = _BACKLOG_FIGURES(sample)
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return BacklogCounts(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
 
 

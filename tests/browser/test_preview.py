@@ -24,17 +24,20 @@ def console() -> Iterator[Console]:
         yield Console(address, process)
 
 
-def new_rule(page: Page, limit: str, mode: str) -> None:
+def new_rule(page: Page, signal: str, topic: str, limit: str, mode: str) -> None:
     open_page(page, "/policies/rules/new/")
-    page.get_by_label("Signal").select_option("backlog_messages")
-    page.get_by_label("Topic or pattern").fill("u")
+    page.get_by_label("Signal").select_option(signal)
+    page.get_by_label("Topic or pattern").fill(topic)
     page.get_by_label("Limit").fill(limit)
     page.locator("main").get_by_label("Act").select_option("disconnect")
     page.get_by_label("Mode").select_option(mode)
     page.get_by_role("button", name="Preview changes").click()
 
 
-def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_preview_named(page: Page) -> None:
+@pytest.mark.parametrize(("signal", "topic"), [("backlog_messages", "u"), ("waiting_messages", "v")])
+def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_preview_named(
+    page: Page, signal: str, topic: str
+) -> None:
     open_page(page, "/policies/")
     transports = page.request.get("/api/v1/transports").json()
     listed = transports["results"] if isinstance(transports, dict) else transports
@@ -42,18 +45,18 @@ def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_preview
     pending = page.locator("#pending-changes")
     with client(port, "desk") as (connection, heard):
         connection.subscribe(
-            "/topic/u", id="s", ack="client", headers={"prefetch-count": "2", "receipt": "there"}
+            f"/topic/{topic}", id="s", ack="client", headers={"prefetch-count": "2", "receipt": "there"}
         )
         assert heard.next().cmd == "RECEIPT"
-        sent_to(port, "/topic/u", *map(str, range(20)))
+        sent_to(port, f"/topic/{topic}", *map(str, range(20)))
 
-        new_rule(page, "5", "shadow")
+        new_rule(page, signal, topic, "5", "shadow")
         expect(pending).to_contain_text("1 client would be acted on (recorded only)", timeout=SEEN_MS)
         assert pending.get_by_role("checkbox").count() == 0
         page.get_by_role("button", name="Discard").click()
         expect(pending).to_be_hidden()
 
-        new_rule(page, "6", "enforce")
+        new_rule(page, signal, topic, "6", "enforce")
         expect(pending).to_contain_text("1 client disconnected", timeout=SEEN_MS)
         expect(pending).to_contain_text("Client desk will be disconnected")
         page.get_by_label("Reason").fill("it lags")

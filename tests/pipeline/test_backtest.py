@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from broker_core.config import PolicyDocument
+from broker_core.config.rule_terms import POOL_SIGNALS, Signal
 from broker_core.documents.system_records import TrafficRowKey, TrafficSample, pack_samples
 from broker_core.errors import SluiceError
 from broker_core.names import TRAFFIC_TOPIC
@@ -32,7 +33,8 @@ from pipeline.jobs.backtest import read_decisions, read_samples
 from pipeline.transforms.agreement import compare_decisions
 from pipeline.transforms.backtest import backtest_policies
 from pipeline.transforms.backtest_guard import BacktestResult
-from pipeline.transforms.recording import Recording
+from pipeline.transforms.recording import LEVELS, Recording
+from pipeline.transforms.simulated_client import UNRECORDED_SIGNALS
 from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces, interpolate
 from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.location import LogLocation
@@ -211,6 +213,12 @@ def limited(capacity: int, age_ms: int | None = None, memory: int = 1_000_000) -
 
 def actions_of(found: BacktestResult, name: str) -> list[tuple[str, int]]:
     return [(row["action"], row["at"] - START) for row in found.acts if row["client"] == name]
+
+
+def test_every_signal_is_simulated_or_listed_as_unrecorded() -> None:
+    simulated = LEVELS.keys() | POOL_SIGNALS | {Signal.SPOOL_AGE, Signal.DRAIN_RATE}
+    assert not simulated & UNRECORDED_SIGNALS
+    assert simulated | UNRECORDED_SIGNALS == set(Signal)
 
 
 def test_a_limit_is_passed_when_it_is_passed() -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from broker_core.config.rule_terms import Signal
 from tests.support.brokers import ask, running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
@@ -22,6 +23,7 @@ LIMITS = {
     "outbound_messages": 1,
     "backlog_bytes": 1,
     "backlog_messages": 1,
+    "waiting_messages": 1,
     "oldest_age": 100,
     "write_blocked": 100,
     "window_full": 100,
@@ -87,6 +89,10 @@ RULES: list[dict[str, Any]] = [
     {"name": "pool", "signal": "pool_memory", "limit": 10**9, "choose": "largest_in_pool", "ladder": NOTIFY},
     {"name": "disk", "signal": "pool_disk", "limit": 10**9, "choose": "largest_in_pool", "ladder": NOTIFY},
 ]
+
+
+def test_there_is_a_rule_on_every_signal() -> None:
+    assert {rule["signal"] for rule in RULES} == set(Signal)
 
 
 async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_said_to(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class FixedBacklog:
     def update_progress(self) -> None:
         pass
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return self._waiting
 
 
@@ -127,7 +127,7 @@ class SimulatedClient:
     def oldest_at(self) -> int:
         return self.spool[0].accepted_at if self.spool else self.outbox.oldest_at
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         first = (self.spool[0].batch.first_sequence if self.spool else 0) or self.outbox.get_first_sequence(1)
         lost = sum(e.count for e in self.outbox if e.source is None) + sum(
             e.count for e in self.spool if e.source is None

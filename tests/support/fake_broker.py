@@ -99,6 +99,7 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
         "delivery": state,
         "health": health,
         "connected_at": now - 3_725_000,
+        "heartbeat_ms": 10_000,
         **_lag(lag),
         **AMOUNTS,
         "matched_messages": 1_204_331 + lag,

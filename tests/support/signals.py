@@ -37,6 +37,7 @@ class SubscriptionSignals:
     prefetch: int = 0
     backlog_bytes: int = 0
     backlog_messages: int = 0
+    waiting_messages: int = 0
     outbox_bytes: int = 0
     outbox_messages: int = 0
     conflation_bytes: int = 0
@@ -54,7 +55,7 @@ class SubscriptionSignals:
 
 @dataclass(frozen=True, slots=True)
 class ClientSignals:
-    """A client's figures at one time, with its own backlog; a `ClientView` and a `Backlog`."""
+    """A client's figures at one time, with its own backlog; a `ClientView` and a `BacklogView`."""
 
     name: str
     transport: str
@@ -77,6 +78,7 @@ class ClientSignals:
     window_step_bytes: int = 0
     owed_messages: int = 0
     owed_bytes: int = 0
+    waiting_messages: int = 0
     behind_since: int = 0
     subscriptions: tuple[SubscriptionView, ...] = ()
     rule_states: RuleStates = field(default_factory=dict)
@@ -95,7 +97,7 @@ class ClientSignals:
     def update_progress(self) -> None:
         pass
 
-    def waiting(self) -> BacklogCounts:
+    def count_messages(self) -> BacklogCounts:
         return BacklogCounts(
             self.outbox_messages, self.spool_messages, self.unjournaled_messages, self.resume_bookmark
         )

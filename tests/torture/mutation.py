@@ -60,7 +60,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
         f"{_T}/engine/test_account_law.py",
     ),
     "broker_core/delivery/account.py": (f"{_T}/delivery/test_account.py", f"{_T}/engine/test_account_law.py"),
-    "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
+    "broker_core/delivery/spooled_backlog.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (
         f"{_T}/journal/test_recovery.py",
         f"{_T}/journal/test_unsynced.py",

@@ -40,15 +40,15 @@ FinalReply = (
 
 
 def connected_frame(
-    version: StompVersion, session: str, instance: str, sends_every_ms: int, expects_every_ms: int
+    version: StompVersion, session: str, instance: str, broker_ms: int, client_ms: int
 ) -> bytes:
     """Return the reply to a logon.
 
     Args:
-        says_ms: interval in which the broker sends something, ms.
-        hears_ms: interval in which it expects something, ms.
+        broker_ms: interval in which the broker sends something, ms.
+        client_ms: interval in which it expects something, ms.
     """
-    beats = (0, 0) if version is StompVersion.V10 else (sends_every_ms, expects_every_ms)
+    beats = (0, 0) if version is StompVersion.V10 else (broker_ms, client_ms)
     return encode_frame(
         "CONNECTED",
         [

@@ -185,7 +185,7 @@ class ClientUsage:
         self._sampled_indexes = tuple(
             index
             for index, rule in enumerate(tick_rules)
-            if READINGS[rule.signal].column is None and rule.shape is not Shape.RATE_BELOW
+            if READINGS[rule.signal].sample_column is None and rule.shape is not Shape.RATE_BELOW
         )
         self._signal_readers = tuple((OF_CLIENT[rule.signal], rule) for rule in tick_rules)
         self._quiet_limits = tuple(map(quiet_limit, tick_rules))
@@ -267,7 +267,7 @@ class ClientUsage:
         samples = tuple(self.recent_samples(now_ns))
         sampled_rules = [self._signal_readers[index][1] for index in self._sampled_indexes]
         for rule in self.rules:
-            value, column = client_value(rule, self, now_ns), READINGS[rule.signal].column
+            value, column = client_value(rule, self, now_ns), READINGS[rule.signal].sample_column
             if rule.shape is Shape.RATE_BELOW:
                 acked = [(one.at, one.acked_bytes) for one in samples]
                 points = past_rates(rule, acked, self.backlog.window_step_bytes)
@@ -295,6 +295,10 @@ class ClientUsage:
     @property
     def conflation_bytes(self) -> int:
         return sum(one.view.conflation_bytes for one in self.watched.values())
+
+    @property
+    def waiting_messages(self) -> int:
+        return sum(one.view.waiting_messages for one in self.watched.values())
 
     @property
     def pinned_bytes(self) -> int:

@@ -120,7 +120,7 @@ class DecisionContext(NamedTuple):
     @classmethod
     def of(cls, client: ClientView, now_ns: int) -> DecisionContext:
         """Read the figures of `client` now."""
-        return cls(client.backlog.waiting(), client.recent_samples(now_ns))
+        return cls(client.backlog.count_messages(), client.recent_samples(now_ns))
 
 
 def decide(
@@ -256,7 +256,7 @@ def _estimate_cost(
 def remaining_backlog(
     rule: Rule, client: ClientView, one: SubscriptionView | None, cut: int
 ) -> tuple[int, int]:
-    """Return the messages and bytes that a rule on WAITING_SIGNALS would measure after a cut.
+    """Return the messages and bytes that a rule on SIGNALS_LOWERED_BY_DISCARD would measure after a cut.
 
     `one` is the subscription, or None for the whole client. `cut` is the number of messages removed from
     memory; bytes are reduced by the mean message size.

@@ -136,7 +136,7 @@ def _forecast_level(inputs: ForecastInput, now_ns: int) -> _Crossing:
         return _Crossing(_ms_until(rule, due, now_ns))
     if not value:
         return _no_crossing("none of the limit is used")
-    if READINGS[rule.signal].ticking:
+    if READINGS[rule.signal].grows_with_time:
         due = now_ns + (threshold - value + hold_ms) * _MS
         return _Crossing(_ms_until(rule, due, now_ns), 1_000.0)
     slope, reason = fit_slope(_points_after_zero(inputs.points))

@@ -1,8 +1,9 @@
 """The judge: clients with their rules, pools and the time in; decisions out.
 
-Pure, and the only judge. The broker calls it with the few clients that the guard selected, a preview with all
-clients. The decisions are the same, because each rule concerns one client, one subscription, or the largest
-user of a pool.
+Pure. The broker calls it with the few clients that the guard selected, a preview with all clients. The
+decisions are the same, because each rule concerns one client, one subscription, or the largest user of a
+pool. For the pools' own limits the guard calls `decision.decide_largest` directly, with the two largest
+users, as the judge does.
 
 Decisions are returned in the order in which they must be executed. Each one includes the effect of those
 before it: a disconnected or offlined client relieves its pool, so no second client is chosen needlessly.
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker_core.config.rule_terms import (
     FINAL_ACTIONS,
-    WAITING_SIGNALS,
+    SIGNALS_LOWERED_BY_DISCARD,
     EnforcementMode,
     PolicyAction,
     Signal,
@@ -217,7 +218,7 @@ class _JudgePass:
             # instead, until none was left. So the cut never exceeds the messages that wait.
             waiting = subscription.outbox_messages if subscription is not None else client.backlog.messages
             cut = min(previous.cut, waiting)
-            if rule.signal in WAITING_SIGNALS:
+            if rule.signal in SIGNALS_LOWERED_BY_DISCARD:
                 value = remaining_backlog(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
         current, rung, observed = check_rule(rule, value, previous, self._now, client.backlog.acked_bytes)
         if rung is not None:

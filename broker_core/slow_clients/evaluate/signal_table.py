@@ -42,8 +42,9 @@ class SignalReader:
 
     Attributes:
         subject: Beginning of the sentence that the value ends.
-        column: Index of the signal in `ClientSample`; None if samples do not contain it.
-        ticking: Whether the value grows with time until an event resets it.
+        sample_column: Index of the signal in `ClientSample`; None if samples do not contain it. The age in a
+            sample is not OLDEST_AGE: it excludes delivered, unacknowledged messages.
+        grows_with_time: Whether the value grows with time until an event resets it.
         outbox: Whether it measures messages in memory. Actions that move these elsewhere clear the signal.
         fires_without_backlog: Whether it can be above 0 for a client with nothing in memory or on disk.
     """
@@ -53,8 +54,8 @@ class SignalReader:
     of_subscription: OfSubscription | None = None
     of_pool: PoolSignalReader | None = None
     _: KW_ONLY
-    column: int | None
-    ticking: bool
+    sample_column: int | None
+    grows_with_time: bool
     outbox: bool
     fires_without_backlog: bool
 
@@ -106,16 +107,16 @@ READINGS: Final = check_complete(
                 lambda client: 0 if client.is_offlined else client.memory,
                 "holds",
             ),
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=False,
         ),
         Signal.POOL_DISK: SignalReader(
             "the spools of pool {pool} use",
             of_pool=PoolSignalReader(lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=False,
         ),
@@ -123,8 +124,8 @@ READINGS: Final = check_complete(
             "its outbox holds",
             lambda client, _, __: _live(client, client.memory),
             lambda one, client, _, __: _live(client, one.outbox_bytes),
-            column=1,
-            ticking=False,
+            sample_column=1,
+            grows_with_time=False,
             outbox=True,
             fires_without_backlog=False,
         ),
@@ -132,24 +133,24 @@ READINGS: Final = check_complete(
             "its outbox has",
             lambda client, _, __: _live(client, client.backlog.messages),
             lambda one, client, _, __: _live(client, one.outbox_messages),
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=True,
             fires_without_backlog=False,
         ),
         Signal.SPOOL_BYTES: SignalReader(
             "its spool uses",
             lambda client, _, __: client.disk,
-            column=2,
-            ticking=False,
+            sample_column=2,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=False,
         ),
         Signal.SPOOL_AGE: SignalReader(
             "it has been offline for",
             lambda client, _, now: age_ms(client.offlined_at, now) if client.is_offlined else 0,
-            column=None,
-            ticking=True,
+            sample_column=None,
+            grows_with_time=True,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -157,8 +158,8 @@ READINGS: Final = check_complete(
             "conflation stores for it",
             lambda client, _, __: client.conflation_bytes,
             lambda one, _, __, ___: one.conflation_bytes,
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=False,
         ),
@@ -166,8 +167,8 @@ READINGS: Final = check_complete(
             "its backlog is",
             lambda client, _, __: client.backlog.owed_bytes,
             lambda one, _, __, ___: one.backlog_bytes,
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -175,8 +176,17 @@ READINGS: Final = check_complete(
             "its backlog is",
             lambda client, _, __: client.backlog.owed_messages,
             lambda one, _, __, ___: one.backlog_messages,
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
+            outbox=False,
+            fires_without_backlog=True,
+        ),
+        Signal.WAITING_MESSAGES: SignalReader(
+            "it hasn't been sent",
+            lambda client, _, __: client.waiting_messages,
+            lambda one, _, __, ___: one.waiting_messages,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -186,20 +196,25 @@ READINGS: Final = check_complete(
                 _earlier_time(client.backlog.oldest_at, client.backlog.unacked_at), now
             ),
             lambda one, _, __, now: age_ms(one.oldest_at, now),
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),
         Signal.DRAIN_RATE: SignalReader(
-            "it takes", _drain_rate, column=None, ticking=False, outbox=False, fires_without_backlog=False
+            "it takes",
+            _drain_rate,
+            sample_column=None,
+            grows_with_time=False,
+            outbox=False,
+            fires_without_backlog=False,
         ),
         Signal.WRITE_BLOCKED: SignalReader(
             "its socket has accepted no bytes for",
             lambda client, _, now: age_ms(client.backlog.blocked_since, now),
             lambda one, _, __, now: age_ms(one.blocked_since, now),
-            column=None,
-            ticking=True,
+            sample_column=None,
+            grows_with_time=True,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -207,8 +222,8 @@ READINGS: Final = check_complete(
             "its prefetch window has been full for",
             None,
             _window_full,
-            column=None,
-            ticking=True,
+            sample_column=None,
+            grows_with_time=True,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -216,8 +231,8 @@ READINGS: Final = check_complete(
             "it hasn't acknowledged",
             None,
             lambda one, _, __, ___: one.unacked_messages,
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -225,8 +240,8 @@ READINGS: Final = check_complete(
             "its oldest unacknowledged message was sent before",
             None,
             lambda one, _, __, now: age_ms(one.unacked_since, now),
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -234,8 +249,8 @@ READINGS: Final = check_complete(
             "it hasn't acknowledged anything for",
             None,
             lambda one, _, __, now: age_ms(one.acked_at, now) if one.unacked_messages else 0,
-            column=None,
-            ticking=True,
+            sample_column=None,
+            grows_with_time=True,
             outbox=False,
             fires_without_backlog=True,
         ),
@@ -243,16 +258,16 @@ READINGS: Final = check_complete(
             "the log retained for it is",
             lambda client, _, __: client.pinned_bytes,
             lambda one, _, __, ___: one.pinned_bytes,
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),
         Signal.USER_PINNED_BYTES: SignalReader(
             "the log retained for its user is",
             lambda client, _, __: client.user_pinned_bytes,
-            column=None,
-            ticking=False,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),

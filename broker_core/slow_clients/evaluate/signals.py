@@ -57,7 +57,10 @@ class BacklogView(Protocol):
 
     @property
     def oldest_at(self) -> int:
-        """Time from which the age of the oldest waiting message counts, in outbox and spool; 0 if none."""
+        """Time from which the age of the oldest waiting message counts, in outbox and spool; 0 if none.
+
+        A subscription's `oldest_at` also covers delivered, unacknowledged messages; here, `unacked_at` does.
+        """
 
     @property
     def unacked_at(self) -> int:
@@ -93,8 +96,8 @@ class BacklogView(Protocol):
         Other properties use the recorded figures.
         """
 
-    def waiting(self) -> BacklogCounts:
-        """Return the message counts that a decision needs."""
+    def count_messages(self) -> BacklogCounts:
+        """Return the message counts that a decision needs: messages that wait or are in flight."""
 
 
 class SubscriptionView(Protocol):
@@ -109,11 +112,13 @@ class SubscriptionView(Protocol):
         journaled: Whether it has a bookmark and can continue from the journal.
         prefetch: Maximum unacknowledged messages (ack window); 0 without a window.
         backlog_bytes, backlog_messages: Messages that wait or that the peer has not acknowledged; bytes of
-            bodies.
+            bodies. 0 for a subscription that reads the log and has no window.
+        waiting_messages: Messages not sent yet: in memory, in the spool or only in the log. A replay that
+            has never caught up counts only records that it has read.
         outbox_bytes, outbox_messages: Part of the backlog that waits in memory and is not dispatched. Only
             this part can still be discarded. Bytes of memory.
         conflation_bytes: Additional bytes of client memory that conflation holds back.
-        oldest_at: Time from which the age of the oldest message of the backlog counts.
+        oldest_at: Time from which the age of the oldest message of the backlog counts; 0 if none.
         unacked_messages: Messages sent in its window and not acknowledged by the application; 0 without a
             window.
         unacked_since: Time at which the oldest of these was sent.
@@ -143,6 +148,8 @@ class SubscriptionView(Protocol):
     def backlog_bytes(self) -> int: ...
     @property
     def backlog_messages(self) -> int: ...
+    @property
+    def waiting_messages(self) -> int: ...
     @property
     def outbox_bytes(self) -> int: ...
     @property
@@ -180,6 +187,7 @@ class ClientView(Protocol):
         is_offlined: True from the decision to offline until the client is live again, so also while it
             drains.
         connection_number: Position in the order of connecting. Breaks ties when a client is chosen.
+        waiting_messages: Messages that its subscriptions have not been sent, those only in the log included.
         behind_since: Time since which a message has waited for a second or longer at each sample.
         pinned_bytes: Maximum over its subscriptions. All pin one log, each from its own position.
         user_pinned_bytes: Bytes of the log pinned by all durable positions and replays of its user's client
@@ -200,6 +208,8 @@ class ClientView(Protocol):
     def disk(self) -> int: ...
     @property
     def conflation_bytes(self) -> int: ...
+    @property
+    def waiting_messages(self) -> int: ...
     @property
     def pinned_bytes(self) -> int: ...
     @property

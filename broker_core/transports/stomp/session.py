@@ -349,11 +349,11 @@ class StompSession:
         """Send CONNECTED, and set the agreed heart-beats."""
         connection, reply_writer = self.connection, self._reply_writer
         connection.resume_key = resume_key(connection, self._named)
-        sends_every_ms, expects_every_ms = self._beats
-        connection.heartbeat_ms, connection.promised_ms = sends_every_ms, expects_every_ms
+        broker_ms, client_ms = self._beats
+        connection.broker_heartbeat_ms, connection.client_heartbeat_ms = broker_ms, client_ms
         reply_writer.send_frame(
             connected_frame(
-                reply_writer.version, connection.name, self._engine.instance, sends_every_ms, expects_every_ms
+                reply_writer.version, connection.name, self._engine.instance, broker_ms, client_ms
             )
         )
 

@@ -21,7 +21,7 @@ const FIGURES = {
   lag_messages: behind, lag_bytes: (c) => bytes(c.lag_bytes), outbox_bytes: (c) => bytes(c.outbox_bytes),
   memory_percent: (c) => percent(c.memory_percent), spool_bytes: (c) => bytes(c.spool_bytes), disk_percent: (c) => percent(c.disk_percent),
   rate_out_messages: (c) => rate(c.rate_out_messages), delivered: (c) => count(c.delivered_messages), write_blocked_ms: (c) => duration(c.write_blocked_ms),
-  member: (c) => c.member || "–", transport: (c) => c.transport, remote: (c) => c.remote,
+  member: (c) => c.member || "–", transport: (c) => c.transport, remote: (c) => c.remote, heartbeat_ms: (c) => duration(c.heartbeat_ms),
   published_messages: (c) => count(c.published_messages), delivered_bytes: (c) => bytes(c.delivered_bytes),
 };
 

@@ -13,7 +13,7 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.protocols import commands
 from broker_core.protocols.native import COMMAND
-from tests.support.brokers import running_broker, tcp_policy
+from tests.support.brokers import ask, running_broker, tcp_policy
 from tests.support.raw import RawClient
 
 SUBSCRIBED = {"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"}
@@ -250,6 +250,8 @@ async def test_the_broker_speaks_as_often_as_it_was_asked_to(broker: Broker, raw
     connection.last_sent_at = broker.engine.clock.monotonic_ms() - 600
     broker.engine.tick()
     assert (await other.read_until("heartbeat")) == {"c": "heartbeat"}
+    listed = {one["name"]: one["heartbeat_ms"] for one in await ask(broker, "clients")}
+    assert listed == {"other": 1_500, raw.name: None}
 
 
 def test_there_is_an_example_and_a_mistake_for_every_command() -> None:

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker_core.batch import Batch, build_single_topic_batch
-from broker_core.delivery import offline as offline_module
+from broker_core.delivery import spooled_backlog as spooled_backlog_module
 from broker_core.delivery.account import (
     DeliveryAccount,
     DiscardCause,
@@ -412,11 +412,11 @@ def test_every_message_is_sent_given_up_or_waiting(
             scene.backlog.close()
             scene.check()
             assert (
-                scene.backlog.waiting().outbox_messages == 0
+                scene.backlog.count_messages().outbox_messages == 0
                 and not scene.backlog.account.outstanding.messages
             )
 
-    with patch.object(offline_module, "STALLED_AFTER_S", stalled_after_s):
+    with patch.object(spooled_backlog_module, "STALLED_AFTER_S", stalled_after_s):
         asyncio.run(run())
 
 
@@ -448,7 +448,7 @@ def test_an_offlined_client_without_acknowledgements_waits_on_disk_with_a_full_w
             assert scene.socket.got[WINDOWED] == list(range(1, 26)) and lane.full_since == 0
             backlog.close()
 
-    with patch.multiple(offline_module, STALLED_AFTER_S=0.0, PULL_BYTES=1):
+    with patch.multiple(spooled_backlog_module, STALLED_AFTER_S=0.0, PULL_BYTES=1):
         asyncio.run(run())
 
 
@@ -469,5 +469,5 @@ def test_what_is_behind_a_full_window_comes_when_its_subscription_ends() -> None
             assert scene.socket.got[PLAIN] == [6, 7] and scene.backlog.state is ClientState.LIVE
             scene.backlog.close()
 
-    with patch.multiple(offline_module, STALLED_AFTER_S=0.0, PULL_BYTES=1):
+    with patch.multiple(spooled_backlog_module, STALLED_AFTER_S=0.0, PULL_BYTES=1):
         asyncio.run(run())

@@ -9,7 +9,7 @@ import pytest
 
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
-from broker_core.delivery import offline as module
+from broker_core.delivery import spooled_backlog as module
 from broker_core.delivery.lifecycle import ClientState
 from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.stalled import StalledSubscriber

@@ -12,7 +12,6 @@ import pytest
 
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.delivery import scheduling as module
-from broker_core.delivery.offline import SpoolDrain
 from broker_core.delivery.scheduling import (
     FIRST_CHUNK_BYTES,
     MAX_CHUNK_BYTES,
@@ -21,6 +20,7 @@ from broker_core.delivery.scheduling import (
 )
 from broker_core.delivery.spool.entry_format import RUN_BYTES
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.spooled_backlog import SpoolDrain
 from broker_core.journal.segment import BatchPosition
 
 

@@ -27,8 +27,8 @@ from broker_core.config import default_policy
 from broker_core.config.instance import JournaledTopic
 from broker_core.connections.connection import Connection
 from broker_core.delivery import backlog
-from broker_core.delivery import offline as offline_module
 from broker_core.delivery import scheduling as turns
+from broker_core.delivery import spooled_backlog as spooled_backlog_module
 from broker_core.delivery.account import (
     NOTHING,
     DeliveryAccount,
@@ -497,7 +497,7 @@ def run(script: list[tuple[str, int]]) -> None:
         patched.setattr(turns, "READ_BYTES_PER_CHUNK_BYTE", 1)
         patched.setattr(turns, "LIVE_TRAFFIC_TIMEOUT_S", 0.002)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
-        patched.setattr(offline_module, "STALLED_AFTER_S", 0.001)
+        patched.setattr(spooled_backlog_module, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)
         patched.setattr(backlog, "QUEUE_STEP_BYTES", 256)
         patched.setattr(replayer, "PULL_BYTES", 1_024)

@@ -66,7 +66,7 @@ async def _check_chunked_writes(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert healthy not in broker.engine.policy_loop._not_reading
         # Many that come while its turn hasn't: nothing is written for it, and the other has each at once.
         told, others = SendCounter(connection, monkeypatch), SendCounter(healthy, monkeypatch)
-        monkeypatch.setattr(broker.engine.policy_loop, "_check_idle_client", lambda _: None)
+        monkeypatch.setattr(broker.engine.policy_loop, "_check_nonreading_client", lambda _: None)
         await asyncio.sleep(0)
         number = COALESCE_BYTES // 1_000
         after = await publish_numbered(good, number // 2, first=first)

@@ -20,7 +20,7 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.connections.connection import Connection
 from broker_core.delivery.lifecycle import ClientState
-from broker_core.delivery.offline import SpoolDrain
+from broker_core.delivery.spooled_backlog import SpoolDrain
 from broker_core.engine.enforcement import offline_client
 from broker_core.engine.enforcement import pause_subscription as pause_by_policy
 from broker_core.engine.watchdog import MAX_STANDSTILL_MS, MIN_CHECKS, Watchdog, find_stall_reason

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.queries.limit_advice import limit_advice
+from broker_core.config.rule_terms import SIGNALS, SUBSCRIPTION_SIGNALS, Signal
+from console.queries.limit_advice import _WRITERS, limit_advice
 
 MIB = 2**20
 
@@ -30,6 +31,11 @@ def decided(**other: Any) -> dict[str, Any]:
         "samples": samples,
         **other,
     }
+
+
+def test_a_decision_on_each_signal_of_a_client_or_pool_can_be_judged_again() -> None:
+    # A rate needs the bytes that the client had acknowledged earlier.
+    assert _WRITERS.keys() == SIGNALS.keys() - SUBSCRIPTION_SIGNALS - {Signal.DRAIN_RATE}
 
 
 def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> None:

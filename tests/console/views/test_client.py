@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 
@@ -21,6 +22,15 @@ def test_a_logged_on_client_is_shown_with_its_subscriptions(browser: Client, bro
     assert "Offlined" in text
     assert "flights.&gt;" in text
     assert "184,220" in text
+
+
+@pytest.mark.parametrize(("heartbeat_ms", "text"), [(10_000, "10.0 s"), (None, "–")])
+def test_a_client_is_shown_with_its_heartbeat(
+    browser: Client, broker: FakeBroker, heartbeat_ms: int | None, text: str
+) -> None:
+    broker.clients = [make_client("one", heartbeat_ms=heartbeat_ms)]
+    page = minified(browser.get("/clients/one/").content.decode())
+    assert f'<dd data-figure="heartbeat_ms">{text}</dd>' in page
 
 
 def test_a_client_that_logged_off_keeps_its_page(

@@ -148,6 +148,20 @@ def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     assert "removed" in browser.get("/tray/").content.decode()
 
 
+def test_a_rule_on_unsent_messages_has_a_limit_in_messages(
+    browser: Client, broker: FakeBroker, instance: Instance
+) -> None:
+    form = {"signal": "waiting_messages", "limit": "50000", "action": "notify", "mode": "enforce"}
+    browser.post("/policies/rules/new/", form)
+    page = browser.get("/policies/").content.decode()
+    assert "When number of unsent messages passes 50,000 messages, tell the operators" in page
+    apply(browser, confirmed="on")
+    newest = read.newest_revision(instance)
+    assert newest is not None
+    rule = newest.document["rules"][0]
+    assert (rule["signal"], rule["limit"]) == ("waiting_messages", 50_000)
+
+
 def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: FakeBroker) -> None:
     form = {"signal": "oldest_age", "limit": "0", "action": "disconnect", "mode": "enforce"}
     assert b"would act on every client" in browser.post("/policies/rules/new/", form).content

@@ -71,9 +71,9 @@ def test_the_backlog_of_a_client_is_summed_once_for_all_its_subscriptions() -> N
     class CountingSignals(ClientSignals):
         __slots__ = ()
 
-        def waiting(self) -> BacklogCounts:
+        def count_messages(self) -> BacklogCounts:
             looks.append(self.name)
-            return super().waiting()
+            return super().count_messages()
 
     warn = {
         "name": "w",

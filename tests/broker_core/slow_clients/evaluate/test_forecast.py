@@ -45,7 +45,7 @@ def forecast(rules: list[Rule], looks: list[ClientSample]) -> ForecastEntry | No
     """Return the forecast that the guard would make from these samples."""
     found = []
     for one in rules if looks else []:
-        column = READINGS[one.signal].column
+        column = READINGS[one.signal].sample_column
         assert column is not None
         points = [(sample.at, sample[column]) for sample in looks]
         found.append(forecast_of(ForecastInput(one, points[-1][1], points=points), looks[-1].at))

@@ -38,6 +38,7 @@ SLOW = SubscriptionSignals(
     window_full_since=START - 20 * SECOND,
     blocked_since=START - 21 * SECOND,
     pinned_bytes=22,
+    waiting_messages=24,
 )
 CLIENT = ClientSignals(
     "c",
@@ -55,8 +56,9 @@ CLIENT = ClientSignals(
     subscriptions=(SLOW,),
     pinned_bytes=10,
     user_pinned_bytes=23,
+    waiting_messages=25,
 )
-LIVE = {
+CLIENT_VALUES = {
     Signal.OUTBOUND_BYTES: 1,
     Signal.OUTBOUND_MESSAGES: 2,
     Signal.SPOOL_BYTES: 3,
@@ -69,8 +71,9 @@ LIVE = {
     Signal.DRAIN_RATE: -1,
     Signal.PINNED_BYTES: 10,
     Signal.USER_PINNED_BYTES: 23,
+    Signal.WAITING_MESSAGES: 25,
 }
-NARROW = {
+SUBSCRIPTION_VALUES = {
     Signal.BACKLOG_BYTES: 11,
     Signal.BACKLOG_MESSAGES: 12,
     Signal.OUTBOUND_BYTES: 13,
@@ -83,6 +86,7 @@ NARROW = {
     Signal.WINDOW_FULL: 20_000,
     Signal.WRITE_BLOCKED: 21_000,
     Signal.PINNED_BYTES: 22,
+    Signal.WAITING_MESSAGES: 24,
 }
 
 
@@ -92,12 +96,12 @@ def rule(signal: Signal) -> Rule:
 
 @pytest.mark.parametrize("signal", OF_CLIENT)
 def test_a_client_is_read(signal: Signal) -> None:
-    assert client_value(rule(signal), CLIENT, START) == LIVE[signal]
+    assert client_value(rule(signal), CLIENT, START) == CLIENT_VALUES[signal]
 
 
 @pytest.mark.parametrize("signal", OF_SUBSCRIPTION)
 def test_a_subscription_is_read(signal: Signal) -> None:
-    assert subscription_value(rule(signal), CLIENT, SLOW, START) == NARROW[signal]
+    assert subscription_value(rule(signal), CLIENT, SLOW, START) == SUBSCRIPTION_VALUES[signal]
 
 
 def test_a_pool_is_read() -> None:
@@ -117,7 +121,7 @@ def test_a_member_of_the_vocabulary_without_its_row_fails_where_the_table_is_mad
 
 def test_a_row_without_one_of_its_columns_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="fires_without_backlog"):
-        SignalReader("it has", None, None, None, column=None, ticking=False, outbox=False)  # type: ignore[call-arg]
+        SignalReader("it has", None, None, None, sample_column=None, grows_with_time=False, outbox=False)  # type: ignore[call-arg]
 
 
 def test_a_signal_is_read_off_just_what_it_is_measured_of() -> None:

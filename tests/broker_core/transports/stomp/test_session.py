@@ -57,6 +57,16 @@ async def test_native_and_stomp_clients_read_one_anothers_messages(tmp_path: Pat
             assert [(message.topic, message.body) for message in found] == [("a.b", b"1"), ("a.c", b"2")]
 
 
+@pytest.mark.parametrize(("asked", "promised"), [("20000,5000", 20_000), ("0,5000", None)])
+async def test_a_client_is_listed_with_the_interval_in_which_it_promised_to_send(
+    tmp_path: Path, asked: str, promised: int | None
+) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker:
+        async with stomp_client(broker, client_id="c", heart_beat=asked):
+            (entry,) = await ask(broker, "clients")
+            assert entry["heartbeat_ms"] == promised
+
+
 async def test_client_acknowledges_cumulatively_within_its_window(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client, stomp_client(broker) as publisher:

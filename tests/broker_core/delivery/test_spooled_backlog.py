@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from broker_core.delivery import backlog as backlog_module
-from broker_core.delivery import offline as offline_module
 from broker_core.delivery import scheduling as fair_share_module
+from broker_core.delivery import spooled_backlog as spooled_backlog_module
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.loss_ledger import DiscardTally
-from broker_core.delivery.offline import SpooledBacklog
 from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES, ReplayFairShare
 from broker_core.delivery.spool import spool as spool_module
 from broker_core.delivery.spool.entry_format import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
+from broker_core.delivery.spooled_backlog import SpooledBacklog
 from broker_core.errors import JournalError
 from broker_core.journal.segment import BatchPosition
 from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, BacklogModel
@@ -84,7 +84,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    return lambda seconds: monkeypatch.setattr(offline_module, "STALLED_AFTER_S", seconds)
+    return lambda seconds: monkeypatch.setattr(spooled_backlog_module, "STALLED_AFTER_S", seconds)
 
 
 async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
@@ -374,16 +374,16 @@ async def test_a_fast_client_has_its_next_chunk_read_ahead(
 async def test_references_from_an_unknown_record_on_report_no_first_record() -> None:
     entry = SpoolEntry(PLAIN, "", BatchPosition(1, 4_096), 100, None, None, 3, 100, 1)
     tallies: dict[int, DiscardTally] = {}
-    offline_module._add_entries(tallies, [entry], {})
+    spooled_backlog_module._add_entries(tallies, [entry], {})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (3, 0)
-    offline_module._add_entries(tallies, [entry], {PLAIN: 7})
+    spooled_backlog_module._add_entries(tallies, [entry], {PLAIN: 7})
     assert (tallies[PLAIN].messages, tallies[PLAIN].first) == (6, 7)
 
 
 async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_takes_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offline_module, "PULL_BYTES", 1)  # whatever waits in a lane is enough
+    monkeypatch.setattr(spooled_backlog_module, "PULL_BYTES", 1)  # whatever waits in a lane is enough
     monkeypatch.setattr(fair_share_module, "FIRST_CHUNK_BYTES", 1)  # an entry a chunk
     async with client(tmp_path) as scene:
         scene.offline()
