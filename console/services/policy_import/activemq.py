@@ -89,6 +89,9 @@ _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no "
     "consumer is aborted for it."
 )
+_NEVER_SLOW: Final = (
+    "With a topicPrefetch below 2 ActiveMQ calls no consumer of a topic slow: no consumer is aborted for it."
+)
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
     "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker",
@@ -165,6 +168,8 @@ class _PolicyEntry:
     found: list[_Strategy] = field(default_factory=list)
     excess: int = 0
     """Number of messages by which the prefetch exceeds the largest window that Sluice allows."""
+    never_slow: bool = False
+    """Whether the prefetch is too small for ActiveMQ to call a consumer slow (TopicSubscription: over 1)."""
     shadow: str = ""
     """Reason why the entry is in shadow mode, or ""."""
 
@@ -351,6 +356,7 @@ def _prefetch(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf) -> Non
     A value above `MAX_PREFETCH` is cut, and its excess later raises limits that count beyond it.
     """
     value = parse_int(leaf.value)
+    entry.never_slow = value is not None and value < 2
     if value is not None and value > MAX_PREFETCH:
         entry.settings["prefetch"] = MAX_PREFETCH
         entry.excess = value - MAX_PREFETCH
@@ -461,6 +467,8 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
             imported.record_skipped(child, "An entry has one strategy: the first was taken.")
         elif strategy is ABORT and entry.excess:
             _skip_strategy(imported, entry, child, _WIDE_WINDOW)
+        elif strategy is ABORT and entry.never_slow:
+            _skip_strategy(imported, entry, child, _NEVER_SLOW)
         else:
             _abort(imported, entry, child, strategy)
     imported.record_skipped(element, NO_SUCH_SETTING)

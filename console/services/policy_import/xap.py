@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from broker_core.config.presets import read_xap
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import OperatorError
 from console.services.policy_import.result import ImportReport, parse_bool, parse_int, value_problem
 from console.services.policy_import.xml_leaves import (
@@ -50,6 +51,10 @@ _PROPERTY: Final = re.compile(
 _COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
 
 
+_EXPECTS_NOTHING: Final = frozenset(("throughput", "latency"))
+"""Settings that make XAP expect no bytes if they are 0: then no client is slow."""
+
+
 class _JvmProperty(NamedTuple):
     """System property: its name, the leaf of its value, and other leaves that belong to it (a key)."""
 
@@ -73,11 +78,11 @@ def import_xap(text: str) -> ImportReport:
         leaves = list(parse_options(text))
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
     imported = ImportReport(leaves)
-    made: dict[str, Any] = {}
+    reading = _PropertyReader(imported)
     for one in reversed(found):
-        _property(imported, one, made)
-    if made:
-        imported.document["xap"] = [{setting: made[setting] for setting in _SETTINGS if setting in made}]
+        reading.property(one)
+    if made := reading.finish():
+        imported.document["xap"] = [made]
     settled = {leaf for one in found if _is_known(one.name) for leaf in (one.value, *one.beside)}
     for leaf in leaves:
         if leaf not in settled and (PREFIX in leaf.name or PREFIX in leaf.value):
@@ -96,27 +101,65 @@ def _name(leaf: XmlLeaf) -> str:
     return leaf.name.removeprefix("-D")
 
 
-def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -> None:
-    """Import a property, or record why it is skipped. Call it for the last property first."""
-    setting = one.name.removeprefix(PREFIX)
-    if not _is_known(one.name):
-        return
-    if one.name in _CLIENTS:
-        why = _CLIENTS[one.name]
-    elif setting not in _SETTINGS:
-        why = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
-    elif setting in made:
-        why = "It is set again further down: the last one counts."
-    else:
-        value = _SETTINGS[setting](one.value.value)
-        why = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
-        if not why:
-            made[setting] = value
-    for leaf in (one.value, *one.beside):
-        if why:
-            imported.record_skipped(leaf, why)
+class _PropertyReader:
+    """Settings read from a file's properties so far, the last property of the file first.
+
+    An imported policy never acts earlier than XAP: where a value can't be read, it is in shadow mode.
+    """
+
+    def __init__(self, imported: ImportReport) -> None:
+        self._imported = imported
+        self._made: dict[str, Any] = {}
+        self._unread: list[str] = []
+        """Settings whose last value in the file can't be read."""
+        self._never = False
+        """Whether XAP expects no bytes, so that no client is slow."""
+
+    def property(self, one: _JvmProperty) -> None:
+        """Import a property, or record why it is skipped."""
+        setting = one.name.removeprefix(PREFIX)
+        if not _is_known(one.name):
+            return
+        if one.name in _CLIENTS:
+            why = _CLIENTS[one.name]
+        elif setting not in _SETTINGS:
+            why = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
+        elif setting in self._made or setting in self._unread:
+            why = "It is set again further down: the last one counts."
         else:
-            imported.record_imported(leaf, "xap", setting)
+            why = self._read(setting, one.value)
+        for leaf in (one.value, *one.beside):
+            if why:
+                self._imported.record_skipped(leaf, why)
+            else:
+                self._imported.record_imported(leaf, "xap", setting)
+
+    def _read(self, setting: str, leaf: XmlLeaf) -> str:
+        """Read a setting's value. Returns why it can't be imported, or ""."""
+        value = _SETTINGS[setting](leaf.value)
+        why = value_problem(leaf, value, lambda reader: read_xap(reader, [{setting: value}]))
+        if not why:
+            self._made[setting] = value
+            return ""
+        self._unread.append(setting)
+        if setting in _EXPECTS_NOTHING and value == 0:
+            self._never = True
+            why = "With 0, XAP expects no bytes, and no client is slow."
+        return why
+
+    def finish(self) -> dict[str, Any]:
+        """Return the settings of the policy's entry, in shadow mode if one of the file can't be read."""
+        made = self._made
+        if made.get("enabled") and self._never:
+            made["enabled"] = False
+            self._imported.remark("xap", "false, as XAP expects no bytes with a throughput or latency of 0")
+        elif made.get("enabled") and self._unread:
+            made["mode"] = EnforcementMode.SHADOW.value
+            names = ", ".join(sorted(self._unread))
+            self._imported.remark(
+                "xap", f"shadow, as a default stands for {names}, which can't be read: set it, and enforce"
+            )
+        return {name: made[name] for name in (*_SETTINGS, "mode") if name in made}
 
 
 def parse_options(text: str) -> Iterator[XmlLeaf]:
