@@ -109,7 +109,7 @@ def referring_page(request: HttpRequest) -> str:
     came: str = request.META.get("HTTP_REFERER", "")
     if url_has_allowed_host_and_scheme(came, {request.get_host()}):
         parts = urlsplit(came)
-        return parts.path + (f"?{parts.query}" if parts.query else "")
+        return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return "/"
 
 
