@@ -295,8 +295,8 @@ def _tls(element: XmlElement) -> tuple[bool, dict[str, str]]:
 def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, Any]:
     """Return the journal's settings of a TransactionLog element.
 
-    Without a Topic nothing is journaled, as in AMPS. If one Topic of several can't be imported, all topics are
-    journaled, because AMPS stores its messages. If no Topic can be imported, the journaled topics stay
+    Without a Topic nothing is journaled, as in AMPS. If one Topic of several can't be imported, all topics
+    are journaled, because AMPS stores its messages. If no Topic can be imported, the journaled topics stay
     unchanged.
     """
     made: dict[str, Any] = {}
