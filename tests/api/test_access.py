@@ -10,12 +10,22 @@ from tests.support.control_plane import OWN, PASSWORD
 from tests.support.fake_broker import FakeBroker
 
 READS = [
-    "/api/v1/status", "/api/v1/transports", "/api/v1/transports/tcp", "/api/v1/policies",
+    "/api/v1/status",
+    "/api/v1/transports",
+    "/api/v1/transports/tcp",
+    "/api/v1/policies",
     "/api/v1/policies/revisions",
-    "/api/v1/clients", "/api/v1/clients/board-jfk", "/api/v1/clients/board-jfk/history", "/api/v1/journals",
-    "/api/v1/runs", "/api/v1/schedules", "/api/v1/decisions", "/api/v1/auth/me", "/api/v1/tokens",
+    "/api/v1/clients",
+    "/api/v1/clients/board-jfk",
+    "/api/v1/clients/board-jfk/history",
+    "/api/v1/journals",
+    "/api/v1/runs",
+    "/api/v1/schedules",
+    "/api/v1/decisions",
+    "/api/v1/auth/me",
+    "/api/v1/tokens",
     "/api/v1/schema",
-]  # fmt: skip
+]
 CHANGES = [
     ("patch", "/api/v1/transports/tcp", {"port": 9100}),
     ("patch", "/api/v1/policies", {"client_policy": {"client_max_capacity": 10}}),

@@ -204,10 +204,16 @@ def test_a_schedule_is_tried_without_an_action(api: APIClient, instance: Instanc
 def test_a_list_of_actions_costs_the_same_number_of_queries(
     api: APIClient, instance: Instance, django_assert_max_num_queries: Any
 ) -> None:
-    Action.objects.bulk_create([
-        Action(instance=instance, name=f"a{n}", steps=[{"do": "truncate", "what": "both", "age": "7d"}],
-            started_at=instance.created_at)
-        for n in range(30)
-    ])  # fmt: skip
+    Action.objects.bulk_create(
+        [
+            Action(
+                instance=instance,
+                name=f"a{n}",
+                steps=[{"do": "truncate", "what": "both", "age": "7d"}],
+                started_at=instance.created_at,
+            )
+            for n in range(30)
+        ]
+    )
     with django_assert_max_num_queries(4):
         assert len(api.get("/api/v1/actions").data["results"]) > 20

@@ -199,9 +199,11 @@ def test_a_body_over_the_chunked_bound_gets_413(web: Web) -> None:
 
 def test_a_body_at_the_bound_is_read(web: Web) -> None:
     answer = requests.post(
-        f"{web.address}/api/v1/auth/login", data=b" " * (4 * MIB - 2) + b"{}",
-        headers={"Content-Type": "application/json"}, timeout=WAIT_S,
-    )  # fmt: skip
+        f"{web.address}/api/v1/auth/login",
+        data=b" " * (4 * MIB - 2) + b"{}",
+        headers={"Content-Type": "application/json"},
+        timeout=WAIT_S,
+    )
     assert answer.status_code == 400
 
 
@@ -271,9 +273,16 @@ def closes_within(line: socket.socket, seconds: float, drip: bytes = b"") -> boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [
-    b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ", b"\r\n",
-], ids=["nothing", "half a line", "half the headers", "an empty line"])  # fmt: skip
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ",
+        b"\r\n",
+    ],
+    ids=["nothing", "half a line", "half the headers", "an empty line"],
+)
 def test_a_head_that_never_becomes_whole_ends_at_its_deadline(web: Web, start: bytes) -> None:
     with web.connect() as line:
         line.sendall(start)

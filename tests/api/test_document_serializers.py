@@ -73,6 +73,7 @@ def test_how_near_each_rule_is_comes_with_the_time_or_the_reason_why_there_is_no
 def test_the_settings_in_force_come_with_where_they_are_set(api: APIClient, broker: FakeBroker) -> None:
     found = msgspec.convert(api.get("/api/v1/clients/board-jfk/effective").json(), list[EffectiveSetting])
     assert [(one.setting, one.value, one.origin) for one in found][:2] == [
-        ("amps.message_memory_limit", None, "default"), ("amps.client_max_capacity", 50, "instance"),
-    ]  # fmt: skip
+        ("amps.message_memory_limit", None, "default"),
+        ("amps.client_max_capacity", 50, "instance"),
+    ]
     assert api.get("/api/v1/clients/nobody/effective").status_code == 404

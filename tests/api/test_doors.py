@@ -54,8 +54,12 @@ ASKING = [
     door for door in DOORS if not door.path.endswith("auth/login")
 ]  # that one answers 401 to a wrong password, whoever asks
 BOOKKEEPING = {
-    "django_session", "axes_accesslog", "axes_accessattempt", "axes_accessfailurelog", "console_writeprobe",
-}  # fmt: skip
+    "django_session",
+    "axes_accesslog",
+    "axes_accessattempt",
+    "axes_accessfailurelog",
+    "console_writeprobe",
+}
 """Tables that looking may change: logins, and the row by which `/readyz` sees that it can write."""
 
 

@@ -95,8 +95,11 @@ def test_an_import_makes_a_draft_and_says_of_each_setting_what_became_of_it(
     answer = api.post(f"{DRAFTS}/import", {"system": "activemq", "text": ACTIVEMQ})
     assert answer.status_code == 201
     assert [entry["topic"] for entry in answer.data["draft"]["document"]["activemq"]] == [
-        ">", "prices.*", "queue.>", "scratch.temp.>",
-    ]  # fmt: skip
+        ">",
+        "prices.*",
+        "queue.>",
+        "scratch.temp.>",
+    ]
     assert {"where", "line", "what", "into"} == set(answer.data["taken"][0])
     into = {one["what"]: one["into"] for one in answer.data["taken"]}
     assert into["limit=50"].startswith("activemq >: constant_pending_message_limit_strategy")
@@ -174,14 +177,19 @@ def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient
     )
 
 
-@pytest.mark.parametrize("body", [
-    {"system": "activemq", "text": "<broker"}, {"system": "yaml", "text": "[1]"},
-    {"system": "cobol", "text": "x"},
-    {"system": "yaml", "text": "a: &a [1]\nb: [*a, *a]"}, {"system": "yaml", "text": "[" * 5_000},
-    {"system": "yaml", "text": "a: 2026-01-01"},
-    {"system": "xap", "text": "x" * 1_048_577},
-    {"system": "amps", "text": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"system": "activemq", "text": "<broker"},
+        {"system": "yaml", "text": "[1]"},
+        {"system": "cobol", "text": "x"},
+        {"system": "yaml", "text": "a: &a [1]\nb: [*a, *a]"},
+        {"system": "yaml", "text": "[" * 5_000},
+        {"system": "yaml", "text": "a: 2026-01-01"},
+        {"system": "xap", "text": "x" * 1_048_577},
+        {"system": "amps", "text": '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'},
+    ],
+)
 def test_a_file_that_cant_be_taken_makes_nothing(
     api: APIClient, broker: FakeBroker, body: dict[str, str]
 ) -> None:
@@ -190,11 +198,20 @@ def test_a_file_that_cant_be_taken_makes_nothing(
     assert not PolicyDraft.objects.exists()
 
 
-@pytest.mark.parametrize("changes", [
-    {"rules": [1]}, {"rules": {}}, {"transports": [{}]}, {"pool": 5}, {"access": {"users": ["maria"]}},
-    {"nonsense": 1},
-    {"instance": {"journaled_topics": [5]}}, {"transports": {"tcp": 5}}, {"qpid": [{"topic": "a\x00b"}]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rules": [1]},
+        {"rules": {}},
+        {"transports": [{}]},
+        {"pool": 5},
+        {"access": {"users": ["maria"]}},
+        {"nonsense": 1},
+        {"instance": {"journaled_topics": [5]}},
+        {"transports": {"tcp": 5}},
+        {"qpid": [{"topic": "a\x00b"}]},
+    ],
+)
 def test_a_draft_may_be_wrong_and_is_never_misshapen(
     api: APIClient, draft: str, changes: dict[str, Any]
 ) -> None:

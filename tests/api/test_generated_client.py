@@ -32,11 +32,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("generated")
     (folder / "config.yaml").write_text("post_hooks: []\n")
     command = [
-        str(Path(sys.executable).with_name("openapi-python-client")), "generate", "--path",
+        str(Path(sys.executable).with_name("openapi-python-client")),
+        "generate",
+        "--path",
         str(ROOT / "docs" / "openapi.yaml"),
-        "--output-path", str(folder / "project"), "--config", str(folder / "config.yaml"),
+        "--output-path",
+        str(folder / "project"),
+        "--config",
+        str(folder / "config.yaml"),
         "--fail-on-warning",
-    ]  # fmt: skip
+    ]
     subprocess.run(command, check=True, cwd=folder)
     sys.path.insert(0, str(folder / "project"))
     try:

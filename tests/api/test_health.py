@@ -94,9 +94,13 @@ def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_res
     with redis.Redis.from_url(redis_url) as connection:
         connection.set(pulse_key(USUAL_QUEUE), connection.time()[0] - 90)
     run = ActionRun.objects.create(
-        instance=instance, kind="pipeline", state="running", actor="maria", actor_kind="person",
+        instance=instance,
+        kind="pipeline",
+        state="running",
+        actor="maria",
+        actor_kind="person",
         heard_at=timezone.now(),
-    )  # fmt: skip
+    )
     answer: Any = client.get("/readyz")
     (part,) = [part for part in answer.json()["parts"] if part["name"] == "worker"]
     assert (answer.status_code, part["ok"]) == (200, True)

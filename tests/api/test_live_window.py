@@ -39,13 +39,16 @@ clients = st.lists(
     unique_by=lambda one: one.name,
 )
 wants = st.builds(
-    WindowRequest, view=st.sampled_from(["totals", "clients", "client", "flow"]),
+    WindowRequest,
+    view=st.sampled_from(["totals", "clients", "client", "flow"]),
     search=st.sampled_from(["", "e"]),
-    health=st.sampled_from(["", "stalled"]), sort=st.sampled_from(["", "name", "-seconds_behind"]),
+    health=st.sampled_from(["", "stalled"]),
+    sort=st.sampled_from(["", "name", "-seconds_behind"]),
     offset=st.integers(0, 3),
-    limit=st.integers(1, 4), client=st.sampled_from(NAMES),
+    limit=st.integers(1, 4),
+    client=st.sampled_from(NAMES),
     names=st.sampled_from([(), ("bee", "ant", "gone")]),
-)  # fmt: skip
+)
 
 
 @given(st.lists(clients, min_size=1, max_size=6), wants)

@@ -56,16 +56,19 @@ def test_a_policy(api: APIClient, broker: FakeBroker, instance: Instance, place:
         assert answer.status_code == 200, (pattern, answer.data)
 
 
-@pytest.mark.parametrize(("form", "field", "rest"), [
-    ("entitlements/new/", "publish", {"who": "*"}),
-    ("entitlements/new/", "subscribe", {"who": "*"}),
-    ("limits/", "journaled_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
-    ("limits/", "unjournaled_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
-    ("limits/", "sync_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
-    ("rules/new/", "topic", RULE),
-    ("activemq/new/", "topic", {"prefetch": "10"}),
-    ("qpid/new/", "topic", {"depth": "1000"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "field", "rest"),
+    [
+        ("entitlements/new/", "publish", {"who": "*"}),
+        ("entitlements/new/", "subscribe", {"who": "*"}),
+        ("limits/", "journaled_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
+        ("limits/", "unjournaled_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
+        ("limits/", "sync_topics", {"journal_size": "128MiB", "preallocated_files": "2"}),
+        ("rules/new/", "topic", RULE),
+        ("activemq/new/", "topic", {"prefetch": "10"}),
+        ("qpid/new/", "topic", {"depth": "1000"}),
+    ],
+)
 def test_a_form_of_a_draft(
     operator: Any, broker: FakeBroker, actor: Actor, form: str, field: str, rest: dict[str, str]
 ) -> None:

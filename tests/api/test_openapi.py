@@ -160,8 +160,15 @@ def test_every_address_names_parameters_that_it_doesn_t_know(maria: Client, full
         assert all(name in fields["nonsense"][0] for name in known), str(door)
 
 
-MOMENTS = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "-1", "99999999999999",
-    "2026-13-01T00:00:00Z", "1e400", "\0")  # fmt: skip
+MOMENTS = (
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-12:00",
+    "-1",
+    "99999999999999",
+    "2026-13-01T00:00:00Z",
+    "1e400",
+    "\0",
+)
 
 
 @pytest.mark.django_db
@@ -189,13 +196,27 @@ def test_numbers_in_addresses_may_be_anything(number: str, maria: Client, full: 
             assert answer["Content-Type"] == PROBLEM
 
 
-@pytest.mark.parametrize("path", [
-    "/api/", "/api/v1", "/api/v1/", "/api/v1/nonsense", "/api/v2/clients", "/api/v1/clients/",
-    "/api/v1/clients/a/b/c", "/api/v1/clients/%00",
-    "/api/v1/people/%00", "/api/v1/drafts/x", "/api/v1/%ff", "/api/v1/runs/nonsense",
-    "/api/v1/clients?page=0", "/api/v1/audit?cursor=nonsense",
-    "/api/v1/clients?format=html", "/api/v1/clients?instance=nonsense",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/",
+        "/api/v1",
+        "/api/v1/",
+        "/api/v1/nonsense",
+        "/api/v2/clients",
+        "/api/v1/clients/",
+        "/api/v1/clients/a/b/c",
+        "/api/v1/clients/%00",
+        "/api/v1/people/%00",
+        "/api/v1/drafts/x",
+        "/api/v1/%ff",
+        "/api/v1/runs/nonsense",
+        "/api/v1/clients?page=0",
+        "/api/v1/audit?cursor=nonsense",
+        "/api/v1/clients?format=html",
+        "/api/v1/clients?instance=nonsense",
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"])
 def test_nothing_under_api_is_html(path: str, method: str, maria: Client, full: None) -> None:
     for client in (maria, Client()):

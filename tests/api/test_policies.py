@@ -97,14 +97,22 @@ def test_a_change_that_says_not_what_it_was_made_for_is_refused(
 
 def test_every_list_of_a_policy_can_be_replaced(api: APIClient, broker: FakeBroker) -> None:
     lists = {
-        "rules": [{"name": "behind", "signal": "oldest_age", "limit": 5000, "scope": {"transport": "tcp"},
-                "ladder": [{"action": "warn"}]}],
+        "rules": [
+            {
+                "name": "behind",
+                "signal": "oldest_age",
+                "limit": 5000,
+                "scope": {"transport": "tcp"},
+                "ladder": [{"action": "warn"}],
+            }
+        ],
         "xap": [{"enabled": True, "latency": 700}],
-        "activemq": [{"topic": "prices.>", "prefetch": 1000,
-                "prefetch_rate_pending_message_limit_strategy": 2.5}],
+        "activemq": [
+            {"topic": "prices.>", "prefetch": 1000, "prefetch_rate_pending_message_limit_strategy": 2.5}
+        ],
         "qpid": [{"topic": "stocks.us.*", "depth": 4235264}],
         "access": {"entitlements": [{"who": ["*"], "subscribe": ["orders.>"]}]},
-    }  # fmt: skip
+    }
     answer = change(api, "policies", lists)
     assert answer.status_code == 200, answer.data
     document = api.get("/api/v1/policies").data["document"]
@@ -115,13 +123,18 @@ def test_every_list_of_a_policy_can_be_replaced(api: APIClient, broker: FakeBrok
     assert change(api, "policies", {"rules": []}).data["document"]["rules"] == []
 
 
-@pytest.mark.parametrize("body", [
-    {"rules": [{"name": "x", "signal": "age"}]},
-    {"rules": [{"name": "x", "ladder": [{"action": "warn", "later": 1}]}]},
-    {"xap": [{"latensy": 1}]}, {"qpid": [{"depth": 1}]}, {"activemq": {"topic": "a"}},
-    {"access": {"user": []}},
-    {"access": {"users": [{"name": "maria", "pasword": "x"}]}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"rules": [{"name": "x", "signal": "age"}]},
+        {"rules": [{"name": "x", "ladder": [{"action": "warn", "later": 1}]}]},
+        {"xap": [{"latensy": 1}]},
+        {"qpid": [{"depth": 1}]},
+        {"activemq": {"topic": "a"}},
+        {"access": {"user": []}},
+        {"access": {"users": [{"name": "maria", "pasword": "x"}]}},
+    ],
+)
 def test_misspelt_entries_are_refused_by_name(
     api: APIClient, broker: FakeBroker, body: dict[str, Any]
 ) -> None:

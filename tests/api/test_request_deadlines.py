@@ -53,11 +53,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def factory(clock: Clock) -> BoundedHTTPFactory:
     known: dict[Any, Any] = {}
     server = SimpleNamespace(
-        protocol_connected=lambda one: known.update({one: {}}), protocol_disconnected=lambda one: None,
+        protocol_connected=lambda one: known.update({one: {}}),
+        protocol_disconnected=lambda one: None,
         server_name="",
-        create_application=lambda *_: None, root_path="", proxy_forwarded_address_header=None,
+        create_application=lambda *_: None,
+        root_path="",
+        proxy_forwarded_address_header=None,
         request_buffer_size=8192,
-    )  # fmt: skip
+    )
     return BoundedHTTPFactory(server)
 
 

@@ -11,9 +11,12 @@ from api.serializers.settings import SettingsSerializer
 from broker_core.config.preset_settings import ACTIVEMQ, AMPS_CLIENT, AMPS_POOL, QPID, XAP, SettingType, Table
 
 SERIALIZERS = [
-    (PoolSerializer, AMPS_POOL), (ClientPolicySerializer, AMPS_CLIENT), (XapEntrySerializer, XAP),
-    (ActiveMqEntrySerializer, ACTIVEMQ), (QpidEntrySerializer, QPID),
-]  # fmt: skip
+    (PoolSerializer, AMPS_POOL),
+    (ClientPolicySerializer, AMPS_CLIENT),
+    (XapEntrySerializer, XAP),
+    (ActiveMqEntrySerializer, ACTIVEMQ),
+    (QpidEntrySerializer, QPID),
+]
 
 
 @pytest.mark.parametrize(("serializer", "table"), SERIALIZERS)

@@ -25,8 +25,9 @@ CLIENTS = st.dictionaries(st.sampled_from("abcd"), CLIENT).map(
 )
 STATUS = st.builds(
     lambda revision, states: InstanceStatus(instance="sluice-1", revision=revision, clients_by_state=states),
-    st.integers(1, 3), st.dictionaries(st.sampled_from(["live", "paused"]), st.integers(0, 2)),
-)  # fmt: skip
+    st.integers(1, 3),
+    st.dictionaries(st.sampled_from(["live", "paused"]), st.integers(0, 2)),
+)
 SNAPSHOTS = st.builds(
     lambda at, status, clients: Snapshot(at=at, status=status, clients=clients),
     st.integers(0, 9),

@@ -116,9 +116,15 @@ def heard(kind: str, facts: dict[str, str]) -> str:
 
 
 WAYS = [
-    by_event, by_event_of_an_action, by_hand, by_path, by_repetition, by_schedule, by_publish_of_hers,
+    by_event,
+    by_event_of_an_action,
+    by_hand,
+    by_path,
+    by_repetition,
+    by_schedule,
+    by_publish_of_hers,
     by_client_of_hers,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -27,20 +27,29 @@ def test_everything_is_under_a_permissive_licence_or_an_exception_that_is_needed
     assert licences.problems() == []
 
 
-@pytest.mark.parametrize(("metadata", "text", "said"), [
-    (("License-Expression: MIT",), "", ""),
-    (("License-Expression: LGPL-3.0-only OR BSD-2-Clause",), "", ""),
-    (("License: BSD",), "Redistribution … may not be used to endorse", ""),
-    (("Classifier: License :: OSI Approved :: MIT License",), "", ""),
-    (("License: see the file", "Classifier: License :: OSI Approved :: MIT License"), "", ""),
-    (("License-Expression: MIT AND LGPL-3.0-only",), "", "MIT AND LGPL-3.0-only"),
-    (("License: LGPL-2.1-or-later",), "", "LGPL-2.1-or-later"),
-    (("License: Ours",), "", "no licence that is known"),
-    (("License: BSD",), "all rights reserved", "no licence that is known"),
-    (("Classifier: License :: OSI Approved :: MIT License",
-            "Classifier: License :: Other/Proprietary License"), "", "no licence"),
-    ((), "", "no licence that is known"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("metadata", "text", "said"),
+    [
+        (("License-Expression: MIT",), "", ""),
+        (("License-Expression: LGPL-3.0-only OR BSD-2-Clause",), "", ""),
+        (("License: BSD",), "Redistribution … may not be used to endorse", ""),
+        (("Classifier: License :: OSI Approved :: MIT License",), "", ""),
+        (("License: see the file", "Classifier: License :: OSI Approved :: MIT License"), "", ""),
+        (("License-Expression: MIT AND LGPL-3.0-only",), "", "MIT AND LGPL-3.0-only"),
+        (("License: LGPL-2.1-or-later",), "", "LGPL-2.1-or-later"),
+        (("License: Ours",), "", "no licence that is known"),
+        (("License: BSD",), "all rights reserved", "no licence that is known"),
+        (
+            (
+                "Classifier: License :: OSI Approved :: MIT License",
+                "Classifier: License :: Other/Proprietary License",
+            ),
+            "",
+            "no licence",
+        ),
+        ((), "", "no licence that is known"),
+    ],
+)
 def test_a_licence_that_is_not_allowed_or_not_known_is_named(
     metadata: tuple[str, ...], text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

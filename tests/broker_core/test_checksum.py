@@ -24,10 +24,17 @@ def by_bits(data: bytes, before: int = 0) -> int:
     return state ^ 0xFFFFFFFF
 
 
-@pytest.mark.parametrize(("data", "value"), [
-    (b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43),
-    (bytes(range(32)), 0x46DD794E), (bytes(reversed(range(32))), 0x113FDB5C),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(reversed(range(32))), 0x113FDB5C),
+    ],
+)
 def test_published_values(data: bytes, value: int) -> None:
     assert crc32c(data) == by_bits(data) == value
 

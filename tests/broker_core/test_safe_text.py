@@ -60,12 +60,16 @@ def test_a_body_of_any_bytes_is_one_line(body: bytes) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60),
-        2**60) | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner,
-        max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 @given(VALUES, st.booleans(), WHITESPACE)

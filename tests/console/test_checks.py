@@ -39,15 +39,18 @@ def test_a_provider_whose_client_is_not_installed_is_an_error(
     assert checks.check_oidc() == []
 
 
-@pytest.mark.parametrize(("name", "place"), [
-    ("SLUICE_JOURNAL_DIRECTORY", "static/journal"),
-    ("SLUICE_ARCHIVE_DIRECTORY", "."),
-    ("SLUICE_SPOOL_DIRECTORY", "journal"),
-    ("SLUICE_LAKE_DIRECTORY", "archive/lake"),
-    ("SLUICE_JOBS_DIRECTORY", "run"),
-    ("SLUICE_DIRECTORY_ROOTS", "static"),
-    ("SLUICE_ACTION_FOLDERS", "journal"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("SLUICE_JOURNAL_DIRECTORY", "static/journal"),
+        ("SLUICE_ARCHIVE_DIRECTORY", "."),
+        ("SLUICE_SPOOL_DIRECTORY", "journal"),
+        ("SLUICE_LAKE_DIRECTORY", "archive/lake"),
+        ("SLUICE_JOBS_DIRECTORY", "run"),
+        ("SLUICE_DIRECTORY_ROOTS", "static"),
+        ("SLUICE_ACTION_FOLDERS", "journal"),
+    ],
+)
 def test_directories_of_the_environment_do_not_overlap(name: str, place: str, settings: Any) -> None:
     assert checks.check_directories() == []
     path = settings.SLUICE_HOME / place

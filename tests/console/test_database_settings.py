@@ -56,12 +56,18 @@ def test_each_call_that_limits_waits_replaces_the_limits_of_the_one_before() -> 
     calls = ("limit_lock_waits()", "limit_waits()", "limit_waits(statements=False)", "limit_waits()")
     with temporary_cluster() as url:
         environment = {
-            **os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "console.project.settings"
-        }  # fmt: skip
+            **os.environ,
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        }
         done = subprocess.run(
-            (sys.executable, "-c", SHOWS_LIMITS, *calls), env=environment, capture_output=True, text=True,
-            timeout=120, cwd=ROOT,
-        )  # fmt: skip
+            (sys.executable, "-c", SHOWS_LIMITS, *calls),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=ROOT,
+        )
     assert done.stdout.splitlines() == ["4s 0", "4s 30s", "4s 0", "4s 30s"], done.stdout + done.stderr
 
 
@@ -84,9 +90,13 @@ def test_a_locked_table_holds_up_no_request_for_ever(tmp_path: Path) -> None:
         with psycopg.connect(url.replace("postgres://", "postgresql://")) as holder:
             holder.execute("LOCK TABLE console_apitoken IN ACCESS EXCLUSIVE MODE")
             done = subprocess.run(
-                (sys.executable, "-c", READS_A_TOKEN), env=environment, capture_output=True, text=True,
-                timeout=120, cwd=ROOT,
-            )  # fmt: skip
+                (sys.executable, "-c", READS_A_TOKEN),
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                cwd=ROOT,
+            )
     assert done.stdout.split() == ["503", "database_away"], done.stdout + done.stderr
 
 

@@ -65,15 +65,19 @@ def test_every_process_makes_private_files_whatever_umask_it_was_started_with(tm
     home = tmp_path / "home"
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
-        "SLUICE_HOME": str(home), "DJANGO_SETTINGS_MODULE": "console.project.settings", "DATABASE_URL": "",
-    }  # fmt: skip
+        "SLUICE_HOME": str(home),
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        "DATABASE_URL": "",
+    }
     code = (
         "import django; django.setup(); from django.conf import settings; from pathlib import Path;"
         "(settings.SLUICE_HOME / 'made-by-{0}').touch()"
     )
     for name, before in {
-        "command": "", "web": "import console.project.asgi;", "worker": "import console.project.celery;",
-    }.items():  # fmt: skip
+        "command": "",
+        "web": "import console.project.asgi;",
+        "worker": "import console.project.celery;",
+    }.items():
         words = (sys.executable, "-c", before + code.format(name))
         subprocess.run(words, cwd=PROJECT, env=environment, check=True, umask=0, timeout=300)
     words = (sys.executable, "manage.py", "migrate", "--verbosity", "0")
@@ -93,10 +97,14 @@ def test_roots_of_policies_hold_nothing_that_has_another_purpose(tmp_path: Path)
     }
     code = "from django.conf import settings; print(*settings.SLUICE_DIRECTORY_ROOTS, sep='\\n')"
     done = subprocess.run(
-        (sys.executable, "-c", code), cwd=PROJECT, env=environment, check=True, timeout=300,
+        (sys.executable, "-c", code),
+        cwd=PROJECT,
+        env=environment,
+        check=True,
+        timeout=300,
         capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     roots = {Path(one) for one in done.stdout.splitlines()}
     for name in ("static", "run", "log", "sluice.sqlite3", "lake", "secret_key"):
         place = tmp_path / name

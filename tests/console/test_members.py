@@ -254,8 +254,13 @@ def test_a_member_that_cant_follow_a_policy_says_so_in_the_api_and_on_the_overvi
     found = {one["name"]: one for one in page.get("/api/v1/brokers").json()}
     b = found["sluice-1/b"]
     assert (b["answers"], b["revision"], b["refused_revision"], b["code"], b["problem"], b["fix"]) == (
-        True, 1, 2, "port_taken", sentence, "Set its host."
-    )  # fmt: skip
+        True,
+        1,
+        2,
+        "port_taken",
+        sentence,
+        "Set its host.",
+    )
     assert {
         (one["refused_revision"], one["code"]) for name, one in found.items() if name != "sluice-1/b"
     } == {(0, "")}
@@ -318,9 +323,14 @@ def test_each_members_own_limits_are_shown_and_what_all_know_is_listed_once(
     assert [(one["member"], one["memory_limit"]) for one in pools] == [("a", 2 << 30), ("b", 1 << 30)]
 
     known = {
-        "client": "slower", "name": "nightly", "topic": "t", "filter": None, "bookmark": "0", "behind": 3,
+        "client": "slower",
+        "name": "nightly",
+        "topic": "t",
+        "filter": None,
+        "bookmark": "0",
+        "behind": 3,
         "created_at": 1,
-    }  # fmt: skip
+    }
     plant.a.durables = [{**known, "connected": False, "seen_at": 9}]
     plant.b.durables = [{**known, "connected": True, "seen_at": 8}]
     assert [one["connected"] for one in page.get("/api/v1/durables").json()] == [True]

@@ -77,12 +77,15 @@ def test_a_row_of_the_database_is_held_to_the_bounds(row: PresetField) -> None:
             field.run_validators(row.high + 1)
 
 
-@pytest.mark.parametrize(("part", "entry", "said"), [
-    ("xap", {"throughput": 1000}, "slow-consumer.throughput 1000 bytes/s"),
-    ("activemq", {"topic": "a", "abort_connection": True}, "abortConnection true"),
-    ("qpid", {"topic": "a", "message_age": 500}, "messageAge 500 ms"),
-    ("qpid", {"topic": "a", "depht": 5}, "depht 5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "entry", "said"),
+    [
+        ("xap", {"throughput": 1000}, "slow-consumer.throughput 1000 bytes/s"),
+        ("activemq", {"topic": "a", "abort_connection": True}, "abortConnection true"),
+        ("qpid", {"topic": "a", "message_age": 500}, "messageAge 500 ms"),
+        ("qpid", {"topic": "a", "depht": 5}, "depht 5"),
+    ],
+)
 def test_a_drafts_table_says_settings_in_their_words_and_units(
     part: str, entry: dict[str, Any], said: str
 ) -> None:
@@ -142,7 +145,7 @@ def written(system: str, row: PresetField) -> str:
     ("system", "row"),
     [(system, row) for system, table in PRESETS.items() for row in table.values() if row.word],
     ids=lambda given: getattr(given, "name", given),
-)  # fmt: skip
+)
 def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetField) -> None:
     imported = policy_import.import_policy(system, written(system, row))
     parts = (

@@ -28,10 +28,14 @@ BEGAN = int(time.time() * 1_000) - 3_600_000
 
 def problem(code: str, subject: str, *, severe: bool = False, since: int = BEGAN) -> ProblemEntry:
     return ProblemEntry(
-        code=code, subject=subject, since=since, severe=severe, title=f"The {subject} is {code}",
+        code=code,
+        subject=subject,
+        since=since,
+        severe=severe,
+        title=f"The {subject} is {code}",
         message="Why.",
         fix="Do it.",
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -87,14 +87,20 @@ def test_chores_go_on_while_webhooks_hold_all_other_slots(
 def start(spec: ChildSpec, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, *spec.command[1:]]
     return subprocess.Popen(
-        command, cwd=settings.BASE_DIR, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command,
+        cwd=settings.BASE_DIR,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def call(instance: Any, name: str, declared: str) -> ActionRun:
     action = Action.objects.create(
-        instance=instance, name=name, started_at=timezone.now(),
+        instance=instance,
+        name=name,
+        started_at=timezone.now(),
         steps=[{"do": "webhook", "url": f"http://{declared}/", "data": ""}],
-    )  # fmt: skip
+    )
     return event_runs.start_run(SYSTEM, action, {"on": "hand"}, {}, timezone.now())

@@ -25,10 +25,15 @@ from tests.support.fake_broker import FakeBroker
 
 def stall(cause: StallCause = StallCause.LOOP_BLOCKED, *, ago_s: int = 200, over: bool = True) -> StallEntry:
     return StallEntry(
-        at=int(time.time() * 1_000) - 1_000 * ago_s, lasted_ms=126_000, over=over, cause=cause,
-        doing="command Subscribe of board", pid=os.getpid(),
-        pressure={"io": 81.5}, stacks='File "x.py", line 1 in <module>',
-    )  # fmt: skip
+        at=int(time.time() * 1_000) - 1_000 * ago_s,
+        lasted_ms=126_000,
+        over=over,
+        cause=cause,
+        doing="command Subscribe of board",
+        pid=os.getpid(),
+        pressure={"io": 81.5},
+        stacks='File "x.py", line 1 in <module>',
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -79,10 +79,14 @@ class Installation:
 
     def manage(self, *words: str, **settings: str) -> str:
         done = subprocess.run(
-            [sys.executable, "manage.py", *words], cwd=ROOT, env=self.environment() | settings,
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT,
+            env=self.environment() | settings,
             capture_output=True,
-            text=True, timeout=SLOW_S, check=False,
-        )  # fmt: skip
+            text=True,
+            timeout=SLOW_S,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

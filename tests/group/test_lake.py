@@ -33,12 +33,17 @@ async def run_job(home: Path, member: RunningMember, job: str) -> str:
     }
     words = [f"{option}={value}" for option, value in places.items()]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "manage.py", "pipeline", "run", job, *words,
+        sys.executable,
+        "manage.py",
+        "pipeline",
+        "run",
+        job,
+        *words,
         cwd=PROJECT,
         env={**os.environ, "SLUICE_HOME": str(home / "spark")},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     said, trouble = await process.communicate()
     assert process.returncode == 0, f"{said.decode()[-2_000:]}{trouble.decode()[-4_000:]}"
     return said.decode()

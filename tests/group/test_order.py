@@ -185,9 +185,12 @@ def test_settings_that_can_not_be_used_are_refused_by_name() -> None:
     good = read_settings("orders", "a", ["nats://a:4222", "nats://b:4222", "nats://c:4222"])
     assert good is not None and good.replicas == 3
     for wrong in (
-        ("or.ders", "a", ["nats://a:1"]), ("orders", "a b", ["nats://a:1"]), ("orders", "a", ["http://a:1"]),
-        ("orders", "a", ["nats://a:1"], 2), ("orders", "a", ["nats://a:1"], 1, 5),
-    ):  # fmt: skip
+        ("or.ders", "a", ["nats://a:1"]),
+        ("orders", "a b", ["nats://a:1"]),
+        ("orders", "a", ["http://a:1"]),
+        ("orders", "a", ["nats://a:1"], 2),
+        ("orders", "a", ["nats://a:1"], 1, 5),
+    ):
         with pytest.raises(OperatorError) as told:
             read_settings(*wrong)
         assert told.value.code == "bad_group"

@@ -171,9 +171,12 @@ def installed(tmp_path: Path, database: str, redis: str, engines: tuple[str, ...
         cuttable_proxy_to("127.0.0.1", redis_port) as redis_wire,
     ):
         both = {
-            "DATABASE_URL": database, "REDIS_URL": redis, "SLUICE_INSTANCE": "orders",
-            "SLUICE_GROUP_ENGINES": ",".join(engines), "DJANGO_SETTINGS_MODULE": "console.project.settings",
-        }  # fmt: skip
+            "DATABASE_URL": database,
+            "REDIS_URL": redis,
+            "SLUICE_INSTANCE": "orders",
+            "SLUICE_GROUP_ENGINES": ",".join(engines),
+            "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        }
         a = Machine(
             tmp_path / "a",
             **both,

@@ -29,12 +29,18 @@ ARGUMENTS = argparse.Namespace(days=14, recent=24, threshold=8.0)
 def hour(client: str, number: int, messages: float, **more: Any) -> dict[str, Any]:
     """An hour of a client that keeps up."""
     calm = {
-        "client": client, "transport": "tcp", "hour": (START + number * HOUR_MS) * 1_000, "samples": 6,
+        "client": client,
+        "transport": "tcp",
+        "hour": (START + number * HOUR_MS) * 1_000,
+        "samples": 6,
         "connected_ms": HOUR_MS,
-        "lag_messages_max": 3, "lag_messages_mean": 0.2, "lag_ms_max": 20,
+        "lag_messages_max": 3,
+        "lag_messages_mean": 0.2,
+        "lag_ms_max": 20,
         "delivered_messages": round(messages),
-        "delivered_bytes": round(messages) * 200, "rate_max": messages / 1_800,
-    }  # fmt: skip
+        "delivered_bytes": round(messages) * 200,
+        "rate_max": messages / 1_800,
+    }
     return calm | more
 
 
@@ -54,9 +60,16 @@ def history() -> list[dict[str, Any]]:
             if name != "leaves" or number <= 71:
                 rows.append(hour(name, number, 36_000 * day * random.uniform(0.9, 1.1), **more))
         # It is behind and offlined in every hour: that is how it is.
-        rows.append(hour("lame", number, 9_000 * random.uniform(0.8, 1.2),
+        rows.append(
+            hour(
+                "lame",
+                number,
+                9_000 * random.uniform(0.8, 1.2),
                 lag_messages_mean=50_000.0 * random.uniform(0.7, 1.4),
-                         lag_ms_max=500_000, offline_ms=2_000_000))  # fmt: skip
+                lag_ms_max=500_000,
+                offline_ms=2_000_000,
+            )
+        )
     return [*rows, hour("new", HOURS - 2, 1.0)]
 
 

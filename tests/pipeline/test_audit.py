@@ -34,9 +34,21 @@ pytestmark = pytest.mark.slow
 
 
 def audit_arguments(**chosen: object) -> argparse.Namespace:
-    given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "typed": False,
-        "evolve": False, "compact": False,
-             "at": "", "since": "", "topics": "", "key": "", "delta": False}  # fmt: skip
+    given = {
+        "start": None,
+        "end": None,
+        "strict": False,
+        "durable": None,
+        "skip_gaps": False,
+        "typed": False,
+        "evolve": False,
+        "compact": False,
+        "at": "",
+        "since": "",
+        "topics": "",
+        "key": "",
+        "delta": False,
+    }
     return argparse.Namespace(**{**given, **chosen})
 
 
@@ -60,13 +72,15 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
             "waiting_messages": 2,
             "gone_messages": 1,
         }
-        stories = [event("ann", 1, "sample", **sums),
-            event("bob", 2, "sample", **sums | {"gone_messages": 2}), b"{}",
-                   event("ann", 3, "disconnect",
-                       **sums | {"acknowledged_messages": 3, "in_flight_messages": 3}),
-                       event("ann", 4, "connect"),
-                   event("ann", 5, "sample", **dict.fromkeys(sums, 0)),
-                   event("old", 6, "sample")]  # fmt: skip
+        stories = [
+            event("ann", 1, "sample", **sums),
+            event("bob", 2, "sample", **sums | {"gone_messages": 2}),
+            b"{}",
+            event("ann", 3, "disconnect", **sums | {"acknowledged_messages": 3, "in_flight_messages": 3}),
+            event("ann", 4, "connect"),
+            event("ann", 5, "sample", **dict.fromkeys(sums, 0)),
+            event("old", 6, "sample"),
+        ]
         append(log, [("$SLUICE.clients", story) for story in stories], publisher="$SLUICE")
     settings, told = settings_in(tmp_path), FakeReporter()
     clean = fill(tmp_path, [50] * 40)

@@ -55,9 +55,12 @@ def test_an_amount_by_itself_has_three_digits() -> None:
 
 
 @given(
-    st.floats(-1e15, 0), st.floats(0, 1e15), st.sampled_from(["", "bytes", "ms", "s"]), st.booleans(),
-    st.integers(2, 8)
-)  # fmt: skip
+    st.floats(-1e15, 0),
+    st.floats(0, 1e15),
+    st.sampled_from(["", "bytes", "ms", "s"]),
+    st.booleans(),
+    st.integers(2, 8),
+)
 def test_marks_enclose_what_is_drawn_and_are_few(
     low: float, high: float, unit: Unit, whole: bool, most: int
 ) -> None:
@@ -72,15 +75,20 @@ def test_marks_enclose_what_is_drawn_and_are_few(
 def test_a_day_has_marks_at_round_hours_and_says_its_date_once() -> None:
     marks = time_ticks(micros(DAY), micros(DAY + timedelta(hours=23)), 5)
     assert [(mark.said, mark.below) for mark in marks] == [
-        ("00:00", "22 Nov, UTC"), ("06:00", ""), ("12:00", ""), ("18:00", ""),
-    ]  # fmt: skip
+        ("00:00", "22 Nov, UTC"),
+        ("06:00", ""),
+        ("12:00", ""),
+        ("18:00", ""),
+    ]
 
 
 def test_midnight_says_the_new_day() -> None:
     marks = time_ticks(micros(DAY + timedelta(hours=20)), micros(DAY + timedelta(hours=29)), 5)
     assert [(mark.said, mark.below) for mark in marks] == [
-        ("21:00", "22 Nov, UTC"), ("00:00", "23 Nov"), ("03:00", ""),
-    ]  # fmt: skip
+        ("21:00", "22 Nov, UTC"),
+        ("00:00", "23 Nov"),
+        ("03:00", ""),
+    ]
 
 
 def test_weeks_have_days() -> None:

@@ -164,22 +164,38 @@ def planted(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
     """Return samples one second apart."""
     base = dict.fromkeys(TrafficSample._fields, 0) | {"subscriptions": 1, "lump_bytes": 0}
     made = [
-        {"name": name, "transport": "tcp", "user": "", "topic": "t", "connected": START, **base,
-            "at": START + 1_000 * n, **row}
+        {
+            "name": name,
+            "transport": "tcp",
+            "user": "",
+            "topic": "t",
+            "connected": START,
+            **base,
+            "at": START + 1_000 * n,
+            **row,
+        }
         for n, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(made, schema=TRAFFIC)
 
 
 def growing(name: str, rate: int, seconds: int, drains: int = 0) -> pa.Table:
     """Return samples of a client that is sent and reads fixed numbers of bytes a second."""
     rows = [
-        {"memory": (rate - drains) * n, "matched_bytes": rate * n, "matched_messages": rate * n // 1_000,
-         "acknowledged_bytes": drains * n, "taken_bytes": drains * n, "owed_bytes": (rate - drains) * n,
-         "owed_messages": (rate - drains) * n // 1_000, "messages": (rate - drains) * n // 1_000,
-         "oldest_at": START if n else 0, "unjournaled": 1}
+        {
+            "memory": (rate - drains) * n,
+            "matched_bytes": rate * n,
+            "matched_messages": rate * n // 1_000,
+            "acknowledged_bytes": drains * n,
+            "taken_bytes": drains * n,
+            "owed_bytes": (rate - drains) * n,
+            "owed_messages": (rate - drains) * n // 1_000,
+            "messages": (rate - drains) * n // 1_000,
+            "oldest_at": START if n else 0,
+            "unjournaled": 1,
+        }
         for n in range(seconds)
-    ]  # fmt: skip
+    ]
     return planted(name, rows)
 
 
@@ -239,9 +255,19 @@ def test_an_age_limit_ends_it_and_what_no_bookmark_brings_back_is_lost() -> None
 def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() -> None:
     """No message waited at the last sample. Then one became too old, and no further sample was taken."""
     looks = planted("slow", [{"matched_bytes": 1_000 * n, "matched_messages": n} for n in range(4)])
-    told = {"at": START + 5_400, "client": "slow", "action": "disconnect", "mode": "enforce",
+    told = {
+        "at": START + 5_400,
+        "client": "slow",
+        "action": "disconnect",
+        "mode": "enforce",
         "signal": "oldest_age",
-            "observed": 2_100, "limit": 2_000, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}  # fmt: skip
+        "observed": 2_100,
+        "limit": 2_000,
+        "unit": "ms",
+        "memory": -1,
+        "disk": -1,
+        "lost": 0,
+    }
     acts = pa.Table.from_pylist([told], schema=ACTS)
     assert actions_of(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
     assert actions_of(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
@@ -254,16 +280,30 @@ def test_clients_disconnected_at_their_limit_are_so_in_the_back_test_at_any_phas
     """
     names = [f"slow-{n:02d}" for n in range(40)]
     looks = pa.concat_tables(
-        [planted(name,
-                [{"memory": 90, "owed_bytes": 90, "oldest_at": START,
-                        "unjournaled": 1} for _ in range(5)]) for name in names]
-    )  # fmt: skip
+        [
+            planted(
+                name,
+                [{"memory": 90, "owed_bytes": 90, "oldest_at": START, "unjournaled": 1} for _ in range(5)],
+            )
+            for name in names
+        ]
+    )
     told = [
-        {"at": START + 4_100 + 17 * n, "client": name, "action": "disconnect", "mode": "enforce",
+        {
+            "at": START + 4_100 + 17 * n,
+            "client": name,
+            "action": "disconnect",
+            "mode": "enforce",
             "signal": "oldest_age",
-         "observed": 4_600 + n, "limit": 4_500, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}
+            "observed": 4_600 + n,
+            "limit": 4_500,
+            "unit": "ms",
+            "memory": -1,
+            "disk": -1,
+            "lost": 0,
+        }
         for n, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     found = tried(limited(100, age_ms=4_500), looks, pa.Table.from_pylist(told, schema=ACTS))
     for act in told:
         assert actions_of(found, act["client"]) == [("disconnect", act["at"] - START)]
@@ -277,16 +317,30 @@ def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() ->
     spell += [{"memory": 0, "disk": 1_000, "owed_bytes": 600_000, "offlined": 1} for _ in range(3)]
     spell += [{"memory": 0, "owed_bytes": 0} for _ in range(4)]
     rows = [
-        {**row, "oldest_at": START if row["owed_bytes"] else 0, "matched_bytes": 100_000 * n,
-            "matched_messages": 100 * n}
+        {
+            **row,
+            "oldest_at": START if row["owed_bytes"] else 0,
+            "matched_bytes": 100_000 * n,
+            "matched_messages": 100 * n,
+        }
         for n, row in enumerate(2 * spell)
-    ]  # fmt: skip
+    ]
     told = [
-        {"at": START + at, "client": "slow", "action": "offline", "mode": "enforce",
+        {
+            "at": START + at,
+            "client": "slow",
+            "action": "offline",
+            "mode": "enforce",
             "signal": "outbound_bytes",
-         "observed": 450_000, "limit": 440_000, "unit": "bytes", "memory": 450_000, "disk": 0, "lost": 0}
+            "observed": 450_000,
+            "limit": 440_000,
+            "unit": "bytes",
+            "memory": 450_000,
+            "disk": 0,
+            "lost": 0,
+        }
         for at in (4_600, 16_600)
-    ]  # fmt: skip
+    ]
     found = tried(limited(44), planted("slow", rows), pa.Table.from_pylist(told, schema=ACTS))
     offlined = actions_of(found, "slow")
     assert [action for action, _ in offlined] == ["offline", "offline"]
@@ -372,10 +426,15 @@ def test_a_grid_is_tried_in_parallel_and_the_cheapest_that_saves_a_client_is_fou
     policy = tmp_path / "tight.yaml"
     policy.write_text(json.dumps(limited(10, memory=3_000_000).to_dict()))
     asked = argparse.Namespace(
-        policy=str(policy), grid="client_policy.client_max_capacity=30,70,80,100", save="slow", start="",
+        policy=str(policy),
+        grid="client_policy.client_max_capacity=30,70,80,100",
+        save="slow",
+        start="",
         end="",
-        host_memory=HOST, durable=None, skip_gaps=False,
-    )  # fmt: skip
+        host_memory=HOST,
+        durable=None,
+        skip_gaps=False,
+    )
     found = backtest.run(settings, asked, told)
     assert (found["policies"], found["clients"], found["looks"]) == (5, 2, 40)
     by_name = {row["policy"]: row for row in told.tables["policies"]}

@@ -47,8 +47,11 @@ def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
     disk = DiskVolume("journal", 1, 10, 5.0)
     told = setting_advice([pool], 7_200.0, 86_400.0, 3_600.0, [disk], 50, 45.0)
     assert [row["setting"] for row in told] == [
-        "instance: memory limit", "journal retention", "client_policy.client_max_capacity", "disk of journal",
-    ]  # fmt: skip
+        "instance: memory limit",
+        "journal retention",
+        "client_policy.client_max_capacity",
+        "disk of journal",
+    ]
     assert (told[1]["now"], told[1]["recommended"], told[2]["recommended"]) == (
         "60.0 minutes",
         "3 hours",

@@ -72,15 +72,22 @@ class RecordedClient:
         memory = 0 if spooled else owed * 115 // 100
         blocked = oldest if self._chance.random() < 0.3 and owed else 0
         figures = dict.fromkeys(TrafficSample._fields, 0) | {
-            "at": self._at, "memory": memory, "disk": owed if spooled else 0,
+            "at": self._at,
+            "memory": memory,
+            "disk": owed if spooled else 0,
             "messages": 0 if spooled else owed // size,
-            "owed_bytes": owed, "owed_messages": owed // size, "matched_bytes": self._came,
+            "owed_bytes": owed,
+            "owed_messages": owed // size,
+            "matched_bytes": self._came,
             "matched_messages": self._came // size,
-            "acknowledged_bytes": self._came - owed, "taken_bytes": self._came - owed,
+            "acknowledged_bytes": self._came - owed,
+            "taken_bytes": self._came - owed,
             "oldest_at": oldest if owed else 0,
-            "blocked_since": blocked, "offlined": int(spooled and not last), "subscriptions": 1,
+            "blocked_since": blocked,
+            "offlined": int(spooled and not last),
+            "subscriptions": 1,
             "unacked_at": self._at - 300 if owed and self._chance.random() < 0.3 else 0,
-        }  # fmt: skip
+        }
         whose = {
             "name": self._name,
             "transport": self._transport,
@@ -92,12 +99,23 @@ class RecordedClient:
 
     def _decided(self, action: str) -> None:
         self.acts.append(
-            {"at": self._at - self._chance.randrange(900), "client": self._name, "action": action,
-                "reason": "", "rule": "r",
-             "mode": self._chance.choice(("enforce", "shadow")), "signal": "outbound_bytes",
-             "observed": self._owed, "limit": 1,
-             "unit": "bytes", "revision": 1, "lost": 0, "memory": -1, "disk": -1}
-        )  # fmt: skip
+            {
+                "at": self._at - self._chance.randrange(900),
+                "client": self._name,
+                "action": action,
+                "reason": "",
+                "rule": "r",
+                "mode": self._chance.choice(("enforce", "shadow")),
+                "signal": "outbound_bytes",
+                "observed": self._owed,
+                "limit": 1,
+                "unit": "bytes",
+                "revision": 1,
+                "lost": 0,
+                "memory": -1,
+                "disk": -1,
+            }
+        )
 
 
 def recorded(seed: int, clients: int) -> Recording:
@@ -113,11 +131,20 @@ def recorded(seed: int, clients: int) -> Recording:
 def rule(chance: random.Random, number: int) -> dict[str, Any]:
     """Return a random rule of any type that a back-test judges."""
     signal, limit = chance.choice(
-        [("outbound_bytes", 300_000), ("outbound_messages", 600), ("backlog_bytes", 300_000),
+        [
+            ("outbound_bytes", 300_000),
+            ("outbound_messages", 600),
+            ("backlog_bytes", 300_000),
             ("backlog_messages", 600),
-         ("oldest_age", 20_000), ("write_blocked", 20_000), ("spool_bytes", 300_000), ("spool_age", 20_000),
-         ("drain_rate", 5_000), ("pool_memory", 1_000_000), ("pool_disk", 1_000_000)]
-    )  # fmt: skip
+            ("oldest_age", 20_000),
+            ("write_blocked", 20_000),
+            ("spool_bytes", 300_000),
+            ("spool_age", 20_000),
+            ("drain_rate", 5_000),
+            ("pool_memory", 1_000_000),
+            ("pool_disk", 1_000_000),
+        ]
+    )
     made: dict[str, Any] = {
         "name": f"rule-{number}",
         "signal": signal,

@@ -45,13 +45,21 @@ def test_a_refusal_reaches_the_process_that_started_the_job(
     assert "host-memory is '-5'. Give a whole number, 1,048,576 to" in told["message"]
 
 
-@pytest.mark.parametrize("words", [
-    "capacity --start=2030-01-01", "capacity --end=2001-01-01",
-    "capacity --start=2026-11-21T12:00:01.2Z --end=2026-11-21T12:00:01.7Z",
-    "capacity --start=2026-11-22 --end=2026-11-21", "state --at=2001-01-01", "state --at=3 --since=4",
-    "lake --start=9 --end=8",
-    "audit --start=99", "lake-check --end=99", "capacity --start=1 --end=99",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        "capacity --start=2030-01-01",
+        "capacity --end=2001-01-01",
+        "capacity --start=2026-11-21T12:00:01.2Z --end=2026-11-21T12:00:01.7Z",
+        "capacity --start=2026-11-22 --end=2026-11-21",
+        "state --at=2001-01-01",
+        "state --at=3 --since=4",
+        "lake --start=9 --end=8",
+        "audit --start=99",
+        "lake-check --end=99",
+        "capacity --start=1 --end=99",
+    ],
+)
 def test_a_range_that_holds_nothing_is_an_error_and_nothing_is_made(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,12 +28,19 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
 ) -> None:
     place = settings_in(tmp_path)
     rows = [
-        {"client": name, "transport": "tcp", "hour": NOW - number * HOUR_US, "samples": 1,
+        {
+            "client": name,
+            "transport": "tcp",
+            "hour": NOW - number * HOUR_US,
+            "samples": 1,
             "delivered_messages": 100 * number,
-         "offline_ms": 3_600_000 if name == "<b>slow" else 0, "disconnected": int(number == 3),
-         "connected_ms": 3_600_000}
-        for number in range(200) for name in ("<b>slow", "quick")
-    ]  # fmt: skip
+            "offline_ms": 3_600_000 if name == "<b>slow" else 0,
+            "disconnected": int(number == 3),
+            "connected_ms": 3_600_000,
+        }
+        for number in range(200)
+        for name in ("<b>slow", "quick")
+    ]
     write_hours(place.client_history, INSTANCE, pa.Table.from_pylist(rows, schema=CLIENT_HOURS), None)
     other = RecordingReporter(FakeReporter(), "capacity", argparse.Namespace())
     other.table(

@@ -47,14 +47,24 @@ def test_a_job_of_ones_own_is_found_runs_and_is_recorded_with_its_table_and_plot
     assert "messages-by-minute" in listed.stdout
     assert "count the messages of each topic in each minute" in " ".join(listed.stdout.split())
     done = run(
-        tmp_path, sys.executable, "manage.py", "pipeline", "run", "messages-by-minute", "--master=local[2]",
-        "--topics=t.1,t.2", SLUICE_ACTOR="maria",
-    )  # fmt: skip
+        tmp_path,
+        sys.executable,
+        "manage.py",
+        "pipeline",
+        "run",
+        "messages-by-minute",
+        "--master=local[2]",
+        "--topics=t.1,t.2",
+        SLUICE_ACTOR="maria",
+    )
     assert done.returncode == 0, done.stderr
     (kept,) = records(tmp_path)
     assert (kept["job"], kept["state"], kept["by"], kept["master"]) == (
-        "messages-by-minute", "succeeded", "maria", "local[2]",
-    )  # fmt: skip
+        "messages-by-minute",
+        "succeeded",
+        "maria",
+        "local[2]",
+    )
     assert kept["parameters"] == {"topics": "t.1,t.2"}
     assert kept["cpu_s"] > 1
     folder = tmp_path / "lake" / "runs" / kept["id"]

@@ -140,9 +140,13 @@ def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[
     """`python -m pipeline` as a user runs it, on a JVM that starts in a third of the time."""
     quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", **environment}
     return subprocess.run(
-        [sys.executable, "-m", "pipeline", *words], env=quick, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "pipeline", *words],
+        env=quick,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=300,
-    )  # fmt: skip
+    )
 
 
 def test_the_command_reports_in_json_and_ends_with_0(tmp_path: Path) -> None:

@@ -59,10 +59,13 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
         assert max(discarded - in_socket, 0) <= lost <= discarded
 
 
-@pytest.mark.parametrize("strategy", [
-    'maxSlowDuration="1000" checkPeriod="1000" abortConnection="false"',
-    'maxSlowDuration="0" checkPeriod="1000" abortConnection="true"',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        'maxSlowDuration="1000" checkPeriod="1000" abortConnection="false"',
+        'maxSlowDuration="0" checkPeriod="1000" abortConnection="true"',
+    ],
+)
 async def test_a_slow_consumer_is_removed_alone_or_left_as_there(tmp_path: Path, strategy: str) -> None:
     """`abortConnection="false"` removes the consumer alone; a duration of 0 aborts no consumer."""
     aborts = 'abortConnection="false"' in strategy

@@ -70,9 +70,16 @@ async def test_no_rule_on_ages_or_on_silence_or_on_backlogs_sees_who_reads_the_l
     ]
     presets = {
         "client_policy": {"client_max_capacity": 100, "client_message_age_limit_ms": 3_600_000},
-        "activemq": [{"topic": "t", "abort_slow_consumer_strategy": True, "max_slow_duration": 300,
-        "check_period": 100, "mode": "shadow"}],
-    }  # fmt: skip
+        "activemq": [
+            {
+                "topic": "t",
+                "abort_slow_consumer_strategy": True,
+                "max_slow_duration": 300,
+                "check_period": 100,
+                "mode": "shadow",
+            }
+        ],
+    }
     async with running_broker(tmp_path, policy_with(*rules, **presets)) as broker:
         readers = [
             await StalledSubscriber.connect(broker, name, "t", bookmark="0|1|", **asked)

@@ -17,9 +17,19 @@ from tests.pipeline.support import fill, journal_location, move
 pytestmark = pytest.mark.slow
 BASE = Path(__file__).resolve().parents[2]
 SPARKS_OWN = (
-    "pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs",
-    "dateutil", "pytz", "six.py", "tzdata",
-)  # fmt: skip
+    "pyspark",
+    "py4j",
+    "numpy",
+    "numpy.libs",
+    "pyarrow",
+    "pyarrow.libs",
+    "pandas",
+    "pandas.libs",
+    "dateutil",
+    "pytz",
+    "six.py",
+    "tzdata",
+)
 JOB = """
 import json, sys
 from pyspark.sql import SparkSession

@@ -30,11 +30,18 @@ def test_flight_that_never_left_counts_at_its_scheduled_time() -> None:
     topic, message = made.topic_and_message(0)
     assert topic == "flights.EV"
     assert json.loads(message) == {
-        "year": 2013, "month": 1, "day": 1, "dep_time": None, "dep_delay": None, "carrier": "EV",
+        "year": 2013,
+        "month": 1,
+        "day": 1,
+        "dep_time": None,
+        "dep_delay": None,
+        "carrier": "EV",
         "tailnum": None,
-        "minute": 30, "time_hour": "2013-01-01T21:00:00Z", "cancelled": True,
+        "minute": 30,
+        "time_hour": "2013-01-01T21:00:00Z",
+        "cancelled": True,
         "moment": "2013-01-01T21:30:00Z",
-    }  # fmt: skip
+    }
 
 
 def test_all_flights_of_the_package_are_there_in_order() -> None:

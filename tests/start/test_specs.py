@@ -64,9 +64,18 @@ def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports()
     members = group_members(AT, member_names(3), urls, "sqlite:////h/db", homes)
     specs = check_needs(group_children(members, engines, Path("/nats-server"), AT.home))
     assert [spec.name for spec in specs] == [
-        "engine-1", "engine-2", "engine-3", "redis", "broker", "broker-b", "broker-c", "web", "worker",
-        "chores", "beat"
-    ]  # fmt: skip
+        "engine-1",
+        "engine-2",
+        "engine-3",
+        "redis",
+        "broker",
+        "broker-b",
+        "broker-c",
+        "web",
+        "worker",
+        "chores",
+        "beat",
+    ]
     second = next(spec for spec in specs if spec.name == "broker-b")
     assert set(second.needs) == {"redis", "engine-1", "engine-2", "engine-3"}
     said = dict(second.environment)

@@ -143,9 +143,10 @@ def test_certificate_that_cannot_be_used_is_said_before_anything_starts(
     authority = Authority(tmp_path)
     certificate, key = authority.sign("console")
     for tls, found in (
-        (None, []), (TlsSettings(str(certificate), str(key)), []),
+        (None, []),
+        (TlsSettings(str(certificate), str(key)), []),
         (TlsSettings(str(certificate), str(authority.locked_key())), ["sluice.E004"]),
         (TlsSettings("/nowhere.pem", str(key)), ["sluice.E004"]),
-    ):  # fmt: skip
+    ):
         settings.SLUICE_WEB_TLS = tls  # type: ignore[attr-defined]
         assert [problem.id for problem in checks.check_web_certificate()] == found

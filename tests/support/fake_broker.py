@@ -50,21 +50,36 @@ def make_subscription(
 ) -> dict[str, Any]:
     """Return the subscription entry of a client."""
     return {
-        "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')",
+        "id": "sub-1",
+        "topic": "flights.>",
+        "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')",
         "bookmark": "0",
-        "delivery": state, "health": health, **_lag(lag), **AMOUNTS, "waiting_messages": lag,
-        "delivered_messages": 1_204_331, "rate": None, "ack": None, "prefetch": None, "durable": None,
+        "delivery": state,
+        "health": health,
+        **_lag(lag),
+        **AMOUNTS,
+        "waiting_messages": lag,
+        "delivered_messages": 1_204_331,
+        "rate": None,
+        "ack": None,
+        "prefetch": None,
+        "durable": None,
         "lease_ms": None,
-        "paused": state == "paused", **more,
-    }  # fmt: skip
+        "paused": state == "paused",
+        **more,
+    }
 
 
 def _lag(lag: int) -> dict[str, Any]:
     return {
-        "lag_messages": lag, "lag_bytes": lag * 412, "lag_ms": lag * 3, "seconds_behind": lag * 3 / 1_000,
-        "caught_up_in_s": None, "caught_up_why_none": "there are too few looks at it" if lag else "",
+        "lag_messages": lag,
+        "lag_bytes": lag * 412,
+        "lag_ms": lag * 3,
+        "seconds_behind": lag * 3 / 1_000,
+        "caught_up_in_s": None,
+        "caught_up_why_none": "there are too few looks at it" if lag else "",
         "lag_at_most": False,
-    }  # fmt: skip
+    }
 
 
 HEALTHS = {"offlined": "stalled", "draining": "keeps up", "replaying": "keeps up", "paused": "paused"}
@@ -76,20 +91,42 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
     spooled = state in ("offlined", "draining")
     health = HEALTHS.get(state, "keeps up")
     made = {
-        "name": name, "transport": "tcp", "protocol": "native", "remote": "127.0.0.1:52114", "user": "",
-        "delivery": state, "health": health, "connected_at": now - 3_725_000, **_lag(lag), **AMOUNTS,
-        "matched_messages": 1_204_331 + lag, "acknowledged_messages": 1_204_331, "waiting_messages": lag,
-        "outbox_bytes": 0 if spooled else lag * 412, "outbox_messages": 0 if spooled else lag,
-        "spool_bytes": lag * 40 if spooled else 0, "spool_messages": lag if spooled else 0,
-        "offlined_since": now - 95_000 if spooled else None, "delivered_messages": 1_204_331,
-        "delivered_bytes": 496_184_000, "published_messages": 0, "published_topics": {},
+        "name": name,
+        "transport": "tcp",
+        "protocol": "native",
+        "remote": "127.0.0.1:52114",
+        "user": "",
+        "delivery": state,
+        "health": health,
+        "connected_at": now - 3_725_000,
+        **_lag(lag),
+        **AMOUNTS,
+        "matched_messages": 1_204_331 + lag,
+        "acknowledged_messages": 1_204_331,
+        "waiting_messages": lag,
+        "outbox_bytes": 0 if spooled else lag * 412,
+        "outbox_messages": 0 if spooled else lag,
+        "spool_bytes": lag * 40 if spooled else 0,
+        "spool_messages": lag if spooled else 0,
+        "offlined_since": now - 95_000 if spooled else None,
+        "delivered_messages": 1_204_331,
+        "delivered_bytes": 496_184_000,
+        "published_messages": 0,
+        "published_topics": {},
         "rate_out_messages": 0.0 if state == "offlined" else 5210.4,
-        "write_blocked_ms": 95_400 if state == "offlined" else 0, "pool": "instance",
-        "memory_percent": min(50.0, lag / 20_000), "disk_percent": lag / 500_000 if spooled else 0.0,
+        "write_blocked_ms": 95_400 if state == "offlined" else 0,
+        "pool": "instance",
+        "memory_percent": min(50.0, lag / 20_000),
+        "disk_percent": lag / 500_000 if spooled else 0.0,
         "revision": 1,
-        "window_full_ms": 0, "held_bytes": 0, "forecast": None, "why_slow": None, "last_decision": None,
-        "subscriptions": [make_subscription(state, lag, health)], **more,
-    }  # fmt: skip
+        "window_full_ms": 0,
+        "held_bytes": 0,
+        "forecast": None,
+        "why_slow": None,
+        "last_decision": None,
+        "subscriptions": [make_subscription(state, lag, health)],
+        **more,
+    }
     return msgspec.convert(made, ClientEntry)
 
 
@@ -107,12 +144,22 @@ CHAIN = "0d4f" * 8
 def make_link(name: str, **said: Any) -> LinkEntry:
     """Return the entry of a disconnected link."""
     away: dict[str, Any] = {
-        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "prices.>",
+        "client": f"link.{name}",
+        "addresses": [f"tcps://{name}:9007"],
+        "topic": "prices.>",
         "filter": "/n > 1",
-        "state": "away", "instance": name, "code": "broker_away", "why": "Nobody answers.", "fix": "",
+        "state": "away",
+        "instance": name,
+        "code": "broker_away",
+        "why": "Nobody answers.",
+        "fix": "",
         "behind": 12_345,
-        "behind_ms": 61_000, "position": "sluice-1|7|", "carried": 0, "gaps": 0, "connected_at": None,
-    }  # fmt: skip
+        "behind_ms": 61_000,
+        "position": "sluice-1|7|",
+        "carried": 0,
+        "gaps": 0,
+        "connected_at": None,
+    }
     return LinkEntry(name=name, **away | said)
 
 
@@ -132,10 +179,20 @@ def make_member(name: str, **more: object) -> MemberEntry:
 def make_group(*members: MemberEntry) -> GroupStatus:
     """Return the status of a group as seen by member a."""
     return GroupStatus(
-        instance="sluice-1", member="a", state="taking part", why="", fix="", log="7b1e0a0e", generation=3,
+        instance="sluice-1",
+        member="a",
+        state="taking part",
+        why="",
+        fix="",
+        log="7b1e0a0e",
+        generation=3,
         last=18_215,
-        leader="engine-2", engines=3, engines_current=3, clock_ahead_ms=0, members=list(members),
-    )  # fmt: skip
+        leader="engine-2",
+        engines=3,
+        engines_current=3,
+        clock_ahead_ms=0,
+        members=list(members),
+    )
 
 
 def make_pool(name: str, **more: Any) -> dict[str, Any]:
@@ -167,39 +224,88 @@ def some_clients() -> list[ClientEntry]:
         make_client("board-jfk", "offlined", 184_220, user="ops"),
         make_client("delay-mailer", "draining", 20_411),
         make_client("lake-loader", "replaying", 92_000, transport="websocket"),
-        make_client("feed-publisher", published_messages=336_775,
-            published_topics=dict.fromkeys(_FLIGHTS, 67_355), rate_out_messages=0.0, subscriptions=[]),
-        *(make_client(f"carrier-{code.lower()}", "live", 3 if code == "UA" else 0,
-                transport="websocket" if code < "F" else "tcp")
-          for code in CARRIERS),
-    ]  # fmt: skip
+        make_client(
+            "feed-publisher",
+            published_messages=336_775,
+            published_topics=dict.fromkeys(_FLIGHTS, 67_355),
+            rate_out_messages=0.0,
+            subscriptions=[],
+        ),
+        *(
+            make_client(
+                f"carrier-{code.lower()}",
+                "live",
+                3 if code == "UA" else 0,
+                transport="websocket" if code < "F" else "tcp",
+            )
+            for code in CARRIERS
+        ),
+    ]
 
 
 def some_replays() -> list[dict[str, Any]]:
     """Return three managed replays: running, paused and cancelled."""
     now = int(time.time() * 1000)
     common = {
-        "filter": None, "bookmark": "0", "rate": None, "rate_max_gap": None, "conflation": None,
+        "filter": None,
+        "bookmark": "0",
+        "rate": None,
+        "rate_max_gap": None,
+        "conflation": None,
         "conflation_key": None,
-        "recorded_at": now - 86_400_000, "ended_at": None, "unrecorded": False, "records_per_s": 0.0,
+        "recorded_at": now - 86_400_000,
+        "ended_at": None,
+        "unrecorded": False,
+        "records_per_s": 0.0,
         "left_s": None,
-    }  # fmt: skip
+    }
     return [
-        {**common, "name": "nightly", "client": "lake-loader", "topic": "flights.>", "rate": "4X",
+        {
+            **common,
+            "name": "nightly",
+            "client": "lake-loader",
+            "topic": "flights.>",
+            "rate": "4X",
             "rate_max_gap": "10s",
-         "state": "running", "connected": True, "position": "sluice-1|812004|", "behind": 524_772,
-         "delivered_messages": 812_003, "progress": 0.607, "left_s": 734.2, "records_per_s": 714.8,
-         "created_at": now - 3_600_000},
-        {**common, "name": "audit-2026", "client": "auditor", "topic": "flights.UA",
-            "filter": "/dep_delay > 15", "state": "paused",
-         "connected": False, "position": "sluice-1|120400|", "behind": 1_216_376,
-         "delivered_messages": 20_455,
-         "progress": 0.09, "created_at": now - 90_000_000},
-        {**common, "name": "last-week", "client": "auditor", "topic": "flights.>", "state": "cancelled",
+            "state": "running",
+            "connected": True,
+            "position": "sluice-1|812004|",
+            "behind": 524_772,
+            "delivered_messages": 812_003,
+            "progress": 0.607,
+            "left_s": 734.2,
+            "records_per_s": 714.8,
+            "created_at": now - 3_600_000,
+        },
+        {
+            **common,
+            "name": "audit-2026",
+            "client": "auditor",
+            "topic": "flights.UA",
+            "filter": "/dep_delay > 15",
+            "state": "paused",
             "connected": False,
-         "position": "sluice-1|900000|", "behind": 436_776, "delivered_messages": 899_999, "progress": 0.673,
-         "created_at": now - 180_000_000, "ended_at": now - 80_000_000},
-    ]  # fmt: skip
+            "position": "sluice-1|120400|",
+            "behind": 1_216_376,
+            "delivered_messages": 20_455,
+            "progress": 0.09,
+            "created_at": now - 90_000_000,
+        },
+        {
+            **common,
+            "name": "last-week",
+            "client": "auditor",
+            "topic": "flights.>",
+            "state": "cancelled",
+            "connected": False,
+            "position": "sluice-1|900000|",
+            "behind": 436_776,
+            "delivered_messages": 899_999,
+            "progress": 0.673,
+            "created_at": now - 180_000_000,
+            "ended_at": now - 80_000_000,
+        },
+    ]
 
 
 def flight(number: int) -> dict[str, Any]:
@@ -222,14 +328,21 @@ def some_shapes() -> tuple[dict[str, Any], ...]:
     return (
         {"topic": "orders.fix", "text": order},
         {"topic": "orders.nvfix", "text": "Symbol=IBM\x01Side=Buy\x01OrderQty=200\x01"},
-        {"topic": "orders.packed",
-            "base64": base64.b64encode(b"\x82\xa6symbol\xa3IBM\xa3qty\xcc\xc8").decode()},
-        {"topic": "pictures.raw",
-            "base64": base64.b64encode(bytes(range(250, 256)) + b"\x00picture").decode()},
-        {"topic": "notes.desk", "text": "The desk is closed.",
-            "headers": {"content-type": "text/plain", "priority": "4"}},
+        {
+            "topic": "orders.packed",
+            "base64": base64.b64encode(b"\x82\xa6symbol\xa3IBM\xa3qty\xcc\xc8").decode(),
+        },
+        {
+            "topic": "pictures.raw",
+            "base64": base64.b64encode(bytes(range(250, 256)) + b"\x00picture").decode(),
+        },
+        {
+            "topic": "notes.desk",
+            "text": "The desk is closed.",
+            "headers": {"content-type": "text/plain", "priority": "4"},
+        },
         {"topic": "flights.AA", "data": None},
-    )  # fmt: skip
+    )
 
 
 def stall_totals(stalls: list[StallEntry]) -> StallTotals:
@@ -279,12 +392,25 @@ class FakeBroker:
         now = int(time.time() * 1_000)
         common = {"topic": "flights.>", "filter": None, "created_at": now - 86_400_000}
         self.durables = [
-            {**common, "client": "board-jfk", "name": "orders", "bookmark": "sluice-1|900|",
-                "connected": True, "behind": 4, "seen_at": now},
-            {**common, "client": "auditor", "name": "night", "bookmark": "sluice-1|2|", "connected": False,
+            {
+                **common,
+                "client": "board-jfk",
+                "name": "orders",
+                "bookmark": "sluice-1|900|",
+                "connected": True,
+                "behind": 4,
+                "seen_at": now,
+            },
+            {
+                **common,
+                "client": "auditor",
+                "name": "night",
+                "bookmark": "sluice-1|2|",
+                "connected": False,
                 "behind": 902,
-             "seen_at": now - 80_000_000},
-        ]  # fmt: skip
+                "seen_at": now - 80_000_000,
+            },
+        ]
 
     def begin_rush_hour(self) -> None:
         """Reset the data, then add healthy clients up to 500, with a dozen name prefixes."""
@@ -382,34 +508,70 @@ class FakeBroker:
             states[one.delivery] = states.get(one.delivery, 0) + 1
         uptime = int(time.time() - self.started_at + 93_600)
         return {
-            "instance": self.instance, "member": self.member, "pid": 4242,
-            "started_at": int((time.time() - uptime) * 1000), "revision": self.revision,
-            "next_sequence": self.durable + 1, "durable_sequence": self.durable, "uptime_s": uptime,
+            "instance": self.instance,
+            "member": self.member,
+            "pid": 4242,
+            "started_at": int((time.time() - uptime) * 1000),
+            "revision": self.revision,
+            "next_sequence": self.durable + 1,
+            "durable_sequence": self.durable,
+            "uptime_s": uptime,
             "transports": [
-                {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007, "enabled": True,
-                    "clients": 13, "pool": "instance"},
-                {"name": "websocket", "kind": "websocket", "host": "127.0.0.1", "port": 9008, "enabled": True,
-                    "clients": 5, "pool": "websocket"},
+                {
+                    "name": "tcp",
+                    "kind": "tcp",
+                    "host": "127.0.0.1",
+                    "port": 9007,
+                    "enabled": True,
+                    "clients": 13,
+                    "pool": "instance",
+                },
+                {
+                    "name": "websocket",
+                    "kind": "websocket",
+                    "host": "127.0.0.1",
+                    "port": 9008,
+                    "enabled": True,
+                    "clients": 5,
+                    "pool": "websocket",
+                },
             ],
             "pools": [
-                {"name": "instance", "transports": ["tcp"], "memory_used": 1_860 * MIB,
+                {
+                    "name": "instance",
+                    "transports": ["tcp"],
+                    "memory_used": 1_860 * MIB,
                     "memory_limit": 2_458 * MIB,
-                 "disk_used": 211 * MIB, "disk_limit": 2_458 * MIB, "disk_path": "/var/lib/sluice/spool"},
-                {"name": "websocket", "transports": ["websocket"], "memory_used": 12 * MIB,
+                    "disk_used": 211 * MIB,
+                    "disk_limit": 2_458 * MIB,
+                    "disk_path": "/var/lib/sluice/spool",
+                },
+                {
+                    "name": "websocket",
+                    "transports": ["websocket"],
+                    "memory_used": 12 * MIB,
                     "memory_limit": 256 * MIB,
-                 "disk_used": 0, "disk_limit": 1_024 * MIB, "disk_path": "/var/lib/sluice/spool"},
+                    "disk_used": 0,
+                    "disk_limit": 1_024 * MIB,
+                    "disk_path": "/var/lib/sluice/spool",
+                },
             ],
-            "rates": {"messages_in": 5_200 + 900 * wave, "bytes_in": 2_142_000 + 370_000 * wave,
-                      "messages_out": 61_000 + 9_000 * wave, "bytes_out": 25_100_000 + 3_700_000 * wave},
+            "rates": {
+                "messages_in": 5_200 + 900 * wave,
+                "bytes_in": 2_142_000 + 370_000 * wave,
+                "messages_out": 61_000 + 9_000 * wave,
+                "bytes_out": 25_100_000 + 3_700_000 * wave,
+            },
             "refused": self.refused and msgspec.to_builtins(self.refused),
             "problems": msgspec.to_builtins(self.problems),
             "stalls": msgspec.to_builtins(stall_totals(self.stalls)),
             "database": self.database and msgspec.to_builtins(self.database),
             "delay": {"p50_ms": 0.896, "p99_ms": 14.336, "messages": 610_000},
-            "totals": {"messages_in": 1_336_776, "standstills": 2}, "clients_by_state": states,
+            "totals": {"messages_in": 1_336_776, "standstills": 2},
+            "clients_by_state": states,
             "recovery": {"kept_records": 0},
             "journal": {"segments": 5, "bytes": 541_065_216},
-        }  # fmt: skip
+        }
 
     def do_clients(self, request: dict[str, Any]) -> list[ClientEntry]:
         """Return all clients."""
@@ -422,10 +584,17 @@ class FakeBroker:
     def add_message(self, topic: str, headers: dict[str, str] | None = None, **body: Any) -> None:
         """Append a record to the log; its body is `data`, `text` or `base64`."""
         self.durable += 1
-        self.log.append({
-            "bookmark": f"{self.instance}|{self.durable}|", "topic": topic, "destination": f"/topic/{topic}",
-            "at": int(time.time() * 1_000), "bytes": len(json.dumps(body)), "headers": headers or {}, **body,
-        })  # fmt: skip
+        self.log.append(
+            {
+                "bookmark": f"{self.instance}|{self.durable}|",
+                "topic": topic,
+                "destination": f"/topic/{topic}",
+                "at": int(time.time() * 1_000),
+                "bytes": len(json.dumps(body)),
+                "headers": headers or {},
+                **body,
+            }
+        )
 
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return records of the log from a bookmark on; filters are ignored."""
@@ -474,12 +643,18 @@ class FakeBroker:
             for key in ("filter", "rate", "rate_max_gap", "conflation", "conflation_key")
         }
         made = {
-            **self.replays[-1], **asked, "name": request["name"], "client": request["client"],
+            **self.replays[-1],
+            **asked,
+            "name": request["name"],
+            "client": request["client"],
             "topic": request["topic"],
-            "state": "paused" if request.get("paused") else "waiting", "progress": 0.0,
+            "state": "paused" if request.get("paused") else "waiting",
+            "progress": 0.0,
             "delivered_messages": 0,
-            "created_at": int(time.time() * 1000), "ended_at": None, "unrecorded": False,
-        }  # fmt: skip
+            "created_at": int(time.time() * 1000),
+            "ended_at": None,
+            "unrecorded": False,
+        }
         self.replays.insert(0, made)
         return made
 
@@ -567,16 +742,33 @@ class FakeBroker:
             return found
         common = {"mode": "enforce", "per_second": 0.0, "subscription": ""}
         return [
-            {**common, "rule": "amps.client_max_capacity.disk", "setting": "ClientMaxCapacity",
+            {
+                **common,
+                "rule": "amps.client_max_capacity.disk",
+                "setting": "ClientMaxCapacity",
                 "action": "disconnect",
-             "signal": "spool_bytes", "value": 900, "limit": 1_000, "percent": 90.0, "per_second": 10.0,
-             "fires_in_ms": 10_000,
-             "why_none": ""},
-            {**common, "rule": "qpid.depth", "setting": "depth", "action": "disconnect",
-                "signal": "backlog_bytes", "value": 0,
-             "limit": 1_000, "percent": 0.0, "fires_in_ms": None, "why_none": "nothing of it is used",
-             "subscription": "sub-1"},
-        ]  # fmt: skip
+                "signal": "spool_bytes",
+                "value": 900,
+                "limit": 1_000,
+                "percent": 90.0,
+                "per_second": 10.0,
+                "fires_in_ms": 10_000,
+                "why_none": "",
+            },
+            {
+                **common,
+                "rule": "qpid.depth",
+                "setting": "depth",
+                "action": "disconnect",
+                "signal": "backlog_bytes",
+                "value": 0,
+                "limit": 1_000,
+                "percent": 0.0,
+                "fires_in_ms": None,
+                "why_none": "nothing of it is used",
+                "subscription": "sub-1",
+            },
+        ]
 
     def do_effective(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
         """Return two effective settings of the client and one of its subscription."""
@@ -710,16 +902,21 @@ class FakeBroker:
             (("archived", True), ("archived", False), ("sealed", True), ("sealed", False), ("current", False))
         ):
             first = 1 + number * 280_000
-            made.append({
-                "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}",
-                "path": str(self.path.parent / str(first)), "state": state,
-                "compressed": packed, "first_sequence": first, "last_sequence": first + 279_999,
-                "records": 280_000,
-                "first_at": now - (9 - 2 * number) * day,
-                "last_at": now - (7 - 2 * number) * day if number < 4 else now,
-                "bytes": 31_000_000 if packed else 134_217_728,
-                "pinned_by": ["replay of lake-loader", "spool of board-jfk"] if number == 3 else [],
-            })  # fmt: skip
+            made.append(
+                {
+                    "name": f"{self.instance}.{first:020d}.journal{'.gz' if packed else ''}",
+                    "path": str(self.path.parent / str(first)),
+                    "state": state,
+                    "compressed": packed,
+                    "first_sequence": first,
+                    "last_sequence": first + 279_999,
+                    "records": 280_000,
+                    "first_at": now - (9 - 2 * number) * day,
+                    "last_at": now - (7 - 2 * number) * day if number < 4 else now,
+                    "bytes": 31_000_000 if packed else 134_217_728,
+                    "pinned_by": ["replay of lake-loader", "spool of board-jfk"] if number == 3 else [],
+                }
+            )
         return made
 
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:

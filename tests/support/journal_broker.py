@@ -78,16 +78,23 @@ class JournalBroker(FakeBroker):
             now,
         )
         return {
-            "action": request["action"], "chosen": [one.name for one in made.chosen],
+            "action": request["action"],
+            "chosen": [one.name for one in made.chosen],
             "segments": [
-                {"name": one.name, "path": str(one.path), "bytes": one.nbytes, "records": one.records,
-                 "first_sequence": one.first_sequence, "last_sequence": one.last_sequence}
+                {
+                    "name": one.name,
+                    "path": str(one.path),
+                    "bytes": one.nbytes,
+                    "records": one.records,
+                    "first_sequence": one.first_sequence,
+                    "last_sequence": one.last_sequence,
+                }
                 for one in made.chosen
             ],
             "skipped": [structs.asdict(one) for one in made.skipped],
             "bytes": made.nbytes,
             "archive_directory": str(self.archive),
-        }  # fmt: skip
+        }
 
     def do_journal_swap(self, request: dict[str, Any]) -> dict[str, Any]:
         """The real swap."""

@@ -88,10 +88,15 @@ class Machines:
         """Apply a scene, given by its words."""
         what, _, name = scene.strip().partition(" ")
         {
-            "away": self._away, "back": self._back, "downgraded": self._downgraded.add,
+            "away": self._away,
+            "back": self._back,
+            "downgraded": self._downgraded.add,
             "upgraded": self._downgraded.discard,
-            "refused": self._refuse, "took": self._take, "linked": self._linked, "cut": self._cut,
-        }[what](*[name] if name and what != "cut" else [])  # fmt: skip
+            "refused": self._refuse,
+            "took": self._take,
+            "linked": self._linked,
+            "cut": self._cut,
+        }[what](*[name] if name and what != "cut" else [])
         self._update_group()
 
     def move(self) -> None:
@@ -126,25 +131,59 @@ class Machines:
     def _linked(self) -> None:
         """Make every link carry records, except one that is switched off."""
         self._links(
-            _link("newyork", state="carrying", instance="ny", behind=41, behind_ms=120,
-                position=f"{GROUP}|1336500|"),
-            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411,
-                behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
-        )  # fmt: skip
+            _link(
+                "newyork",
+                state="carrying",
+                instance="ny",
+                behind=41,
+                behind_ms=120,
+                position=f"{GROUP}|1336500|",
+            ),
+            _link(
+                "tokyo",
+                state="off",
+                topic="orders.>",
+                instance="tokyo-1",
+                behind=20_411,
+                behind_ms=5_400_000,
+                position=f"{GROUP}|1316165|",
+            ),
+        )
 
     def _cut(self) -> None:
         """Cut the link to New York, and make Sydney unreachable."""
         why, fix = "Nobody answers at tcps://ny:9007.", "See whether it runs there, and can be reached."
         self._links(
-            _link("newyork", state="away", instance="ny", code="broker_away", why=why, fix=fix,
-                behind=184_220, behind_ms=312_000,
-                  position=f"{GROUP}|1152356|"),
-            _link("sydney", state="away", code="no_link_secret", why="There is no secret for sydney.",
+            _link(
+                "newyork",
+                state="away",
+                instance="ny",
+                code="broker_away",
+                why=why,
+                fix=fix,
+                behind=184_220,
+                behind_ms=312_000,
+                position=f"{GROUP}|1152356|",
+            ),
+            _link(
+                "sydney",
+                state="away",
+                code="no_link_secret",
+                why="There is no secret for sydney.",
                 fix="Put a line into SLUICE_LINK_SECRETS.",
-                  behind=1_336_576, position=f"{GROUP}|0|"),
-            _link("tokyo", state="off", topic="orders.>", instance="tokyo-1", behind=20_411,
-                behind_ms=5_400_000, position=f"{GROUP}|1316165|"),
-        )  # fmt: skip
+                behind=1_336_576,
+                position=f"{GROUP}|0|",
+            ),
+            _link(
+                "tokyo",
+                state="off",
+                topic="orders.>",
+                instance="tokyo-1",
+                behind=20_411,
+                behind_ms=5_400_000,
+                position=f"{GROUP}|1316165|",
+            ),
+        )
 
     def _links(self, *links: LinkEntry) -> None:
         """Set the links: they are active at the first member, and stand by at the others."""
@@ -166,27 +205,47 @@ class Machines:
             more |= {"alike": None, "heard_s": 0.0}
         if name in self._downgraded:
             more |= {
-                "mode": "downgraded", "downgraded_by": "policy", "confirmed": 9_790_102, "unconfirmed_ms": 0,
+                "mode": "downgraded",
+                "downgraded_by": "policy",
+                "confirmed": 9_790_102,
+                "unconfirmed_ms": 0,
                 "behind": 812,
-                "applied": 17_403, "sequence": 9_790_102, "lag_records": 21_098, "lag_ms": 9_700,
-            }  # fmt: skip
+                "applied": 17_403,
+                "sequence": 9_790_102,
+                "lag_records": 21_098,
+                "lag_ms": 9_700,
+            }
         if since is not None:
             heard = time.time() - since
-            more |= {"there": False, "heard_s": heard, "behind": int(heard * 3),
+            more |= {
+                "there": False,
+                "heard_s": heard,
+                "behind": int(heard * 3),
                 "applied": 18_215 - int(heard * 3),
-                     "lag_records": int(heard * 1_000), "lag_ms": int(heard * 1_000), "chain": CHAIN,
-                     "alike": None}  # fmt: skip
+                "lag_records": int(heard * 1_000),
+                "lag_ms": int(heard * 1_000),
+                "chain": CHAIN,
+                "alike": None,
+            }
         return make_member(name, **more)
 
 
 def _link(name: str, **more: Any) -> LinkEntry:
     usual = {
-        "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "flights.>", "filter": None,
-        "instance": "", "code": "",
-        "why": "", "fix": "", "behind": 0, "behind_ms": 0,
-        "carried": 20_455 if more["state"] == "carrying" else 0, "gaps": 0,
+        "client": f"link.{name}",
+        "addresses": [f"tcps://{name}:9007"],
+        "topic": "flights.>",
+        "filter": None,
+        "instance": "",
+        "code": "",
+        "why": "",
+        "fix": "",
+        "behind": 0,
+        "behind_ms": 0,
+        "carried": 20_455 if more["state"] == "carrying" else 0,
+        "gaps": 0,
         "connected_at": int(time.time() * 1_000) if more["state"] == "carrying" else None,
-    }  # fmt: skip
+    }
     return LinkEntry(name=name, **{**usual, **more})
 
 

@@ -93,16 +93,23 @@ def _asked() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "directory", nargs="?", type=Path, default=ROOT / "var" / "screenshots",
+        "directory",
+        nargs="?",
+        type=Path,
+        default=ROOT / "var" / "screenshots",
         help="where pictures are put, named PAGE-WIDTH-THEME.png (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "paths", nargs="*", metavar="path", help="a page, such as /clients/ (default: every page)"
     )
     parser.add_argument(
-        "--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES),
-        help="of the window, in pixels (default: all)"
-    )  # fmt: skip
+        "--widths",
+        type=int,
+        nargs="+",
+        choices=SIZES,
+        default=list(SIZES),
+        help="of the window, in pixels (default: all)",
+    )
     parser.add_argument("--address", help="a console that runs, such as http://127.0.0.1:8000")
     parser.add_argument("--machines", action="store_true", help="a console over several machines alone")
     parser.add_argument("--operator", default=NAME, help="who logs in there (default: %(default)s)")

@@ -181,31 +181,55 @@ def seed_decisions(instance: Instance) -> None:
     now = timezone.now()
     made: tuple[dict[str, Any], ...] = (
         {
-            "minutes": 2, "client": "board-jfk", "action": "offline", "reason": "slow_client_memory_capacity",
+            "minutes": 2,
+            "client": "board-jfk",
+            "action": "offline",
+            "reason": "slow_client_memory_capacity",
             "rule": "amps.client_max_capacity",
-            "signal": "outbound_bytes", "observed": 1_033_895_936, "limit": 1_030_792_151, "unit": "bytes",
-            "kept": 184_220, "lost": 0,
-            "chosen_over": None, "resume_bookmark": "sluice-1|1152557|",
+            "signal": "outbound_bytes",
+            "observed": 1_033_895_936,
+            "limit": 1_030_792_151,
+            "unit": "bytes",
+            "kept": 184_220,
+            "lost": 0,
+            "chosen_over": None,
+            "resume_bookmark": "sluice-1|1152557|",
             "sentence": "Client board-jfk was offlined: its outbox holds 986.0 MiB, "
             "over ClientMaxCapacity (983.0 MiB). 184,220 messages are kept in its spool and will be sent "
             "in order when it reads again.",
         },
         {
-            "minutes": 31, "client": "delay-mailer", "action": "offline", "reason": "slow_client_pool_memory",
+            "minutes": 31,
+            "client": "delay-mailer",
+            "action": "offline",
+            "reason": "slow_client_pool_memory",
             "rule": "amps.message_memory_limit",
-            "signal": "pool_memory", "observed": 2_577_661_952, "limit": 2_577_136_025, "unit": "bytes",
-            "kept": 20_411, "lost": 0,
-            "chosen_over": {"client": "carrier-ua", "used": 1_048_576}, "resume_bookmark": "sluice-1|990120|",
+            "signal": "pool_memory",
+            "observed": 2_577_661_952,
+            "limit": 2_577_136_025,
+            "unit": "bytes",
+            "kept": 20_411,
+            "lost": 0,
+            "chosen_over": {"client": "carrier-ua", "used": 1_048_576},
+            "resume_bookmark": "sluice-1|990120|",
             "sentence": "Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, "
             "over MessageMemoryLimit (2.4 GiB), and it holds 812.4 MiB, more than any other client; next "
             "is carrier-ua with 1.0 MiB. "
             "20,411 messages are kept in its spool and will be sent in order when it reads again.",
         },
         {
-            "minutes": 190, "client": "old-dashboard", "action": "disconnect", "reason": "slow_client_age",
+            "minutes": 190,
+            "client": "old-dashboard",
+            "action": "disconnect",
+            "reason": "slow_client_age",
             "rule": "amps.client_message_age_limit",
-            "signal": "oldest_age", "observed": 600_412, "limit": 600_000, "unit": "ms", "kept": 41_002,
-            "lost": 17, "chosen_over": None,
+            "signal": "oldest_age",
+            "observed": 600_412,
+            "limit": 600_000,
+            "unit": "ms",
+            "kept": 41_002,
+            "lost": 17,
+            "chosen_over": None,
             "resume_bookmark": "sluice-1|701220|",
             "sentence": "Client old-dashboard was disconnected: its oldest message has been waiting for "
             "600.4 s, "
@@ -213,7 +237,7 @@ def seed_decisions(instance: Instance) -> None:
             "from "
             "sluice-1|701220|; 17 messages are lost, being of topics that aren't journaled.",
         },
-    )  # fmt: skip
+    )
     for facts in made:
         at = now - timedelta(minutes=facts.pop("minutes"))
         samples = [
@@ -222,9 +246,15 @@ def seed_decisions(instance: Instance) -> None:
         ]
         extra = {key: facts.pop(key) for key in ("kept", "lost", "chosen_over", "resume_bookmark")}
         Decision.objects.create(
-            instance=instance, at=at, transport="tcp", pool="instance", revision=2, mode="enforce",
-            details={**facts, **extra, "samples": samples}, **facts,
-        )  # fmt: skip
+            instance=instance,
+            at=at,
+            transport="tcp",
+            pool="instance",
+            revision=2,
+            mode="enforce",
+            details={**facts, **extra, "samples": samples},
+            **facts,
+        )
 
 
 def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -> None:
@@ -236,12 +266,21 @@ def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -
         lag = int(max(0.0, math.sin(number / 5)) * 160_000)
         if number % 9 == 4:
             continue
-        days.setdefault(f"day={at.date().isoformat()}", []).append({
-            "client": client, "hour": at, "samples": 360, "lag_messages_max": lag,
-            "lag_messages_mean": lag / 2,
-            "lag_bytes_max": lag * 412, "lag_ms_max": int(lag * 2.7), "offline_episodes": int(lag > 120_000),
-            "offline_ms": 1_000_000 if lag > 120_000 else 0, "connects": 0, "disconnects": 0,
-        })  # fmt: skip
+        days.setdefault(f"day={at.date().isoformat()}", []).append(
+            {
+                "client": client,
+                "hour": at,
+                "samples": 360,
+                "lag_messages_max": lag,
+                "lag_messages_mean": lag / 2,
+                "lag_bytes_max": lag * 412,
+                "lag_ms_max": int(lag * 2.7),
+                "offline_episodes": int(lag > 120_000),
+                "offline_ms": 1_000_000 if lag > 120_000 else 0,
+                "connects": 0,
+                "disconnects": 0,
+            }
+        )
         row = days[f"day={at.date().isoformat()}"][-1]
         row |= {"transport": "tcp", **{name: 0 for name in NUMBERS if name not in row}}
     for day, rows in days.items():
@@ -256,30 +295,56 @@ def seed_runs(instance: Instance) -> None:
     """Create three runs: running, succeeded and failed."""
     now = timezone.now()
     ActionRun.objects.create(
-        instance=instance, kind=RunKind.COMPRESS, state=RunState.RUNNING, progress=62.5, actor="maria",
+        instance=instance,
+        kind=RunKind.COMPRESS,
+        state=RunState.RUNNING,
+        progress=62.5,
+        actor="maria",
         actor_kind="person",
-        parameters={"age": "1d", "age_s": 86_400}, step="compress sluice-1.00000000000000560001.journal",
-        started_at=now - timedelta(seconds=12), heard_at=now,
-        plan={"chosen": [{"name": "sluice-1.00000000000000560001.journal"}], "skipped": [],
-            "bytes": 134_217_728},
-    )  # fmt: skip
+        parameters={"age": "1d", "age_s": 86_400},
+        step="compress sluice-1.00000000000000560001.journal",
+        started_at=now - timedelta(seconds=12),
+        heard_at=now,
+        plan={
+            "chosen": [{"name": "sluice-1.00000000000000560001.journal"}],
+            "skipped": [],
+            "bytes": 134_217_728,
+        },
+    )
     ActionRun.objects.create(
-        instance=instance, kind=RunKind.ARCHIVE, state=RunState.SUCCEEDED, progress=100,
-        actor="weekly archive", actor_kind="schedule",
-        parameters={"age": "7d", "age_s": 604_800}, started_at=now - timedelta(hours=9),
+        instance=instance,
+        kind=RunKind.ARCHIVE,
+        state=RunState.SUCCEEDED,
+        progress=100,
+        actor="weekly archive",
+        actor_kind="schedule",
+        parameters={"age": "7d", "age_s": 604_800},
+        started_at=now - timedelta(hours=9),
         ended_at=now - timedelta(hours=9, seconds=-41),
         result={"segments": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728},
-        plan={"chosen": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728,
-              "skipped": [{"name": "sluice-1.00000000000001120001.journal",
-                      "why": "it is the current segment"}]},
+        plan={
+            "chosen": [{"name": "sluice-1.00000000000000000001.journal"}],
+            "bytes": 134_217_728,
+            "skipped": [
+                {"name": "sluice-1.00000000000001120001.journal", "why": "it is the current segment"}
+            ],
+        },
         log="06:30:01 archive of segments older than 7d: 1 chosen\n"
-            "06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
-    )  # fmt: skip
+        "06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
+    )
     ActionRun.objects.create(
-        instance=instance, kind=RunKind.PIPELINE, state=RunState.FAILED, actor="maria", actor_kind="person",
-        parameters={"job": "client-history", "options": {}}, started_at=now - timedelta(hours=20),
+        instance=instance,
+        kind=RunKind.PIPELINE,
+        state=RunState.FAILED,
+        actor="maria",
+        actor_kind="person",
+        parameters={"job": "client-history", "options": {}},
+        started_at=now - timedelta(hours=20),
         ended_at=now - timedelta(hours=20, seconds=-3),
-        error={"code": "pipeline_failed", "message": "The job ended with code 2: Java 17 isn't installed.",
-            "fix": "Install a Java 17 runtime."},
+        error={
+            "code": "pipeline_failed",
+            "message": "The job ended with code 2: Java 17 isn't installed.",
+            "fix": "Install a Java 17 runtime.",
+        },
         log="pipeline client-history starts\nJava 17 isn't installed.\n",
-    )  # fmt: skip
+    )

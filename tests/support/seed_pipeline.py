@@ -37,8 +37,13 @@ def seed_runs_of_jobs() -> None:
     lake.mkdir(parents=True, exist_ok=True)
     home = settings_from({}, home=lake.parent, lake=lake)
     hours = [datetime(2026, 11, 22, hour, tzinfo=UTC) for hour in range(24)]
-    grown = pa.table({"hour": hours * 2, "topic": ["flights.UA"] * 24 + ["flights.DL"] * 24,
-            "bytes": [(2 + hour % 7) * 2**24 for hour in range(48)]})  # fmt: skip
+    grown = pa.table(
+        {
+            "hour": hours * 2,
+            "topic": ["flights.UA"] * 24 + ["flights.DL"] * 24,
+            "bytes": [(2 + hour % 7) * 2**24 for hour in range(48)],
+        }
+    )
     topics = pa.table({"topic": ["flights.UA", "flights.DL"], "bytes_a_day": [1_610_612_736, 1_543_503_872]})
     record = RecordingReporter(SILENT, "capacity", argparse.Namespace(days=7))
     record.note("The log grows by 2.94 GiB a day: its disk is full in 23 days.")

@@ -23,12 +23,16 @@ def test_fails_the_first_time():
     [
         (ONCE, 0, True),
         ("def test_fails():\n    assert False\n", 1, False),
-        ("".join(ONCE.replace("time()", f"time_{n}()").replace(".seen", f".{n}")
-            for n in range(MAX_RERUNS + 1)), 1,
-            False),
+        (
+            "".join(
+                ONCE.replace("time()", f"time_{n}()").replace(".seen", f".{n}") for n in range(MAX_RERUNS + 1)
+            ),
+            1,
+            False,
+        ),
         ("def test_passes():\n    pass\n", 0, False),
     ],
-)  # fmt: skip
+)
 def test_what_passes_alone_is_named(
     text: str, code: int, named: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,16 @@ from broker_core.batch import Buffer
 from broker_core.journal.files import FileSystem
 
 CALLS: Final = (
-    "pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill",
-)  # fmt: skip
+    "pwritev",
+    "fdatasync",
+    "fsync",
+    "truncate",
+    "reserve",
+    "rename",
+    "unlink",
+    "sync_directory",
+    "zero_fill",
+)
 """All calls by which a broker changes a disk."""
 
 

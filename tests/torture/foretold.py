@@ -153,11 +153,21 @@ def policy_in_force() -> PolicyDocument:
     """Warned at 2 s behind, offlined at 10 s, disconnected when the oldest message is 20 s old; one rule in
     shadow.
     """
-    warn = {"name": "warn", "scope": {"client": "*"}, "signal": "outbound_bytes", "limit": 2 * FEED,
-            "ladder": [{"action": "warn"}]}  # fmt: skip
-    shadow = {"name": "old", "scope": {"client": "*"}, "mode": "shadow", "signal": "oldest_age",
+    warn = {
+        "name": "warn",
+        "scope": {"client": "*"},
+        "signal": "outbound_bytes",
+        "limit": 2 * FEED,
+        "ladder": [{"action": "warn"}],
+    }
+    shadow = {
+        "name": "old",
+        "scope": {"client": "*"},
+        "mode": "shadow",
+        "signal": "oldest_age",
         "limit": 8_000,
-              "ladder": [{"action": "disconnect"}]}  # fmt: skip
+        "ladder": [{"action": "disconnect"}],
+    }
     memory = 100 * FEED * 10
     made = policy_with(warn, shadow, pool={"message_memory_limit": memory, "message_disk_limit": 10 * memory})
     return replace(
@@ -216,10 +226,23 @@ def foretell(home: Path) -> dict[str, Any]:
     """The back-test's row of the policy that was in force, and which acts there were."""
     policy = home / "policy.json"
     policy.write_text(json.dumps(policy_in_force().to_dict()))
-    command = [sys.executable, "-m", "pipeline", "backtest", "--home", str(home), "--journal",
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "backtest",
+        "--home",
+        str(home),
+        "--journal",
         str(home / "journal"),
-               "--lake", str(home / "lake"), "--instance", INSTANCE, "--policy", str(policy),
-               "--json"]  # fmt: skip
+        "--lake",
+        str(home / "lake"),
+        "--instance",
+        INSTANCE,
+        "--policy",
+        str(policy),
+        "--json",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"backtest: {ended.stdout[-2_000:]}{ended.stderr[-2_000:]}")
@@ -243,8 +266,11 @@ def check_period(home: Path) -> int:
     looks = pa.concat_tables(
         one for span in plan_log(log, request) for one in read_samples(log.location, request, span)
     )
-    gaps = [gap for one in build_traces(looks.select(TRAFFIC.names).cast(TRAFFIC), ACTS.empty_table())
-            for gap in np.diff(one.columns["at"])[~one.is_idle[:-1]].tolist()]  # fmt: skip
+    gaps = [
+        gap
+        for one in build_traces(looks.select(TRAFFIC.names).cast(TRAFFIC), ACTS.empty_table())
+        for gap in np.diff(one.columns["at"])[~one.is_idle[:-1]].tolist()
+    ]
     return max(CHECK_MS, int(np.percentile(gaps, 95)))
 
 

@@ -37,17 +37,30 @@ half, so `make test` has none.
 STRIKES = 12
 """Strikes per run, each followed by a restart."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
-    ("pwritev", ".journal", 60), ("fdatasync", ".journal", 60), ("sync_directory", "", 12),
+    ("pwritev", ".journal", 60),
+    ("fdatasync", ".journal", 60),
+    ("sync_directory", "", 12),
     ("rename", "", 12),
-    ("rename", ".journal", 6), ("rename", ".gz", 6), ("rename", "kept.json", 6), ("rename", ".ack", 6),
+    ("rename", ".journal", 6),
+    ("rename", ".gz", 6),
+    ("rename", "kept.json", 6),
+    ("rename", ".ack", 6),
     ("rename", "owners", 4),
-    ("unlink", "", 8), ("unlink", ".journal", 4), ("unlink", ".spool", 3), ("fsync", "", 20),
+    ("unlink", "", 8),
+    ("unlink", ".journal", 4),
+    ("unlink", ".spool", 3),
+    ("fsync", "", 20),
     ("fsync", ".index.gz", 6),
-    ("fsync", "kept.json", 6), ("pwritev", ".spool", 6), ("pwritev", ".index.gz", 6),
+    ("fsync", "kept.json", 6),
+    ("pwritev", ".spool", 6),
+    ("pwritev", ".index.gz", 6),
     ("pwritev", "kept.json", 6),
-    ("pwritev", "", 80), ("truncate", "", 4), ("reserve", "", 6), ("zero_fill", "", 12),
+    ("pwritev", "", 80),
+    ("truncate", "", 4),
+    ("reserve", "", 6),
+    ("zero_fill", "", 12),
     ("pwritev", ".tmp", 12),
-)  # fmt: skip
+)
 """Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept
 positions.
 """

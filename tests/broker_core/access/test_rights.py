@@ -201,13 +201,16 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
     ("pattern", "covered", "refused"),
     [
         (">", ("a", "a.b.c", "a.*", "a.>", ">", "*.b"), ("$SLUICE.clients", "$SLUICE.>", "$x")),
-        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"),
-            ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
+        (
+            "$SLUICE.>",
+            ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"),
+            ("a", "a.>", "SLUICE.clients", "$OTHER.a"),
+        ),
         ("$SLUICE.*", ("$SLUICE.clients",), ("$SLUICE.a.b", "a")),
         ("*", ("a",), ("a.b", "$SLUICE", "$SLUICE.a")),
         ("~a[.].*", ("a.b", "a.b.c", "~a[.].*"), ("a", "b.a", "$a.b")),
     ],
-)  # fmt: skip
+)
 def test_what_a_pattern_alone_gives(pattern: str, covered: tuple[str, ...], refused: tuple[str, ...]) -> None:
     made = rights(entitlement("*", subscribe=pattern, publish=pattern))
     for topic in covered:

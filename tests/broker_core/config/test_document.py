@@ -100,10 +100,16 @@ def test_no_directory_overlaps_what_has_another_purpose(tmp_path: Path, way: str
     assert misplaced_directories(naming(tmp_path / "a", tmp_path / "b"), [tmp_path], reserved) == []
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("a" * 256, "too long"), ("ä" * 128, "too long"), ("/".join("a" * 255 for _ in range(20)), "too long"),
-    ("a\nb", "control characters"), ("a\x1b[2J", "control characters"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a" * 256, "too long"),
+        ("ä" * 128, "too long"),
+        ("/".join("a" * 255 for _ in range(20)), "too long"),
+        ("a\nb", "control characters"),
+        ("a\x1b[2J", "control characters"),
+    ],
+)
 def test_a_directory_that_no_broker_could_create_is_refused(tmp_path: Path, name: str, why: str) -> None:
     for policy in (naming(journal=tmp_path / name), naming(spool=tmp_path / name)):
         (problem,) = misplaced_directories(policy, [tmp_path])
@@ -111,21 +117,24 @@ def test_a_directory_that_no_broker_could_create_is_refused(tmp_path: Path, name
     assert misplaced_directories(naming(journal=tmp_path / ("a" * 255)), [tmp_path]) == []
 
 
-@pytest.mark.parametrize(("journal", "archive", "spool", "wrong"), [
-    ("j", "a", "s", False),
-    ("j", "j/archive", "s", False),
-    ("j", "j/../j", "s", True),
-    ("j", "link", "s", True),
-    ("j", "a", "j", True),
-    ("j", "a", "a/below", True),
-    ("j/x", "a", "j", True),
-    ("j", "a", None, False),
-    ("spool", "a", None, True),
-    ("j", "spool/x", None, True),
-    (None, None, "journal/x", True),
-    (None, None, "archive", True),
-    ("archive", None, None, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("journal", "archive", "spool", "wrong"),
+    [
+        ("j", "a", "s", False),
+        ("j", "j/archive", "s", False),
+        ("j", "j/../j", "s", True),
+        ("j", "link", "s", True),
+        ("j", "a", "j", True),
+        ("j", "a", "a/below", True),
+        ("j/x", "a", "j", True),
+        ("j", "a", None, False),
+        ("spool", "a", None, True),
+        ("j", "spool/x", None, True),
+        (None, None, "journal/x", True),
+        (None, None, "archive", True),
+        ("archive", None, None, True),
+    ],
+)
 def test_spools_and_segments_lie_apart_from_each_other_and_from_the_defaults(
     tmp_path: Path, journal: str | None, archive: str | None, spool: str | None, wrong: bool
 ) -> None:

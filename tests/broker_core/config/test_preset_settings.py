@@ -69,11 +69,16 @@ def test_a_new_instance_has_the_default_capacity_and_a_pool_has_its_limits() -> 
     assert pool.disk == 10**9
 
 
-@pytest.mark.parametrize(("row", "text"), [
-    (XAP["throughput"], "5000"), (XAP["enabled"], "false"), (XAP["mode"], "enforce"),
-    (QPID["depth"], "no limit"),
-    (ACTIVEMQ["max_slow_count"], "-1 (any number)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (XAP["throughput"], "5000"),
+        (XAP["enabled"], "false"),
+        (XAP["mode"], "enforce"),
+        (QPID["depth"], "no limit"),
+        (ACTIVEMQ["max_slow_count"], "-1 (any number)"),
+    ],
+)
 def test_a_default_is_said_as_operators_read_it(row: PresetField, text: str) -> None:
     assert row.default_text == text
     assert row.help_text == f"{row.meaning} Default: {text}."

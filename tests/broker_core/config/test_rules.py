@@ -13,11 +13,18 @@ from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, 
 from broker_core.errors import OperatorError
 
 OLD = {
-    "name": "old", "signal": "oldest_age", "shape": "soft_for", "limit": 5_000, "hold_ms": 2_000,
+    "name": "old",
+    "signal": "oldest_age",
+    "shape": "soft_for",
+    "limit": 5_000,
+    "hold_ms": 2_000,
     "mode": "enforce",
-    "ladder": [{"action": "warn", "at_percent": 60}, {"action": "disconnect"},
-        {"action": "refuse", "after_ms": 9, "for_ms": 5}],
-}  # fmt: skip
+    "ladder": [
+        {"action": "warn", "at_percent": 60},
+        {"action": "disconnect"},
+        {"action": "refuse", "after_ms": 9, "for_ms": 5},
+    ],
+}
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -36,17 +43,27 @@ def rule(**changes: Any) -> dict[str, Any]:
 
 
 def test_everything_survives_a_round_trip_through_json() -> None:
-    made = PolicyDocument.from_dict(document(
-        rules=[rule(), {"name": "old", "scope": {"transport": "tcp", "client": "ops-*"}, "limit": 9_000}],
-        xap=[{"enabled": True, "latency": 700}, {"transport": "tcp", "retries": 9}],
-        activemq=[{"topic": ">", "max_slow_count": 30}],
-        qpid=[{"topic": "stocks.us.*", "depth": 4_235_264, "delete_persistent": True,
-                "confirm_delete": True}],
-    ))  # fmt: skip
+    made = PolicyDocument.from_dict(
+        document(
+            rules=[rule(), {"name": "old", "scope": {"transport": "tcp", "client": "ops-*"}, "limit": 9_000}],
+            xap=[{"enabled": True, "latency": 700}, {"transport": "tcp", "retries": 9}],
+            activemq=[{"topic": ">", "max_slow_count": 30}],
+            qpid=[
+                {
+                    "topic": "stocks.us.*",
+                    "depth": 4_235_264,
+                    "delete_persistent": True,
+                    "confirm_delete": True,
+                }
+            ],
+        )
+    )
     assert PolicyDocument.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     assert made.rules[0].ladder and [rung.action for rung in made.rules[0].ladder] == [
-        PolicyAction.WARN, PolicyAction.DISCONNECT, PolicyAction.REFUSE
-    ]  # fmt: skip
+        PolicyAction.WARN,
+        PolicyAction.DISCONNECT,
+        PolicyAction.REFUSE,
+    ]
     assert (made.rules[0].signal, made.rules[0].shape) == (Signal.OLDEST_AGE, Shape.SOFT_FOR)
     assert made.rules[1] == RuleSettings("old", Scope(transport="tcp", client="ops-*"), limit=9_000)
 

@@ -44,8 +44,11 @@ async def test_the_next_subscription_is_refused_with_figure_and_limit_until_one_
             await raw.read_until("processed")
         third = {"c": "subscribe", "id": "2", "topic": "t"}
         assert await refusal_of(raw, third) == {
-            "quota": "client_subscriptions", "used": 2, "limit": 2, "unit": "subscriptions",
-        }  # fmt: skip
+            "quota": "client_subscriptions",
+            "used": 2,
+            "limit": 2,
+            "unit": "subscriptions",
+        }
         other.send_command({"c": "subscribe", "id": "x", "topic": "t"})
         await other.read_until("processed")
         assert (await refusal_of(other, {"c": "subscribe", "id": "y", "topic": "t"}))[
@@ -96,8 +99,11 @@ async def test_durables_and_replays_are_the_owners_and_those_that_are_there_go_o
         await other.read_until("processed")
         third = {"c": "subscribe", "id": "3", "topic": "t", "durable": "three"}
         assert await refusal_of(other, third) == {
-            "quota": "user_durables", "used": 2, "limit": 2, "unit": "subscriptions",
-        }  # fmt: skip
+            "quota": "user_durables",
+            "used": 2,
+            "limit": 2,
+            "unit": "subscriptions",
+        }
         other.send_command({"c": "unsubscribe", "id": "2"})
         await other.read_until("processed")
         other.send_command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})

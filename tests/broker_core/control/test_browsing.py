@@ -57,11 +57,13 @@ async def test_a_range_of_time_bounds_what_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        ({"topic": "~("}, "bad_pattern"), ({"filter": "/n >"}, "bad_filter"),
+        ({"topic": "~("}, "bad_pattern"),
+        ({"filter": "/n >"}, "bad_filter"),
         ({"bookmark": "elsewhere|3|"}, "bad_bookmark"),
-        ({"limit": -1}, "bad_request"), ({"bookmark": "0|1|"}, "bad_bookmark"),
+        ({"limit": -1}, "bad_request"),
+        ({"bookmark": "0|1|"}, "bad_bookmark"),
     ],
-)  # fmt: skip
+)
 async def test_what_can_t_be_browsed_is_refused_by_name(
     asked: dict[str, Any], code: str, tmp_path: Path
 ) -> None:

@@ -36,10 +36,14 @@ SECOND = 1_000_000_000
         (HealthInputs(9, None, cause=SlowCause.READING_SLOWLY), Health.UNKNOWN),
         (HealthInputs(8, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.KEEPS_UP),
         (HealthInputs(12, 9, cause=SlowCause.READING_SLOWLY, draining=True), Health.FALLING_BEHIND),
-        (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
-            Health.FALLING_BEHIND),
-        (HealthInputs(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
-            Health.KEEPS_UP),
+        (
+            HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
+            Health.FALLING_BEHIND,
+        ),
+        (
+            HealthInputs(101_900, 101_000, 10_000, cause=SlowCause.READING_SLOWLY, draining=True),
+            Health.KEEPS_UP,
+        ),
         (HealthInputs(110_000, 101_000, 10_000, cause=SlowCause.SLOW_ACKS), Health.FALLING_BEHIND),
         (HealthInputs(9, 9, cause=SlowCause.BURST), Health.FALLING_BEHIND),
         (HealthInputs(12, 9, cause=SlowCause.BROKER_BUSY, blocked_ms=2_000), Health.UNKNOWN),
@@ -58,7 +62,7 @@ SECOND = 1_000_000_000
         (HealthInputs(99, 9, paused=True, blocked_ms=2_000), Health.PAUSED),
         (HealthInputs(0, None, flapping=True), Health.FLAPPING),
     ],
-)  # fmt: skip
+)
 def test_one_word_for_what_was_seen(seen: HealthInputs, health: Health) -> None:
     assert classify_health(seen) is health
 

@@ -89,8 +89,10 @@ async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
         await readers[0].deliveries(2)
         await until(lambda: len(of_kind(watch, heard, "deliver")) >= 3)
         assert sorted((one.variables["AMPS_CLIENT_NAME"], one.variables["AMPS_DATA"]) for one in heard) == [
-            ("one", '{"delay": 15}'), ("one", '{"delay": 5}'), ("two", '{"delay": 15}'),
-        ]  # fmt: skip
+            ("one", '{"delay": 15}'),
+            ("one", '{"delay": 5}'),
+            ("two", '{"delay": 15}'),
+        ]
 
 
 async def test_what_nobody_wants_any_more_is_not_heard_and_costs_no_subscription(tmp_path: Path) -> None:

@@ -23,9 +23,15 @@ from tests.support.failpoints import Failpoint, Failpoints
 def stored_policy(policy: PolicyDocument | None = None, stage: StagedRevision | None = None) -> StoredPolicy:
     document = policy or tcp_policy()
     return StoredPolicy(
-        instance=document.instance.name, stored_at=7, policy=document.to_dict(), staged=to_staged(stage),
-        log=str(uuid4()), frontier=42, journal="/j", archive="/a",
-    )  # fmt: skip
+        instance=document.instance.name,
+        stored_at=7,
+        policy=document.to_dict(),
+        staged=to_staged(stage),
+        log=str(uuid4()),
+        frontier=42,
+        journal="/j",
+        archive="/a",
+    )
 
 
 def file_in(home: Path) -> PolicyFile:

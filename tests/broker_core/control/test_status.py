@@ -28,9 +28,15 @@ from tests.support.brokers import running_broker, until
 from tests.support.call_counts import counting_calls
 
 AGES = {
-    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow",
+    "lag_ms",
+    "seconds_behind",
+    "caught_up_in_s",
+    "health",
+    "write_blocked_ms",
+    "forecast",
+    "why_slow",
     "subscriptions",
-}  # fmt: skip
+}
 
 
 def by_name(clients: list[ClientEntry]) -> dict[str, ClientEntry]:
@@ -63,10 +69,12 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
         )
         publish = '{"c":"publish","topic":"%s","data":1}'
         changes = (
-            lambda: rested.receive((publish % "busy.1",)), lambda: rested.receive((publish % "quiet.2",)),
+            lambda: rested.receive((publish % "busy.1",)),
+            lambda: rested.receive((publish % "quiet.2",)),
             lambda: rested.receive(('{"c":"subscribe","id":"t","topic":"more"}',)),
-            lambda: rested.receive(('{"c":"unsubscribe","id":"t"}',)), lambda: None,
-        )  # fmt: skip
+            lambda: rested.receive(('{"c":"unsubscribe","id":"t"}',)),
+            lambda: None,
+        )
         for change in changes:
             await broker.statistics.sample_second()
             change()

@@ -28,16 +28,22 @@ async def refused_field(broker: Broker, do: str, **fields: Any) -> dict[str, Any
 @pytest.mark.parametrize(
     ("do", "fields", "field"),
     [
-        ("clients_page", {"offset": -1}, "offset"), ("clients_page", {"limit": True}, "limit"),
+        ("clients_page", {"offset": -1}, "offset"),
+        ("clients_page", {"limit": True}, "limit"),
         ("clients_page", {"patterns": ["a", 3]}, "patterns"),
         ("clients_page", {"shoe_size": 44}, "shoe_size"),
-        ("client", {}, "name"), ("client", {"name": ""}, "name"), ("client", {"name": "x" * 65}, "name"),
-        ("disconnect", {"name": "x"}, "reason"), ("journal_plan", {"action": "burn", "age_s": 1}, "action"),
+        ("client", {}, "name"),
+        ("client", {"name": ""}, "name"),
+        ("client", {"name": "x" * 65}, "name"),
+        ("disconnect", {"name": "x"}, "reason"),
+        ("journal_plan", {"action": "burn", "age_s": 1}, "action"),
         ("journal_plan", {"action": "remove", "age_s": -1}, "age_s"),
         ("journal_remove", {"names": "all", "age_s": 1}, "names"),
-        ("browse", {"topic": "t", "limit": 0}, "limit"), ("apply", {}, "policy"), ("dance", {}, "do"),
+        ("browse", {"topic": "t", "limit": 0}, "limit"),
+        ("apply", {}, "policy"),
+        ("dance", {}, "do"),
     ],
-)  # fmt: skip
+)
 async def test_what_can_not_be_used_is_named(
     tmp_path: Path, do: str, fields: dict[str, Any], field: str
 ) -> None:
@@ -55,14 +61,22 @@ async def test_every_request_has_somebody_who_answers_it(tmp_path: Path) -> None
 async def test_answers_are_what_their_requests_say(tmp_path: Path) -> None:
     """Requests that need no data in the broker are sent over the wire."""
     asked: list[Request[Any]] = [
-        requests.GetStatus(), requests.GetSnapshot(), requests.ListClients(), requests.PageClients(),
+        requests.GetStatus(),
+        requests.GetSnapshot(),
+        requests.ListClients(),
+        requests.PageClients(),
         requests.ListDecisions(),
-        requests.ListLosses(), requests.ListDurables(), requests.ListReplays(), requests.ListJournals(),
-        requests.PlanJournals(action="archive", age_s=0.5), requests.BrowseMessages(topic=">"),
+        requests.ListLosses(),
+        requests.ListDurables(),
+        requests.ListReplays(),
+        requests.ListJournals(),
+        requests.PlanJournals(action="archive", age_s=0.5),
+        requests.BrowseMessages(topic=">"),
         requests.PublishMessage(topic="t", data=[1]),
-        requests.CreateReplay(name="r", client="c", topic="t"), requests.CancelReplay(name="r"),
+        requests.CreateReplay(name="r", client="c", topic="t"),
+        requests.CancelReplay(name="r"),
         requests.ForgetReplay(name="r"),
-    ]  # fmt: skip
+    ]
     async with running_broker(tmp_path) as broker:
         for one in asked:
             fields = {key: value for key, value in msgspec.to_builtins(one).items() if key != "do"}

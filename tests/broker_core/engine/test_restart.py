@@ -32,7 +32,7 @@ STATES: dict[str, dict[str, Any]] = {
     "paused": {"bookmark": "0", "paused": True},
     "falling": {"bookmark": "0|1|"},
     "durable": {"durable": "kept", "ack": "client", "prefetch": 1_000},
-}  # fmt: skip
+}
 
 
 @contextmanager

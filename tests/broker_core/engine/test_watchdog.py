@@ -191,14 +191,20 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
     async with watchdog_scenario(tmp_path) as one:
         await one.publish(*(b"%d" % number for number in range(50)))
         subscriptions: dict[str, dict[str, Any]] = {
-            "idle": {"topic": "a"}, "live": {"bookmark": "0"}, "range": {"bookmark": "[0:99991231T000000Z]"},
-            "moment": {"bookmark": "99991231T000000Z"}, "paced": {"bookmark": "0", "rate": "1"},
-            "managed": {"bookmark": "0", "managed": "m"}, "paused": {"bookmark": "0", "paused": True},
-            "window": {"bookmark": "0", "ack": "client", "prefetch": 2}, "durable": {"durable": "d"},
-            "full": {"ack": "client", "prefetch": 1}, "held": {"conflation": "1h", "conflation_key": "topic"},
+            "idle": {"topic": "a"},
+            "live": {"bookmark": "0"},
+            "range": {"bookmark": "[0:99991231T000000Z]"},
+            "moment": {"bookmark": "99991231T000000Z"},
+            "paced": {"bookmark": "0", "rate": "1"},
+            "managed": {"bookmark": "0", "managed": "m"},
+            "paused": {"bookmark": "0", "paused": True},
+            "window": {"bookmark": "0", "ack": "client", "prefetch": 2},
+            "durable": {"durable": "d"},
+            "full": {"ack": "client", "prefetch": 1},
+            "held": {"conflation": "1h", "conflation_key": "topic"},
             "replay_held": {"bookmark": "0", "conflation": "1h", "conflation_key": "topic"},
             "snapshot": {"snapshot_key": "topic"},
-        }  # fmt: skip
+        }
         clients = {}
         for name, options in subscriptions.items():
             clients[name] = await RawClient.connect(one.broker, name)

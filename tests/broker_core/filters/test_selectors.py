@@ -14,10 +14,20 @@ from broker_core.filters import BatchEvaluator, compile_filter
 from broker_core.filters.selectors import compile_selector, join_filter_text
 
 HEADERS = {
-    "color": "red", "weight": "10", "price": "2.50", "name": "it's", "flag": "TRUE", "off": "false",
+    "color": "red",
+    "weight": "10",
+    "price": "2.50",
+    "name": "it's",
+    "flag": "TRUE",
+    "off": "false",
     "empty": "",
-    "version": "1.10", "path": "a_b%c", "type": "order", "$x": "1", "x-foo": "9", "under_score": "u",
-}  # fmt: skip
+    "version": "1.10",
+    "path": "a_b%c",
+    "type": "order",
+    "$x": "1",
+    "x-foo": "9",
+    "under_score": "u",
+}
 
 TRUE = """
 color = 'red'
@@ -117,15 +127,30 @@ color LIKE 'r'
 COLOR = 'red'
 """
 REFUSED = [
-    ("", 1), ("color =", 8), ("= 'red'", 1), ("color 'red'", 7), ("color = 'red", 9), ("(color = 'red'", 15),
+    ("", 1),
+    ("color =", 8),
+    ("= 'red'", 1),
+    ("color 'red'", 7),
+    ("color = 'red", 9),
+    ("(color = 'red'", 15),
     ("color = 'red')", 14),
-    ("color LIKE red", 12), ("color LIKE 'a' ESCAPE 'bb'", 23), ("color LIKE 'a!' ESCAPE '!'", 12),
+    ("color LIKE red", 12),
+    ("color LIKE 'a' ESCAPE 'bb'", 23),
+    ("color LIKE 'a!' ESCAPE '!'", 12),
     ("color IN ()", 11),
-    ("color IN 'red'", 10), ("weight BETWEEN 1", 17), ("color IS 1", 10), ("color NOT = 1", 11),
+    ("color IN 'red'", 10),
+    ("weight BETWEEN 1", 17),
+    ("color IS 1", 10),
+    ("color NOT = 1", 11),
     ("weight # 1", 8),
-    ("AND", 1), ("1x = 1", 1), ("0x = 1", 1), ("color == 'red'", 8), ("/* x", 1), ("a," * 3, 2),
+    ("AND", 1),
+    ("1x = 1", 1),
+    ("0x = 1", 1),
+    ("color == 'red'", 8),
+    ("/* x", 1),
+    ("a," * 3, 2),
     ("a != 1", 3),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", [line for line in TRUE.splitlines() if line])
@@ -154,10 +179,41 @@ def test_selectors_are_bounded() -> None:
 
 
 WORDS = st.sampled_from(
-    ["a", "b", "1", "0", "2.5", "'x'", "'1'", "TRUE", "=", "<>", "<", ">", "+", "-", "*", "/", "%", "(", ")",
-        ",", "AND",
-     "OR", "NOT", "IS", "NULL", "IN", "LIKE", "BETWEEN", "ESCAPE", "'%'", "9999999999999999999", "1e308"]
-)  # fmt: skip
+    [
+        "a",
+        "b",
+        "1",
+        "0",
+        "2.5",
+        "'x'",
+        "'1'",
+        "TRUE",
+        "=",
+        "<>",
+        "<",
+        ">",
+        "+",
+        "-",
+        "*",
+        "/",
+        "%",
+        "(",
+        ")",
+        ",",
+        "AND",
+        "OR",
+        "NOT",
+        "IS",
+        "NULL",
+        "IN",
+        "LIKE",
+        "BETWEEN",
+        "ESCAPE",
+        "'%'",
+        "9999999999999999999",
+        "1e308",
+    ]
+)
 VALUES = st.one_of(
     st.text(max_size=6), st.sampled_from(["1", "-2", "1e400", "nan", "inf", "true", "9" * 18, "٣", "1_0"])
 )

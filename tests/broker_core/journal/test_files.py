@@ -48,8 +48,12 @@ class KilledFiles(FailingFiles):
         return super().pwritev(fd, [whole[: self._at_once]], offset)
 
 
-@given(old=st.none() | st.binary(max_size=50), new=st.binary(min_size=1, max_size=200), at=st.integers(0, 30),
-       at_once=st.integers(1, 80))  # fmt: skip
+@given(
+    old=st.none() | st.binary(max_size=50),
+    new=st.binary(min_size=1, max_size=200),
+    at=st.integers(0, 30),
+    at_once=st.integers(1, 80),
+)
 def test_killed_at_any_step_of_writes_of_any_length(
     tmp_path_factory: pytest.TempPathFactory, old: bytes | None, new: bytes, at: int, at_once: int
 ) -> None:
@@ -116,10 +120,16 @@ def test_two_who_replace_one_file_at_once_do_not_mix_their_bytes(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("name", "of"), [
-    ("i.clients.ack.0123abcd.tmp", "i.clients.ack"), ("i.clients.ack.tmp", None), ("i.clients.ack", None),
-    ("i.0123abcd.tmp.x", None), ("i.kept.json.0123abcd.tmp", "i.kept.json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("i.clients.ack.0123abcd.tmp", "i.clients.ack"),
+        ("i.clients.ack.tmp", None),
+        ("i.clients.ack", None),
+        ("i.0123abcd.tmp.x", None),
+        ("i.kept.json.0123abcd.tmp", "i.kept.json"),
+    ],
+)
 def test_a_temporary_file_names_the_one_it_was_for(name: str, of: str | None) -> None:
     assert temporary_target(name) == of
 

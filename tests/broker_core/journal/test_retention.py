@@ -101,10 +101,12 @@ def test_each_reason_has_a_word():
         segment(5, 0, "current"),
     ]
     for owner, word in (
-        ("replay of anna", "replay"), ("spool of bert", "spool"),
+        ("replay of anna", "replay"),
+        ("spool of bert", "spool"),
         ("managed replay nightly", "managed_replay"),
-        ("durable subscription d", "durable_subscription"), ("something", "reader"),
-    ):  # fmt: skip
+        ("durable subscription d", "durable_subscription"),
+        ("something", "reader"),
+    ):
         made = plan_retention("remove", log, NOW - 5 * DAY, [pin(150, owner)], NOW)
         assert names(made) == ["s0"]
         assert [one.reason for one in made.skipped] == [word, word, word, "young", "current"]

@@ -218,22 +218,36 @@ async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(
         reader.close()
 
 
-@pytest.mark.parametrize(("command", "code"), [
-    ({"c": "pause", "ids": ["s", "nobody"]}, "unknown_subscription"),
-    ({"c": "pause", "ids": ["s", "plain"]}, "not_steerable"),
-    ({"c": "rate", "ids": ["s", "early"], "rate": "10"}, "not_steerable"),
-    ({"c": "rate", "ids": ["s"], "rate": "fast"}, "bad_rate"),
-    ({"c": "rate", "ids": ["s"], "rate_max_gap": "10s"}, "bad_command"),
-    ({"c": "resume", "ids": []}, "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "rate": "10"}, "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "paused": True}, "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "rate": "10", "durability": "live"},
-        "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "paused": True, "durability": "live"},
-        "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "conflation": "1s"}, "bad_conflation"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "conflation_key": "/id"}, "bad_command"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ({"c": "pause", "ids": ["s", "nobody"]}, "unknown_subscription"),
+        ({"c": "pause", "ids": ["s", "plain"]}, "not_steerable"),
+        ({"c": "rate", "ids": ["s", "early"], "rate": "10"}, "not_steerable"),
+        ({"c": "rate", "ids": ["s"], "rate": "fast"}, "bad_rate"),
+        ({"c": "rate", "ids": ["s"], "rate_max_gap": "10s"}, "bad_command"),
+        ({"c": "resume", "ids": []}, "bad_command"),
+        ({"c": "subscribe", "id": "x", "topic": "a", "rate": "10"}, "bad_command"),
+        ({"c": "subscribe", "id": "x", "topic": "a", "paused": True}, "bad_command"),
+        (
+            {"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "rate": "10", "durability": "live"},
+            "bad_command",
+        ),
+        (
+            {
+                "c": "subscribe",
+                "id": "x",
+                "topic": "a",
+                "bookmark": "0",
+                "paused": True,
+                "durability": "live",
+            },
+            "bad_command",
+        ),
+        ({"c": "subscribe", "id": "x", "topic": "a", "conflation": "1s"}, "bad_conflation"),
+        ({"c": "subscribe", "id": "x", "topic": "a", "conflation_key": "/id"}, "bad_command"),
+    ],
+)
 async def test_what_cannot_be_done_is_refused_and_nothing_of_it_done(
     tmp_path: Path, command: dict[str, Any], code: str
 ) -> None:

@@ -76,10 +76,14 @@ class MergingMember:
         """Return all figures that must only grow."""
         replay = self.replay
         return (
-            self.durable.position, replay.position, replay.expires_from, replay.recorded_at,
+            self.durable.position,
+            replay.position,
+            replay.expires_from,
+            replay.recorded_at,
             replay.delivered_messages,
-            replay.ended_at, replay.steered_at,
-        )  # fmt: skip
+            replay.ended_at,
+            replay.steered_at,
+        )
 
     @property
     def state(self) -> tuple[int, bytes]:

@@ -225,17 +225,24 @@ async def test_only_the_client_it_is_for_may_have_it_and_once_at_a_time(tmp_path
         other.close()
 
 
-@pytest.mark.parametrize(("do", "fields", "code"), [
-    ("replay_pause", {"name": "nobody"}, "unknown_replay"),
-    ("replay_forget", {"name": "nightly"}, "replay_not_ended"),
-    ("replay_rate", {"name": "nightly", "rate": "fast"}, "bad_rate"),
-    ("replay_create", {"name": "nightly", "client": "reader", "topic": "a"}, "replay_exists"),
-    ("replay_create", {"name": "x y", "client": "reader", "topic": "a"}, "bad_command"),
-    ("replay_create", {"name": "x", "client": "reader", "topic": "scratch.a"}, "not_journaled"),
-    ("replay_create", {"name": "x", "client": "reader", "topic": "a", "bookmark": "soon"}, "bad_bookmark"),
-    ("replay_create", {"name": "x", "client": "reader", "topic": "a", "rate": "0"}, "bad_rate"),
-    ("replay_create", {"name": "x", "client": "bad/name", "topic": "a"}, "bad_client_name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("do", "fields", "code"),
+    [
+        ("replay_pause", {"name": "nobody"}, "unknown_replay"),
+        ("replay_forget", {"name": "nightly"}, "replay_not_ended"),
+        ("replay_rate", {"name": "nightly", "rate": "fast"}, "bad_rate"),
+        ("replay_create", {"name": "nightly", "client": "reader", "topic": "a"}, "replay_exists"),
+        ("replay_create", {"name": "x y", "client": "reader", "topic": "a"}, "bad_command"),
+        ("replay_create", {"name": "x", "client": "reader", "topic": "scratch.a"}, "not_journaled"),
+        (
+            "replay_create",
+            {"name": "x", "client": "reader", "topic": "a", "bookmark": "soon"},
+            "bad_bookmark",
+        ),
+        ("replay_create", {"name": "x", "client": "reader", "topic": "a", "rate": "0"}, "bad_rate"),
+        ("replay_create", {"name": "x", "client": "bad/name", "topic": "a"}, "bad_client_name"),
+    ],
+)
 async def test_what_an_operator_cannot_have_is_refused_by_name(
     tmp_path: Path, do: str, fields: dict[str, Any], code: str
 ) -> None:

@@ -153,13 +153,27 @@ def test_directories_are_absolute_and_two():
             PolicyDocument.from_dict(document([">"], **wrong))
 
 
-@pytest.mark.parametrize(("pattern", "nothing"), [
-    ("orders.a", False), ("orders.*", False), (">", False), ("*.a", False), ("~quotes", False),
-    ("$SLUICE.>", False), ("$SLUICE.*", False),
-    ("quotes", True), ("quotes.>", True), ("orders", True), ("orders.tmp.>", True), ("orders.tmp.*.x", True),
-    ("$other.>", True),
-    ("old.>", True), ("*.*", False), ("*", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "nothing"),
+    [
+        ("orders.a", False),
+        ("orders.*", False),
+        (">", False),
+        ("*.a", False),
+        ("~quotes", False),
+        ("$SLUICE.>", False),
+        ("$SLUICE.*", False),
+        ("quotes", True),
+        ("quotes.>", True),
+        ("orders", True),
+        ("orders.tmp.>", True),
+        ("orders.tmp.*.x", True),
+        ("$other.>", True),
+        ("old.>", True),
+        ("*.*", False),
+        ("*", True),
+    ],
+)
 def test_a_pattern_without_journaled_topics_is_reported(pattern: str, nothing: bool) -> None:
     topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
     assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing

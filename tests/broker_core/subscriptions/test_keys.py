@@ -73,13 +73,20 @@ def test_a_body_is_read_as_its_topic_is_written() -> None:
         "nvfix": decoder_for("nvfix", "|"),
         "packed": decoder_for("msgpack"),
     }
-    batches = [batch(
-        ("fix", b"55=IBM\x0144=1\x01"), ("fix", b"55=IBM\x0144=2\x01"), ("fix", b"55=MSFT\x0144=3\x01"),
-        ("nvfix", b"55=IBM|Price=1|"), ("nvfix", b"55=IBM|Price=2|"), ("nvfix", b'{"55":"IBM"}'),
-        ("packed", msgspec.msgpack.encode({"55": "IBM", "v": 1})),
-        ("packed", msgspec.msgpack.encode({"v": 2, "55": "IBM"})),
-        ("json", b'{"55":"IBM","v":1}'), ("json", b'{"v":2,"55":"IBM"}'),
-    )]  # fmt: skip
+    batches = [
+        batch(
+            ("fix", b"55=IBM\x0144=1\x01"),
+            ("fix", b"55=IBM\x0144=2\x01"),
+            ("fix", b"55=MSFT\x0144=3\x01"),
+            ("nvfix", b"55=IBM|Price=1|"),
+            ("nvfix", b"55=IBM|Price=2|"),
+            ("nvfix", b'{"55":"IBM"}'),
+            ("packed", msgspec.msgpack.encode({"55": "IBM", "v": 1})),
+            ("packed", msgspec.msgpack.encode({"v": 2, "55": "IBM"})),
+            ("json", b'{"55":"IBM","v":1}'),
+            ("json", b'{"v":2,"55":"IBM"}'),
+        )
+    ]
     fold = LastPerKey(parse_key("/55").key_of_record(decoders.get))
     fold.add(batches[0])
     bodies = batches[0].bodies()

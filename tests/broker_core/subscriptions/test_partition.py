@@ -34,7 +34,10 @@ def test_runs_are_the_wanted_rows_in_the_order_of_the_batch(is_kept: list[bool],
     for part, some in runs:
         places = (kept, passed)[part]
         found += places if some is None else [places[row] for row in some.tolist()]
-    every = [places[row] for places, some in zip((kept, passed), rows, strict=True)
-             for row in (range(len(places)) if some is None else some.tolist())]  # fmt: skip
+    every = [
+        places[row]
+        for places, some in zip((kept, passed), rows, strict=True)
+        for row in (range(len(places)) if some is None else some.tolist())
+    ]
     assert found == sorted(every)
     assert all(one[0] != other[0] for one, other in pairwise(runs)), "runs are as long as can be"

@@ -16,10 +16,27 @@ from .making import batch_of, subscription
 
 TOPICS = ("a", "b", "a.b", "a.c", "$x", "a.b.c", "$x.b", "a..c", "a.*", "a.>")
 PATTERNS = (
-    "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c",
+    "a",
+    "b",
+    "a.b",
+    "a.c",
+    "a.b.c",
+    "$x.b",
+    ">",
+    "a.*",
+    "a.>",
+    "*",
+    "$x",
+    "~a|b",
+    "b.>",
+    "*.b",
+    "*.*.c",
     "a.*.>",
-    "$x.>", "$x.*", "~a\\..", "~\\$x.*",
-)  # fmt: skip
+    "$x.>",
+    "$x.*",
+    "~a\\..",
+    "~\\$x.*",
+)
 FILTERS = (None, "/n > 1", "/n = 0", "/m IS NULL", "/missing = 1", "/n IN (1, '2') AND /m = 1", "'0' = /n")
 records = st.tuples(
     st.sampled_from(TOPICS), st.sampled_from([b'{"n":0}', b'{"n":1}', b'{"n":2,"m":1}', b"not json"])

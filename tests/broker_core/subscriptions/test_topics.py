@@ -83,20 +83,23 @@ def test_an_expression_must_match_the_whole_topic_and_sees_no_broker_topic() -> 
     assert not TopicPattern.parse(r"~\$SLUICE|a").matches("a")
 
 
-@pytest.mark.parametrize(("text", "names"), [
-    (">", "a b.c é"),
-    ("*", "a é"),
-    ("$", "$"),
-    ("$.>", "$.x"),
-    ("$SLUICE.>", "$SLUICE.clients $SLUICE.x.y"),
-    ("#", "#"),
-    ("~>", ""),
-    ("~.", "a é"),
-    ("~\\$", "$"),
-    ("~\\$.*", "$ $.x $SLUICE.clients $SLUICE.x.y"),
-    ("~[$].*", ""),
-    ("~a$", "a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (">", "a b.c é"),
+        ("*", "a é"),
+        ("$", "$"),
+        ("$.>", "$.x"),
+        ("$SLUICE.>", "$SLUICE.clients $SLUICE.x.y"),
+        ("#", "#"),
+        ("~>", ""),
+        ("~.", "a é"),
+        ("~\\$", "$"),
+        ("~\\$.*", "$ $.x $SLUICE.clients $SLUICE.x.y"),
+        ("~[$].*", ""),
+        ("~a$", "a"),
+    ],
+)
 def test_what_bare_signs_name(text: str, names: str) -> None:
     topics = ["a", "b.c", "é", "#", "$", "$.x", "$SLUICE.clients", "$SLUICE.x.y"]
     expected = set(names.split()) | ({"#"} if text in (">", "*", "~.") else set())

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 from console.forms.fields import IntervalField, SizeField
 
 
-@pytest.mark.parametrize(("text", "nbytes"), [
-    ("1073741824", 2**30), ("512MiB", 512 * 2**20), ("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("1k", 1024),
-    ("", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("1073741824", 2**30),
+        ("512MiB", 512 * 2**20),
+        ("2GB", 2 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+        ("1k", 1024),
+        ("", None),
+    ],
+)
 def test_a_size_is_read(text: str, nbytes: int | None) -> None:
     assert SizeField(required=False).clean(text) == nbytes
 

@@ -30,8 +30,10 @@ def test_seconds_come_back_as_they_were(link: Any) -> None:
         assert seconds_ring.write_second("sluice-1", START + second, [busy(100 + second)], link) == 1
     points = seconds_ring.read_seconds("sluice-1", "client", "one", START + 1, START + 4, link)
     assert [(point["at"] - START, point["lag_messages"], point["state"]) for point in points] == [
-        (1, 101.0, "offlined"), (2, 102.0, "offlined"), (3, 103.0, "offlined"),
-    ]  # fmt: skip
+        (1, 101.0, "offlined"),
+        (2, 102.0, "offlined"),
+        (3, 103.0, "offlined"),
+    ]
 
 
 def test_after_a_quarter_of_an_hour_the_oldest_second_is_gone_and_no_more_room_is_taken(link: Any) -> None:

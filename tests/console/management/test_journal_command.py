@@ -57,8 +57,16 @@ def test_verify_of_a_damaged_journal_ends_with_an_error(place: list[str], tmp_pa
 
 def test_dump(place: list[str]) -> None:
     lines = [json.loads(line) for line in run("dump", *place, "--from", "2").splitlines()]
-    assert lines == [{"bookmark": "a|2|", "topic": "t", "accepted_at": 10**18, "publisher": "p",
-                      "publisher_sequence": 2, "data": {"n": 2}}]  # fmt: skip
+    assert lines == [
+        {
+            "bookmark": "a|2|",
+            "topic": "t",
+            "accepted_at": 10**18,
+            "publisher": "p",
+            "publisher_sequence": 2,
+            "data": {"n": 2},
+        }
+    ]
 
 
 @pytest.mark.django_db

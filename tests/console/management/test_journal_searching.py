@@ -143,9 +143,17 @@ def test_bodies_are_read_as_the_policy_of_the_log_says(
     batch.stamp(origin=journal.origin, epoch=1, first_sequence=1, accepted_at=HOUR)
     journal.write([batch])
     journal.close()
-    policies.change_instance_policy(actor, {"instance": {"journaled_topics": [
-        {"topic": "legacy.>", "message_type": "nvfix", "separator": "|"}, ">",
-    ]}})  # fmt: skip
+    policies.change_instance_policy(
+        actor,
+        {
+            "instance": {
+                "journaled_topics": [
+                    {"topic": "legacy.>", "message_type": "nvfix", "separator": "|"},
+                    ">",
+                ]
+            }
+        },
+    )
     Instance.objects.filter(pk=instance.pk).update(journal_directory=str(tmp_path / "j"))
     by_policy, copy = (
         ["--instance", instance.name],

@@ -13,9 +13,15 @@ from tests.support.fake_broker import FakeBroker, make_group, make_link, make_me
 from tests.support.machines import Machines
 
 CARRYING = {
-    "state": "carrying", "code": "", "why": "", "behind": 0, "behind_ms": 0, "mode": "sync", "confirmed": 7,
-    "connected_at": 1
-}  # fmt: skip
+    "state": "carrying",
+    "code": "",
+    "why": "",
+    "behind": 0,
+    "behind_ms": 0,
+    "mode": "sync",
+    "confirmed": 7,
+    "connected_at": 1,
+}
 
 
 def run(*words: str) -> tuple[str, int]:

@@ -11,11 +11,14 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 def store(instance: Instance, *lags: int) -> None:
     ClientSample.objects.bulk_create(
         ClientSample(
-            instance=instance, client="one", at=START + timedelta(seconds=10 * number), lag_messages=lag,
+            instance=instance,
+            client="one",
+            at=START + timedelta(seconds=10 * number),
+            lag_messages=lag,
             state="offlined" if lag > 90 else "live",
         )
         for number, lag in enumerate(lags)
-    )  # fmt: skip
+    )
 
 
 def test_longer_step_keeps_the_worst(instance: Instance) -> None:

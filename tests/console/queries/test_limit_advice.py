@@ -14,12 +14,22 @@ def decided(**other: Any) -> dict[str, Any]:
     at = 1_800_000_000_000
     samples = [[at - 1_000 * (60 - n), 16 * MIB * n, 0, 50 * n, 0] for n in range(60)]
     return {
-        "at": at, "client": "desk-1", "transport": "tcp", "pool": "instance", "action": "offline",
+        "at": at,
+        "client": "desk-1",
+        "transport": "tcp",
+        "pool": "instance",
+        "action": "offline",
         "rule": "amps.client_max_capacity.memory",
-        "signal": "outbound_bytes", "shape": "percent_of", "observed": 960 * MIB, "limit": 950 * MIB,
-        "unit": "bytes", "hold_ms": 0,
-        "used": 960 * MIB, "samples": samples, **other,
-    }  # fmt: skip
+        "signal": "outbound_bytes",
+        "shape": "percent_of",
+        "observed": 960 * MIB,
+        "limit": 950 * MIB,
+        "unit": "bytes",
+        "hold_ms": 0,
+        "used": 960 * MIB,
+        "samples": samples,
+        **other,
+    }
 
 
 def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> None:

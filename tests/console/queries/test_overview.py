@@ -92,8 +92,11 @@ def test_marks_are_revisions_and_of_one_client_its_decisions(instance: Instance,
     Decision.objects.create(instance=instance, at=at, client="a", action="offline", mode="shadow", reason="x")
     assert [mark["label"] for mark in overview.time_marks(instance, since)] == ["revision 1", "revision 2"]
     assert overview.time_marks(instance, since, "a")[-1] == {
-        "at": at.timestamp(), "kind": "decision", "label": "offline", "mode": "shadow",
-    }  # fmt: skip
+        "at": at.timestamp(),
+        "kind": "decision",
+        "label": "offline",
+        "mode": "shadow",
+    }
     assert overview.time_marks(instance, since, "b")[-1]["kind"] == "revision"
 
 
@@ -118,10 +121,18 @@ def test_since_then_groups_decisions_and_leaves_out_those_one_may_not_see(instan
 def segment(tmp_path: Path, days_ago: float, state: str = "sealed", size: int = 2**20) -> SegmentEntry:
     at = int((NOW - timedelta(days=days_ago)).timestamp() * 1e9)
     return SegmentEntry(
-        name="s", path=str(tmp_path / "s"), state=state, compressed=False, first_sequence=1, last_sequence=2,
+        name="s",
+        path=str(tmp_path / "s"),
+        state=state,
+        compressed=False,
+        first_sequence=1,
+        last_sequence=2,
         first_at=at,
-        last_at=at + 1, bytes=size, records=2, pinned_by=[],
-    )  # fmt: skip
+        last_at=at + 1,
+        bytes=size,
+        records=2,
+        pinned_by=[],
+    )
 
 
 def test_the_disk_lasts_as_long_as_it_takes_to_fill_at_this_weeks_pace(tmp_path: Path) -> None:

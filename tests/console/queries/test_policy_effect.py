@@ -32,9 +32,13 @@ def touched(client: str, *changes: SettingChange) -> AffectedEntry:
 
 def decided(client: str, action: str = "offline", mode: str = "enforce") -> DecisionEntry:
     return DecisionEntry(
-        at=1, client=client, action=action, mode=mode, rule="amps.client_max_capacity",
-        sentence=f"{client} is slow."
-    )  # fmt: skip
+        at=1,
+        client=client,
+        action=action,
+        mode=mode,
+        rule="amps.client_max_capacity",
+        sentence=f"{client} is slow.",
+    )
 
 
 def made(**parts: object) -> PolicyEffect:
@@ -61,10 +65,17 @@ def test_clients_with_equal_changes_are_one_line() -> None:
 
 
 def test_values_have_the_units_people_write() -> None:
-    told = policy_effect.summarise_effect(made(touched=[
-        touched("a", change("amps.message_memory_limit", None, 8 << 20),
-            change("amps.client_message_age_limit_ms", None, 600_000)),
-    ]))  # fmt: skip
+    told = policy_effect.summarise_effect(
+        made(
+            touched=[
+                touched(
+                    "a",
+                    change("amps.message_memory_limit", None, 8 << 20),
+                    change("amps.client_message_age_limit_ms", None, 600_000),
+                ),
+            ]
+        )
+    )
     assert told.changes[0].sentence == (
         "MessageMemoryLimit default → 8.00 MiB, from instance; "
         "ClientMessageAgeLimit no limit → 10 min 00 s, from instance"
@@ -150,8 +161,9 @@ def test_decisions_beyond_a_rollouts_allowance_are_told_apart_and_must_be_confir
         == "1 client offlined, 3 decisions exceed the allowance: the revision is withdrawn immediately."
     )
     assert [(line.kind, line.count, line.recorded_only) for line in told.at_once] == [
-        ("offline", 1, False), ("held", 3, False),
-    ]  # fmt: skip
+        ("offline", 1, False),
+        ("held", 3, False),
+    ]
     assert (
         told.at_once[1].sentence == "not offlined by ClientMaxCapacity: the rollout may make 1 decision here"
     )
@@ -163,8 +175,10 @@ def test_clients_that_somebody_may_not_see_are_counted_and_must_be_confirmed() -
         made(acted_on=[], acted_on_in_all=3, enforced_in_all=2, cut_off_in_all=4)
     )
     assert [(line.kind, line.count, line.names, line.recorded_only) for line in told.at_once] == [
-        ("cut_off", 4, [], False), ("act", 2, [], False), ("act", 1, [], True),
-    ]  # fmt: skip
+        ("cut_off", 4, [], False),
+        ("act", 2, [], False),
+        ("act", 1, [], True),
+    ]
     assert told.severe
 
 

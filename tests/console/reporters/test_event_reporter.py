@@ -66,10 +66,14 @@ async def until_runs(count: int) -> list[tuple[str, dict[str, str]]]:
 
 
 async def test_start_logon_message_and_end_become_runs(tmp_path: Path) -> None:
-    await make([
-        {"on": "startup"}, {"on": "logon", "client": "fee*"},
-        {"on": "publish", "topic": "flights.>", "filter": "/delay > 10"}, {"on": "shutdown"},
-    ])  # fmt: skip
+    await make(
+        [
+            {"on": "startup"},
+            {"on": "logon", "client": "fee*"},
+            {"on": "publish", "topic": "flights.>", "filter": "/delay > 10"},
+            {"on": "shutdown"},
+        ]
+    )
     async with reported(tmp_path) as (broker, _):
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}'], 1)

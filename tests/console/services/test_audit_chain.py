@@ -50,11 +50,18 @@ def test_what_was_written_holds(db: None, actor: Actor) -> None:
     assert found.head == AuditChainLink.objects.order_by("-number")[0].digest
 
 
-@pytest.mark.parametrize("change", [
-    "actor = 'nobody'", "reason = 'another'", "after = 'null'", "at = '2026-01-01 00:00:00'",
-    "expires_at = '2026-01-02 00:00:00'",
-    "result = 'denied'", "source = '10.0.0.1'",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        "actor = 'nobody'",
+        "reason = 'another'",
+        "after = 'null'",
+        "at = '2026-01-01 00:00:00'",
+        "expires_at = '2026-01-02 00:00:00'",
+        "result = 'denied'",
+        "source = '10.0.0.1'",
+    ],
+)
 def test_a_changed_event_is_named(change: str, db: None, actor: Actor) -> None:
     made = write(actor)
     by_hand(f"UPDATE console_auditevent SET {change} WHERE id = %s", made[2].pk)

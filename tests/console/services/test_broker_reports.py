@@ -87,10 +87,22 @@ def test_broker_of_another_database_is_ignored() -> None:
 
 def test_decision_is_stored_whole(instance: Instance) -> None:
     decision = DecisionEntry(
-        at=START_MS, client="slow", transport="tcp", pool="instance", action="offline",
-        reason="slow_client_pool_memory", rule="amps.message_memory_limit", revision=3, mode="enforce",
-        signal="pool_memory", observed=2**40, limit=2**39, unit="bytes", sentence="It was.", kept=5,
-    )  # fmt: skip
+        at=START_MS,
+        client="slow",
+        transport="tcp",
+        pool="instance",
+        action="offline",
+        reason="slow_client_pool_memory",
+        rule="amps.message_memory_limit",
+        revision=3,
+        mode="enforce",
+        signal="pool_memory",
+        observed=2**40,
+        limit=2**39,
+        unit="bytes",
+        sentence="It was.",
+        kept=5,
+    )
     assert broker_reports.record_decisions([decision]) == 1
     stored = Decision.objects.get()
     assert (stored.client, stored.revision, stored.observed) == ("slow", 3, 2**40)

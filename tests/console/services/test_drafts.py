@@ -145,10 +145,17 @@ def test_transports_are_added_changed_and_taken_away_by_name(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
     draft = drafts.create_draft(actor, "transports")
-    drafts.edit_draft(actor, draft.pk, {"transports": {
-        "tcp": {"pool": {"message_memory_limit": 1_000_000}}, "websocket": None,
-        "risk": {"kind": "tcp", "port": 9_107},
-    }})  # fmt: skip
+    drafts.edit_draft(
+        actor,
+        draft.pk,
+        {
+            "transports": {
+                "tcp": {"pool": {"message_memory_limit": 1_000_000}},
+                "websocket": None,
+                "risk": {"kind": "tcp", "port": 9_107},
+            }
+        },
+    )
     change = drafts.publish(actor, draft.pk, reason="")
     made = {transport["name"]: transport for transport in change.revision.document["transports"]}
     assert made["tcp"]["pool"]["message_memory_limit"] == 1_000_000

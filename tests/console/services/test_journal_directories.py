@@ -146,9 +146,7 @@ def test_a_draft_stores_no_relative_or_endless_path(
     instance: Instance, actor: Actor, part: str, path: str
 ) -> None:
     draft = drafts.create_draft(actor, "x")
-    transports = [
-        {**one, "pool": {"message_disk_path": path}} for one in draft.document["transports"]
-    ]  # fmt: skip
+    transports = [{**one, "pool": {"message_disk_path": path}} for one in draft.document["transports"]]
     changes = {
         "instance": {"instance": {"archive_directory": path}},
         "pool": {"pool": {"message_disk_path": path}},

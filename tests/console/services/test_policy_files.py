@@ -34,10 +34,16 @@ def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance,
     assert [(rule["name"], rule["limit"]) for rule in again["rules"]] == [("own", 7), ("qpid.queue.depth", 6)]
 
 
-@pytest.mark.parametrize(("declared", "encoding"), [
-    ("UTF-8", "utf-8"), ("ISO-8859-1", "latin-1"), ("windows-1252", "cp1252"), ("iso-8859-15", "iso8859-15"),
-    ("klingon", "utf-8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("declared", "encoding"),
+    [
+        ("UTF-8", "utf-8"),
+        ("ISO-8859-1", "latin-1"),
+        ("windows-1252", "cp1252"),
+        ("iso-8859-15", "iso8859-15"),
+        ("klingon", "utf-8"),
+    ],
+)
 def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding: str) -> None:
     text = TEXT.format(declared)
     assert policy_files.decode_file(text.encode(encoding)) == text
@@ -45,10 +51,16 @@ def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding
 
 @pytest.mark.parametrize(
     ("body", "encoding", "fits"),
-    [("a" * 97, "utf-8", True), ("a" * 98, "utf-8", False), ("é" * 48, "utf-8", True),
-     ("é" * 49, "utf-8", False),
-     ("a" * 97, "utf-16", True), ("a" * 98, "utf-16", False), ("a" * 300, "utf-16", False)],
-)  # fmt: skip
+    [
+        ("a" * 97, "utf-8", True),
+        ("a" * 98, "utf-8", False),
+        ("é" * 48, "utf-8", True),
+        ("é" * 49, "utf-8", False),
+        ("a" * 97, "utf-16", True),
+        ("a" * 98, "utf-16", False),
+        ("a" * 300, "utf-16", False),
+    ],
+)
 def test_file_text_and_command_have_one_limit(
     body: str, encoding: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,10 +87,15 @@ def test_a_file_in_utf_16_is_read_by_its_mark(mark: bytes) -> None:
     assert policy_files.decode_file(mark + "<x>é</x>".encode(name)) == "<x>é</x>"
 
 
-@pytest.mark.parametrize("data", [
-    TEXT.format("UTF-8").encode("latin-1"), b"\xff\xfe<", b"\x80",
-    b'<?xml version="1.0" encoding="utf-7"?>\xff',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT.format("UTF-8").encode("latin-1"),
+        b"\xff\xfe<",
+        b"\x80",
+        b'<?xml version="1.0" encoding="utf-7"?>\xff',
+    ],
+)
 def test_a_file_that_is_not_text_in_its_encoding_is_refused_by_its_byte(data: bytes) -> None:
     with pytest.raises(OperatorError, match="byte") as caught:
         policy_files.decode_file(data)

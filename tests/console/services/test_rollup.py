@@ -17,11 +17,16 @@ MINUTE = timedelta(minutes=1)
 
 def report(second: int, *clients: ClientEntry, messages_in: float = 0, p99_ms: float | None = None) -> None:
     delay = None if p99_ms is None else {"p50_ms": 1.0, "p99_ms": p99_ms, "messages": 9}
-    broker_reports.record_report(make_snapshot(
-        int(START.timestamp() + second) * 1000, *clients, rates={"messages_in": messages_in}, delay=delay,
-        transports=[make_transport("tcp")],
-        pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
-    ))  # fmt: skip
+    broker_reports.record_report(
+        make_snapshot(
+            int(START.timestamp() + second) * 1000,
+            *clients,
+            rates={"messages_in": messages_in},
+            delay=delay,
+            transports=[make_transport("tcp")],
+            pools=[make_pool("instance", memory_used=second, memory_limit=1_000)],
+        )
+    )
 
 
 def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(instance: Instance) -> None:

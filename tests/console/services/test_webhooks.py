@@ -182,9 +182,11 @@ def test_cancelling_a_run_ends_its_call(settings: Any, monkeypatch: pytest.Monke
     with host(drip_body) as port:
         settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{port}"]
         action = editor.Action.objects.create(
-            instance=instance, name="call", started_at=timezone.now(),
+            instance=instance,
+            name="call",
+            started_at=timezone.now(),
             steps=[{"do": "webhook", "url": f"http://127.0.0.1:{port}/", "data": ""}],
-        )  # fmt: skip
+        )
         run = event_runs.start_run(SYSTEM, action, {"on": "hand"}, {}, timezone.now())
         ActionRun.objects.filter(pk=run.pk).update(state=RunState.WAITING, error=None)
         # Asked for beforehand: what the run looks at while it waits for the host is the row.

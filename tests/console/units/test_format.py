@@ -33,10 +33,17 @@ def test_counts(value: int | None, text: str) -> None:
     assert number(value) == text
 
 
-@pytest.mark.parametrize(("ms", "text"), [
-    (0, "0 ms"), (999, "999 ms"), (12_400, "12.4 s"), (185_000, "3 min 05 s"), (8_040_000, "2 h 14 min"),
-    (273_600_000, "3 d 4 h"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (12_400, "12.4 s"),
+        (185_000, "3 min 05 s"),
+        (8_040_000, "2 h 14 min"),
+        (273_600_000, "3 d 4 h"),
+    ],
+)
 def test_durations(ms: int, text: str) -> None:
     assert duration(ms) == text
 
@@ -73,8 +80,15 @@ def test_a_sentence_of_the_broker_names_durations_and_pools_as_people_do() -> No
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(True, "yes"), (False, "no"), (None, "–"), (2_811_904, "2,811,904"), (23.1, "23.1"),
-        ("now.yaml", "now.yaml"), (["a"], '["a"]')],
-)  # fmt: skip
+    [
+        (True, "yes"),
+        (False, "no"),
+        (None, "–"),
+        (2_811_904, "2,811,904"),
+        (23.1, "23.1"),
+        ("now.yaml", "now.yaml"),
+        (["a"], '["a"]'),
+    ],
+)
 def test_a_figure_of_a_jobs_result_reads_as_people_write_it(value: object, words: str) -> None:
     assert format_result_value(value) == words

@@ -67,12 +67,15 @@ def test_a_new_password_ends_the_other_sessions(operator: Any) -> None:
     assert AuditEvent.objects.get(action="operator.change_password").actor == "maria"
 
 
-@pytest.mark.parametrize(("old", "new", "again", "said"), [
-    ("wrong", NEW, NEW, "entered incorrectly"),
-    (PASSWORD, "short", "short", "too short"),
-    (PASSWORD, "password1234", "password1234", "too common"),
-    (PASSWORD, NEW, NEW + "x", "match"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "again", "said"),
+    [
+        ("wrong", NEW, NEW, "entered incorrectly"),
+        (PASSWORD, "short", "short", "too short"),
+        (PASSWORD, "password1234", "password1234", "too common"),
+        (PASSWORD, NEW, NEW + "x", "match"),
+    ],
+)
 def test_a_password_is_held_to_the_rules(operator: Any, old: str, new: str, again: str, said: str) -> None:
     mine = come_in()
     answer = mine.post(

@@ -20,11 +20,17 @@ def weekly(instance: Instance) -> Action:
 def form_of(weekly: Action, **changes: str) -> dict[str, str]:
     """The editor's fields as they stand, with changes."""
     return {
-        "action_id": str(weekly.pk), "version": str(weekly.version), "name": weekly.name, "enabled": "on",
+        "action_id": str(weekly.pk),
+        "version": str(weekly.version),
+        "name": weekly.name,
+        "enabled": "on",
         "missed": "run_once",
-        "when-0-part": "on.schedule", "when-0-every": "Saturday at 00:30Z", "steps-0-part": "do.archive",
-        "steps-0-age": "7d", **changes,
-    }  # fmt: skip
+        "when-0-part": "on.schedule",
+        "when-0-every": "Saturday at 00:30Z",
+        "steps-0-part": "do.archive",
+        "steps-0-age": "7d",
+        **changes,
+    }
 
 
 def test_the_list_says_when_what_and_next(browser: Client, weekly: Action) -> None:
@@ -77,15 +83,18 @@ def test_a_part_that_cannot_be_saved_says_why_beside_itself(browser: Client, wee
     assert answer.content.decode().count("is not a schedule") >= 2
 
 
-@pytest.mark.parametrize(("button", "more", "expected"), [
-    ("add.steps", {"add-steps": "do.publish"}, ["archive", "publish"]),
-    ("add.steps", {"add-steps": "do.nonsense"}, ["archive"]),
-    ("remove.steps.0", {}, []),
-    ("down.steps.0", {"steps-1-part": "do.event", "steps-1-name": "x"}, ["event", "archive"]),
-    ("up.steps.1", {"steps-1-part": "do.event", "steps-1-name": "x"}, ["event", "archive"]),
-    ("up.steps.9", {}, ["archive"]),
-    ("nonsense", {}, ["archive"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("button", "more", "expected"),
+    [
+        ("add.steps", {"add-steps": "do.publish"}, ["archive", "publish"]),
+        ("add.steps", {"add-steps": "do.nonsense"}, ["archive"]),
+        ("remove.steps.0", {}, []),
+        ("down.steps.0", {"steps-1-part": "do.event", "steps-1-name": "x"}, ["event", "archive"]),
+        ("up.steps.1", {"steps-1-part": "do.event", "steps-1-name": "x"}, ["event", "archive"]),
+        ("up.steps.9", {}, ["archive"]),
+        ("nonsense", {}, ["archive"]),
+    ],
+)
 def test_the_buttons_of_the_editor_change_the_draft_alone(
     browser: Client, weekly: Action, button: str, more: dict[str, str], expected: list[str]
 ) -> None:

@@ -84,9 +84,14 @@ def test_its_hours_are_shown_once_the_pipeline_wrote_them(
 
 
 def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker) -> None:
-    broker.clients.append(make_client("x", subscriptions=[
-        make_subscription(id="<script>1</script>", topic="<b>", filter="<img>", bookmark=""),
-    ]))  # fmt: skip
+    broker.clients.append(
+        make_client(
+            "x",
+            subscriptions=[
+                make_subscription(id="<script>1</script>", topic="<b>", filter="<img>", bookmark=""),
+            ],
+        )
+    )
     text = browser.get("/clients/x/").content.decode()
     assert "<script>1" not in text
     assert "&lt;script&gt;1" in text

@@ -23,10 +23,19 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.html import minified
 
 RULE = {
-    "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for", "limit": "64MiB",
-    "hold_ms": "10s", "rung-TOTAL_FORMS": "3", "rung-INITIAL_FORMS": "0", "rung-0-action": "warn",
-    "rung-1-action": "continue_from_journal", "rung-1-after_ms": "5s", "rung-2-action": "",
-}  # fmt: skip
+    "name": "behind",
+    "mode": "enforce",
+    "signal": "backlog_bytes",
+    "shape": "soft_for",
+    "limit": "64MiB",
+    "hold_ms": "10s",
+    "rung-TOTAL_FORMS": "3",
+    "rung-INITIAL_FORMS": "0",
+    "rung-0-action": "warn",
+    "rung-1-action": "continue_from_journal",
+    "rung-1-after_ms": "5s",
+    "rung-2-action": "",
+}
 RUNGS = {"rung-TOTAL_FORMS": "2", "rung-INITIAL_FORMS": "0"}
 
 
@@ -131,11 +140,17 @@ def test_publishing_asks_for_what_it_needs(
 
 def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft: PolicyDraft) -> None:
     send(browser, draft, "rules/new/", **RULE)
-    assert stored(draft)["rules"] == [{
-        "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for",
-        "limit": 64 * 2**20, "hold_ms": 10_000,
-        "ladder": [{"action": "warn"}, {"action": "continue_from_journal", "after_ms": 5_000}],
-    }]  # fmt: skip
+    assert stored(draft)["rules"] == [
+        {
+            "name": "behind",
+            "mode": "enforce",
+            "signal": "backlog_bytes",
+            "shape": "soft_for",
+            "limit": 64 * 2**20,
+            "hold_ms": 10_000,
+            "ladder": [{"action": "warn"}, {"action": "continue_from_journal", "after_ms": 5_000}],
+        }
+    ]
     page = browser.get(at(draft)).content.decode()
     assert "limit 64MiB" in page
     assert "warn it: 11.0 s" in page and "go on from the log: 16.0 s" in page  # hold, after, and the tick
@@ -166,21 +181,45 @@ def test_a_form_brings_no_new_problem_and_says_it_in_the_brokers_words(
     assert stored(draft)["rules"] == stored(draft)["activemq"] == []
 
 
-@pytest.mark.parametrize(("part", "form", "entry", "shown"), [
-    ("activemq",
-        {"topic": "prices.>", "prefetch": "1000", "prefetch_rate_pending_message_limit_strategy": "2.5",
-            "abort_connection": "false"},
-     {"topic": "prices.>", "prefetch": 1000, "prefetch_rate_pending_message_limit_strategy": 2.5,
-         "abort_connection": False},
-     "prefetchRatePendingMessageLimitStrategy multiplier 2.5"),
-    ("qpid", {"topic": "stocks.us.*", "depth": "4235264", "message_age": "600000", "mode": "shadow"},
-     {"topic": "stocks.us.*", "depth": 4235264, "message_age": 600000, "mode": "shadow"},
-     "messageAge 600000 ms"),
-    ("xap", {"transport": "websocket", "enabled": "true", "latency": "2000"},
-     {"transport": "websocket", "enabled": True, "latency": 2000}, "slow-consumer.latency 2000 ms"),
-    ("entitlements", {"who": "group:desk\r\n*", "publish": "orders.*", "filter": "/region = 'eu'"},
-     {"who": ["group:desk", "*"], "publish": ["orders.*"], "filter": "/region = 'eu'"}, "group:desk"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "form", "entry", "shown"),
+    [
+        (
+            "activemq",
+            {
+                "topic": "prices.>",
+                "prefetch": "1000",
+                "prefetch_rate_pending_message_limit_strategy": "2.5",
+                "abort_connection": "false",
+            },
+            {
+                "topic": "prices.>",
+                "prefetch": 1000,
+                "prefetch_rate_pending_message_limit_strategy": 2.5,
+                "abort_connection": False,
+            },
+            "prefetchRatePendingMessageLimitStrategy multiplier 2.5",
+        ),
+        (
+            "qpid",
+            {"topic": "stocks.us.*", "depth": "4235264", "message_age": "600000", "mode": "shadow"},
+            {"topic": "stocks.us.*", "depth": 4235264, "message_age": 600000, "mode": "shadow"},
+            "messageAge 600000 ms",
+        ),
+        (
+            "xap",
+            {"transport": "websocket", "enabled": "true", "latency": "2000"},
+            {"transport": "websocket", "enabled": True, "latency": 2000},
+            "slow-consumer.latency 2000 ms",
+        ),
+        (
+            "entitlements",
+            {"who": "group:desk\r\n*", "publish": "orders.*", "filter": "/region = 'eu'"},
+            {"who": ["group:desk", "*"], "publish": ["orders.*"], "filter": "/region = 'eu'"},
+            "group:desk",
+        ),
+    ],
+)
 def test_entries_are_in_the_words_and_units_of_their_documents(
     browser: Client, draft: PolicyDraft, part: str, form: dict[str, str], entry: dict[str, Any], shown: str
 ) -> None:
@@ -225,9 +264,13 @@ def test_limits_and_transports_are_edited_in_the_draft(browser: Client, draft: P
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("tcp", set()), ("websocket", {"origins"}), ("stomp", {"resume", "max_body"}),
-        ("stomp-ws", set(RESTRICTED_FIELDS))],
-)  # fmt: skip
+    [
+        ("tcp", set()),
+        ("websocket", {"origins"}),
+        ("stomp", {"resume", "max_body"}),
+        ("stomp-ws", set(RESTRICTED_FIELDS)),
+    ],
+)
 def test_a_transports_form_has_what_its_kind_has_and_the_draft_shows_what_was_said(
     browser: Client, draft: PolicyDraft, name: str, fields: set[str]
 ) -> None:

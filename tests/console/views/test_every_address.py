@@ -18,9 +18,13 @@ SOME_UUID = "6f6c1c5e-2f53-4a53-9d55-4bb6a2b2b8f1"
 VALUES = {"part": "rules", "place": "1", "word": "pause"}
 """For parameters of which not every text is one; "1" is good for all others."""
 LISTED = (
-    *PAGES, *FURTHER, LOGIN, SECOND_FACTOR, "/policies/drafts/1/",
+    *PAGES,
+    *FURTHER,
+    LOGIN,
+    SECOND_FACTOR,
+    "/policies/drafts/1/",
     *(f"/policies/drafts/1/{part}/" for part in DRAFT_PARTS),
-)  # fmt: skip
+)
 
 
 def addresses(of: URLResolver, space: str = "") -> Iterator[tuple[str, str]]:

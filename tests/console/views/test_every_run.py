@@ -133,13 +133,24 @@ def test_pages_show_a_run_of_every_kind_in_every_state(
     """Also one that has a little of everything, as rows of lost workers have."""
     browser = Client()
     browser.force_login(operator)
-    plans: list[Any] = [None, {}, {"steps": []}, {"chosen": ["a"]},
-        {"chosen": [{"name": "a"}], "bytes": 1,
-            "skipped": [{"name": "b", "why": "needed by replay of board-jfk",
-                    "reason": "replay"}]}]  # fmt: skip
-    errors: list[Any] = [None, {}, {"code": "x"},
+    plans: list[Any] = [
+        None,
+        {},
+        {"steps": []},
+        {"chosen": ["a"]},
+        {
+            "chosen": [{"name": "a"}],
+            "bytes": 1,
+            "skipped": [{"name": "b", "why": "needed by replay of board-jfk", "reason": "replay"}],
+        },
+    ]
+    errors: list[Any] = [
+        None,
+        {},
+        {"code": "x"},
         {"message": "m", "code": "journal_pinned", "details": {"needed_by": ["spool of board-jfk"]}},
-        "text"]  # fmt: skip
+        "text",
+    ]
     results: list[Any] = [
         None,
         {},
@@ -150,14 +161,21 @@ def test_pages_show_a_run_of_every_kind_in_every_state(
     ]
     for number in range(6):
         run = ActionRun.objects.create(
-            instance=instance, kind=kind, state=RunState.FAILED, actor="maria", actor_kind="person",
-            parameters={"steps": [], "variables": {}} if kind == RunKind.ACTION else {"age": "7d", "age_s": 1,
-                "job": "lake", "options": {}},
-            plan=plans[number % 5], error=errors[number % 5], result=results[number],
+            instance=instance,
+            kind=kind,
+            state=RunState.FAILED,
+            actor="maria",
+            actor_kind="person",
+            parameters={"steps": [], "variables": {}}
+            if kind == RunKind.ACTION
+            else {"age": "7d", "age_s": 1, "job": "lake", "options": {}},
+            plan=plans[number % 5],
+            error=errors[number % 5],
+            result=results[number],
             steps=[{"do": "publish", "state": "failed", "error": errors[3]}][: number % 2],
             log="skipped b: needed by replay of board-jfk\n" * (number % 2),
             started_at=timezone.now() if number % 3 else None,
-        )  # fmt: skip
+        )
     narrow = Client()
     narrow.force_login(person("nora", Role.VIEWER, client_pattern="carrier-*"))
     for state in RunState:

@@ -35,8 +35,12 @@ def test_a_plan_says_what_is_chosen_what_is_not_and_why(browser: Client, broker:
 
 
 def test_a_plan_without_scripts_is_on_the_page(browser: Client, broker: FakeBroker) -> None:
-    answer = browser.post("/journals/plan/", {"action": "archive", "age": "7d"},
-        headers={"Referer": "http://testserver/journals/"}, follow=True)  # fmt: skip
+    answer = browser.post(
+        "/journals/plan/",
+        {"action": "archive", "age": "7d"},
+        headers={"Referer": "http://testserver/journals/"},
+        follow=True,
+    )
     assert answer.redirect_chain[-1][0] == "/journals/"
     assert b"Archive segments whose newest record is older than" in answer.content
 

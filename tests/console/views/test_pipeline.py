@@ -111,8 +111,9 @@ def test_an_own_job_is_offered_and_asked_for_with_its_options(
         "/pipeline/start/", {"job": "my-own", "options": "topics=a.>\r\nat=2026-11-21T08:00:00Z\r\n"}
     )
     assert ActionRun.objects.get().parameters == {
-        "job": "my-own", "options": {"topics": "a.>", "at": "2026-11-21T08:00:00Z"},
-    }  # fmt: skip
+        "job": "my-own",
+        "options": {"topics": "a.>", "at": "2026-11-21T08:00:00Z"},
+    }
     for bad in ("home=/etc", "-x=1", "a=b c"):
         answer = browser.post("/pipeline/start/", {"job": "my-own", "options": bad}, follow=True)
         assert b"my-own has no option" in answer.content or b"can&#x27;t be used" in answer.content
@@ -146,8 +147,9 @@ def test_each_job_has_a_form_with_its_options_and_their_bounds(
     }
     browser.post("/pipeline/start/", {**asked, **given})
     assert ActionRun.objects.get().parameters == {
-        "job": job, "options": {one.name: given[f"option-{one.name}"] for one in JOB_OPTIONS[job]},
-    }  # fmt: skip
+        "job": job,
+        "options": {one.name: given[f"option-{one.name}"] for one in JOB_OPTIONS[job]},
+    }
 
 
 def test_a_draft_is_tried_beside_the_revision_in_force(

@@ -19,12 +19,17 @@ from tests.support.fake_broker import FakeBroker
 def instance_form(**more: Any) -> dict[str, Any]:
     """What a browser sends of the instance's form."""
     return {
-        "journaled_topics": ">", "unjournaled_topics": "scratch.>", "journal_size": "128MiB",
+        "journaled_topics": ">",
+        "unjournaled_topics": "scratch.>",
+        "journal_size": "128MiB",
         "preallocated_files": "2",
-        "message_memory_limit": "", "message_disk_limit": "", "message_disk_path": "",
+        "message_memory_limit": "",
+        "message_disk_limit": "",
+        "message_disk_path": "",
         "client_max_capacity": "50",
-        "client_message_age_limit_ms": "", **more,
-    }  # fmt: skip
+        "client_message_age_limit_ms": "",
+        **more,
+    }
 
 
 def test_a_change_is_pending_and_applied_makes_a_revision_that_the_broker_takes_up(
@@ -121,8 +126,14 @@ def test_a_withdrawn_revision_is_marked_and_not_offered_to_roll_back_to(
 def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
-    form = {"signal": "oldest_age", "topic": "prices.>", "client": "desk-*", "limit": "20",
-        "action": "disconnect", "mode": "shadow"}  # fmt: skip
+    form = {
+        "signal": "oldest_age",
+        "topic": "prices.>",
+        "client": "desk-*",
+        "limit": "20",
+        "action": "disconnect",
+        "mode": "shadow",
+    }
     text = browser.post("/policies/rules/try/", form).content.decode()
     assert "interpreted as <b>20.0 s</b>" in text and "past it now" in text
     browser.post("/policies/rules/new/", form)
@@ -156,10 +167,15 @@ def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker:
 
 def test_a_transport_gets_limits_of_its_own(browser: Client, broker: FakeBroker, instance: Instance) -> None:
     form = {
-        "enabled": "on", "host": "127.0.0.1", "port": "9008", "message_memory_limit": "64MiB",
+        "enabled": "on",
+        "host": "127.0.0.1",
+        "port": "9008",
+        "message_memory_limit": "64MiB",
         "message_disk_limit": "",
-        "message_disk_path": "", "client_max_capacity": "", "client_message_age_limit_ms": "30s",
-    }  # fmt: skip
+        "message_disk_path": "",
+        "client_max_capacity": "",
+        "client_message_age_limit_ms": "30s",
+    }
     browser.post("/policies/transports/websocket/", form)
     apply(browser, confirmed="on")
     newest = read.newest_revision(instance)

@@ -88,12 +88,24 @@ def test_a_link_that_has_carried_nothing_has_no_time_and_no_place(
 ) -> None:
     broker.links = [
         LinkEntry(
-            name="ny", client="link.ny", addresses=[], topic=">", filter=None, state="away", instance="",
+            name="ny",
+            client="link.ny",
+            addresses=[],
+            topic=">",
+            filter=None,
+            state="away",
+            instance="",
             code="broker_away",
-            why="", fix="", behind=12, behind_ms=behind_ms, position=position, carried=0, gaps=0,
+            why="",
+            fix="",
+            behind=12,
+            behind_ms=behind_ms,
+            position=position,
+            carried=0,
+            gaps=0,
             connected_at=None,
         )
-    ]  # fmt: skip
+    ]
     text = minified(browser.get("/replication/"))
     assert all(words in text for words in said) and "12 records," in text
 

@@ -62,11 +62,14 @@ def test_a_job_that_isnt_there_is_refused(browser: Client, instance: Instance) -
     assert b"There is no pipeline job" in answer.content
 
 
-@pytest.mark.parametrize(("parameters", "words"), [
-    ({"age": "7d", "age_s": 604_800}, "older than 7d"),
-    ({"job": "lake", "options": {"start": "2026-11-01"}}, "lake start=2026-11-01"),
-    ({}, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"age": "7d", "age_s": 604_800}, "older than 7d"),
+        ({"job": "lake", "options": {"start": "2026-11-01"}}, "lake start=2026-11-01"),
+        ({}, ""),
+    ],
+)
 def test_parameters_are_shown_in_words(parameters: dict[str, object], words: str) -> None:
     assert describe_parameters(parameters) == words
 
@@ -85,11 +88,14 @@ def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -
         assert part in text
 
 
-@pytest.mark.parametrize(("query", "shown", "hidden"), [
-    ("client=delay-mailer", "delay-mailer", "old-dashboard"),
-    ("action=disconnect", "old-dashboard", "delay-mailer"),
-    ("reason=slow_client_age", "old-dashboard", "delay-mailer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "shown", "hidden"),
+    [
+        ("client=delay-mailer", "delay-mailer", "old-dashboard"),
+        ("action=disconnect", "old-dashboard", "delay-mailer"),
+        ("reason=slow_client_age", "old-dashboard", "delay-mailer"),
+    ],
+)
 def test_decisions_are_filtered(
     browser: Client, instance: Instance, query: str, shown: str, hidden: str
 ) -> None:
@@ -131,9 +137,13 @@ def test_pager_of_filtered_runs_keeps_the_filter(browser: Client, instance: Inst
 def test_an_incident_names_its_rule_in_words(browser: Client, instance: Instance) -> None:
     for second in range(3):
         Decision.objects.create(
-            instance=instance, at=timezone.now() - timedelta(seconds=second), client="one", action="offline",
+            instance=instance,
+            at=timezone.now() - timedelta(seconds=second),
+            client="one",
+            action="offline",
             mode="enforce",
-            reason="client_capacity", rule="amps.client_max_capacity.memory",
-        )  # fmt: skip
+            reason="client_capacity",
+            rule="amps.client_max_capacity.memory",
+        )
     text = minified(browser.get("/decisions/"))
     assert "1 incident<" in text and ", by ClientMaxCapacity (memory).<" in text

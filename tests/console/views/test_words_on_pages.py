@@ -20,10 +20,14 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.html import minified
 
 RULE = {
-    "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for", "limit": 1024,
+    "name": "behind",
+    "mode": "enforce",
+    "signal": "backlog_bytes",
+    "shape": "soft_for",
+    "limit": 1024,
     "hold_ms": 5_000,
     "ladder": [{"action": "ask_to_close"}, {"action": "disconnect", "after_ms": 10_000}],
-}  # fmt: skip
+}
 
 
 def test_a_draft_shows_acts_signals_and_modes_by_their_names(
@@ -53,9 +57,15 @@ def test_the_reason_of_a_withdrawn_rollout_names_the_settings_label(
     plan = rollouts.RolloutPlan(client="desk-*", most_decisions=1)
     drafts.publish(actor, draft.pk, reason="try", rollout=plan)
     Decision.objects.create(
-        instance=instance, at=timezone.now(), client="desk-1", revision=2, action="disconnect",
-        mode="shadow", rule="amps.client_message_age_limit", details={"held_at": 1},
-    )  # fmt: skip
+        instance=instance,
+        at=timezone.now(),
+        client="desk-1",
+        revision=2,
+        action="disconnect",
+        mode="shadow",
+        rule="amps.client_message_age_limit",
+        details={"held_at": 1},
+    )
     rollouts.stop_if_exceeded(instance)
     why = StagedRollout.objects.get().why
     assert "by ClientMessageAgeLimit" in why and "amps." not in why

@@ -110,12 +110,15 @@ def test_neighbours_in_the_journal_are_one_reference(spool):
     assert (spool.messages, spool.backlog_bytes, spool.tallies[7].messages) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("other", [
-    pytest.param({"start": 5_104}, id="with a gap"),
-    pytest.param({"stream": 8}, id="of another subscription"),
-    pytest.param({"segment": 2}, id="in another segment"),
-    pytest.param({"lengths": [RUN_BYTES - 992]}, id="that would be too long"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"start": 5_104}, id="with a gap"),
+        pytest.param({"stream": 8}, id="of another subscription"),
+        pytest.param({"segment": 2}, id="in another segment"),
+        pytest.param({"lengths": [RUN_BYTES - 992]}, id="that would be too long"),
+    ],
+)
 def test_neighbours_that_are_a_reference_of_their_own(spool, other):
     join_entries(spool, 4_096, [1_000])
     join_entries(spool, **{"start": 5_096, "lengths": [1_000]} | other)

@@ -85,10 +85,14 @@ def expected(test):
         (LogQuery(publisher="nobody"), lambda n: False),
         (LogQuery(first=7, last=250), lambda n: 7 <= n <= 250),
         (LogQuery(since=1_001 * HOUR, until=1_002 * HOUR), lambda n: 101 <= n <= 200),
-        (LogQuery(TopicPattern.parse("quotes"), compile_filter("/n > 9"), None, "bert", 5, 300, 1_001 * HOUR),
-         lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 0 and 101 <= n <= 300),
+        (
+            LogQuery(
+                TopicPattern.parse("quotes"), compile_filter("/n > 9"), None, "bert", 5, 300, 1_001 * HOUR
+            ),
+            lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 0 and 101 <= n <= 300,
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_matches_is_found(journal_directory, query, test):
     search = LogSearch(journal_directory, query)
     assert sequences(search) == expected(test)
@@ -137,9 +141,13 @@ def test_a_line_for_a_record(journal_directory):
     line = orjson.loads(next(record_lines(found.batch, found.selected_rows, INSTANCE, found.segment)))
     assert line.pop("data")["n"] == 8
     assert line == {
-        "bookmark": f"{INSTANCE}|8|", "topic": "quotes", "accepted_at": 1_000 * HOUR + 1, "publisher": "anna",
-        "publisher_sequence": 8, "segment": found.segment,
-    }  # fmt: skip
+        "bookmark": f"{INSTANCE}|8|",
+        "topic": "quotes",
+        "accepted_at": 1_000 * HOUR + 1,
+        "publisher": "anna",
+        "publisher_sequence": 8,
+        "segment": found.segment,
+    }
 
 
 @settings(max_examples=50, deadline=None)
@@ -170,8 +178,10 @@ def test_stat_counts_by_each_combination_in_one_pass(journal_directory):
     )
     assert by_topic[0] == ("topic",)
     assert sorted((one.values[0], one.records) for one in by_topic[1]) == [
-        ("orders.a", 133), ("orders.b", 134), ("quotes", 133)
-    ]  # fmt: skip
+        ("orders.a", 133),
+        ("orders.b", 134),
+        ("quotes", 133),
+    ]
     for _, counts in (by_topic, by_publisher, by_hour, crossed):
         assert sum(one.records for one in counts) == 400
         assert sum(one.nbytes for one in counts) == size
@@ -184,9 +194,9 @@ def test_stat_of_a_selection(journal_directory):
     ((_, counts),) = count_records(
         LogSearch(journal_directory, LogQuery(TopicPattern.parse("quotes"), publisher="anna")), ("topic",)
     )
-    assert [(one.values, one.records) for one in counts] == [(("quotes",), len(
-        expected(lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 1)
-    ))]  # fmt: skip
+    assert [(one.values, one.records) for one in counts] == [
+        (("quotes",), len(expected(lambda n: n % 3 == 2 and (n - 1) // 4 % 2 == 1)))
+    ]
     assert count_records([], ("topic",)) == [(("topic",), [])]
 
 

@@ -107,10 +107,23 @@ def test_every_version_can_read_and_acknowledge_its_messages(
     assert [parse_ack_id(name) for name in names] == [(3, 11 + number) for number in range(len(records))]
 
 
-@given(st.one_of(st.binary(max_size=60), st.sampled_from([
-    b"content-length:0\n", b"a:b\n\nMESSAGE\n", b"a:b\0\n", b"a:b", b"\n\n\0", b"a\n",
-    b"x:y\ncontent-length:1\n", b"subscription:z\n",
-])))  # fmt: skip
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.sampled_from(
+            [
+                b"content-length:0\n",
+                b"a:b\n\nMESSAGE\n",
+                b"a:b\0\n",
+                b"a:b",
+                b"\n\n\0",
+                b"a\n",
+                b"x:y\ncontent-length:1\n",
+                b"subscription:z\n",
+            ]
+        ),
+    )
+)
 def test_a_foreign_publishers_headers_change_no_frame(lines: bytes) -> None:
     made = Batch.parse(batches.build_batch("p", ["t"] * 2, [b"body", b"next"], [lines, b""]))
     made.stamp(origin=1, epoch=1, first_sequence=1, accepted_at=1)

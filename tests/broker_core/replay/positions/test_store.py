@@ -32,19 +32,44 @@ from tests.broker_core.journal.support import FailingFiles
 from tests.support.lost_renames import LostRenames
 
 DURABLE = {
-    "client": "reader", "name": "orders", "topic": "t", "filter": None, "position": 7, "created_at": 11,
+    "client": "reader",
+    "name": "orders",
+    "topic": "t",
+    "filter": None,
+    "position": 7,
+    "created_at": 11,
     "seen_at": 12,
-}  # fmt: skip
+}
 REPLAY = {
-    "name": "nightly", "client": "auditor", "topic": "orders.>", "filter": "/n > 1", "bookmark": "0",
+    "name": "nightly",
+    "client": "auditor",
+    "topic": "orders.>",
+    "filter": "/n > 1",
+    "bookmark": "0",
     "rate": "2X",
-    "rate_max_gap": "10s", "conflation": None, "conflation_key": None, "paused": True, "first": 3,
+    "rate_max_gap": "10s",
+    "conflation": None,
+    "conflation_key": None,
+    "paused": True,
+    "first": 3,
     "not_before": 0,
-    "last": MAX_SEQUENCE, "not_after": NEVER, "position": 9, "begun": True, "created_at": 13, "began_at": 3,
-    "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0,
-    "carried": 0, "carried_limit": 0,
-    "set_back": None, "steered_at": 15,
-}  # fmt: skip
+    "last": MAX_SEQUENCE,
+    "not_after": NEVER,
+    "position": 9,
+    "begun": True,
+    "created_at": 13,
+    "began_at": 3,
+    "recorded_at": 14,
+    "delivered_messages": 6,
+    "certain": 5,
+    "caught_up": False,
+    "ended": "",
+    "ended_at": 0,
+    "carried": 0,
+    "carried_limit": 0,
+    "set_back": None,
+    "steered_at": 15,
+}
 GOLDEN = (
     b'{"version":2,"crc":3447198121,"kept":[{"kind":"durable","seen_at":12,"sharing":null,"name":"orders","client":"reader","topic":"t",'
     b'"filter":null,"position":7,"created_at":11}]}'
@@ -149,13 +174,24 @@ def test_a_flipped_bit_is_reported_or_harmless_and_no_update_is_skipped(
     assert anew, "what isn't believed doesn't keep the broker from starting"
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"{", GOLDEN[:-10], b"[]", b'{"version":1,"kept":[]}', b'{"version":2,"kept":[]}',
-    b'{"version":3,"crc":0,"kept":[]}', GOLDEN.replace(b'"position":7', b'"position":6'), b'{"version":1}',
-    GOLDEN.replace(b"durable", b"lasting"),
-    GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""),
-    GOLDEN.replace(b"orders", b"\xff"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        GOLDEN[:-10],
+        b"[]",
+        b'{"version":1,"kept":[]}',
+        b'{"version":2,"kept":[]}',
+        b'{"version":3,"crc":0,"kept":[]}',
+        GOLDEN.replace(b'"position":7', b'"position":6'),
+        b'{"version":1}',
+        GOLDEN.replace(b"durable", b"lasting"),
+        GOLDEN.replace(b'"position":7', b'"position":"7"'),
+        GOLDEN.replace(b'"topic":"t",', b""),
+        GOLDEN.replace(b"orders", b"\xff"),
+    ],
+)
 def test_a_file_that_cannot_be_read_is_refused_by_name(home: InstanceDirectory, content: bytes) -> None:
     home.path.write_bytes(content)
     with pytest.raises(OperatorError) as refused:

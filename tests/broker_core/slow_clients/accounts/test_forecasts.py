@@ -23,11 +23,16 @@ def custom_rule(signal: str, limit: int, **more: Any) -> dict[str, Any]:
     return {"name": "own", "signal": signal, "limit": limit, "mode": "enforce", "ladder": NOTIFY, **more}
 
 
-@pytest.mark.parametrize(("signal", "field"), [
-    ("backlog_messages", "backlog_messages"), ("backlog_bytes", "backlog_bytes"),
-    ("unacked_messages", "unacked_messages"),
-    ("outbound_messages", "outbox_messages"), ("conflation_bytes", "conflation_bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("signal", "field"),
+    [
+        ("backlog_messages", "backlog_messages"),
+        ("backlog_bytes", "backlog_bytes"),
+        ("unacked_messages", "unacked_messages"),
+        ("outbound_messages", "outbox_messages"),
+        ("conflation_bytes", "conflation_bytes"),
+    ],
+)
 def test_a_subscription_that_fills_up(signal: str, field: str) -> None:
     made = make_guard(policy(rules=[custom_rule(signal, 100, scope={"topic": ">"})]))
     one = SubscriptionSignals("s", "t")

@@ -121,11 +121,21 @@ def guard_with_two_rules(document_mode: str) -> tuple[SlowClientGuard, ClientUsa
     tick.
     """
     rules = [
-        {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100,
-            "ladder": [{"action": "warn"}]},
-        {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100,
-            "ladder": [{"action": "offline"}]},
-    ]  # fmt: skip
+        {
+            "name": "one",
+            "mode": "enforce",
+            "signal": "outbound_bytes",
+            "limit": 100,
+            "ladder": [{"action": "warn"}],
+        },
+        {
+            "name": "two",
+            "mode": document_mode,
+            "signal": "outbound_bytes",
+            "limit": 100,
+            "ladder": [{"action": "offline"}],
+        },
+    ]
     made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
     (use,) = registered(made, "a")
     decision = made.on_queued(use, 101, START)

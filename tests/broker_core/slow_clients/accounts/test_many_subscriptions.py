@@ -7,12 +7,17 @@ from tests.support.call_counts import count_calls
 from tests.support.signals import SubscriptionSignals
 
 DOCUMENT = policy(
-    activemq=[{"topic": ">", "constant_pending_message_limit_strategy": 50}, {"topic": "t.>", "prefetch": 5},
-              *({"topic": f"x{number}.>", "prefetch": 5} for number in range(20))],
+    activemq=[
+        {"topic": ">", "constant_pending_message_limit_strategy": 50},
+        {"topic": "t.>", "prefetch": 5},
+        *({"topic": f"x{number}.>", "prefetch": 5} for number in range(20)),
+    ],
     qpid=[{"topic": f"t.{number}.*.*", "message_count": 5} for number in range(20)],
-    rules=[{"name": "u", "signal": "unacked_messages", "limit": 5, "ladder": [{"action": "notify"}]},
-           {"name": "u", "scope": {"client": "c1*"}, "limit": 7}],
-)  # fmt: skip
+    rules=[
+        {"name": "u", "signal": "unacked_messages", "limit": 5, "ladder": [{"action": "notify"}]},
+        {"name": "u", "scope": {"client": "c1*"}, "limit": 7},
+    ],
+)
 
 
 def test_what_a_subscription_costs_does_not_grow_with_how_many_there_are() -> None:

@@ -29,18 +29,43 @@ from broker_core.slow_clients.evaluate.wording import (
 from tests.support.broker_simulation import START
 
 AGE = Decision(
-    START, "fix-1", "tcp", "instance", PolicyAction.DISCONNECT, DecisionReason.AGE,
+    START,
+    "fix-1",
+    "tcp",
+    "instance",
+    PolicyAction.DISCONNECT,
+    DecisionReason.AGE,
     "amps.client_message_age_limit",
-    "ClientMessageAgeLimit", 7, EnforcementMode.ENFORCE, TargetSelection.SELF, Signal.OLDEST_AGE, 30_500,
+    "ClientMessageAgeLimit",
+    7,
+    EnforcementMode.ENFORCE,
+    TargetSelection.SELF,
+    Signal.OLDEST_AGE,
+    30_500,
     30_000,
-    Unit.MILLISECONDS, 30_500, None, 1_200, 0, "sluice-1|41|", (ClientSample(START, 10, 20, 30),),
-)  # fmt: skip
+    Unit.MILLISECONDS,
+    30_500,
+    None,
+    1_200,
+    0,
+    "sluice-1|41|",
+    (ClientSample(START, 10, 20, 30),),
+)
 POOL = replace(
-    AGE, action=PolicyAction.OFFLINE, reason=DecisionReason.POOL_MEMORY, rule="amps.message_memory_limit",
-    setting="MessageMemoryLimit", choose=TargetSelection.LARGEST_IN_POOL, signal=Signal.POOL_MEMORY,
+    AGE,
+    action=PolicyAction.OFFLINE,
+    reason=DecisionReason.POOL_MEMORY,
+    rule="amps.message_memory_limit",
+    setting="MessageMemoryLimit",
+    choose=TargetSelection.LARGEST_IN_POOL,
+    signal=Signal.POOL_MEMORY,
     observed=2 << 20,
-    limit=1 << 20, unit=Unit.BYTES, used=600_000, chosen_over=DecisionCandidate("fix-2", 500), kept=1,
-)  # fmt: skip
+    limit=1 << 20,
+    unit=Unit.BYTES,
+    used=600_000,
+    chosen_over=DecisionCandidate("fix-2", 500),
+    kept=1,
+)
 
 
 def test_a_disconnect_names_the_setting_the_figures_and_the_way_back() -> None:
@@ -88,9 +113,15 @@ def test_a_document_is_json_in_milliseconds() -> None:
 def test_the_notice_has_what_a_client_needs_to_return() -> None:
     notice = notice_fields(AGE)
     assert notice == {
-        "code": "slow_client_age", "message": decision_sentence(AGE), "observed": 30_500, "limit": 30_000,
-        "unit": "ms", "resume": "sluice-1|41|", "kept": 1_200, "lost": 0,
-    }  # fmt: skip
+        "code": "slow_client_age",
+        "message": decision_sentence(AGE),
+        "observed": 30_500,
+        "limit": 30_000,
+        "unit": "ms",
+        "resume": "sluice-1|41|",
+        "kept": 1_200,
+        "lost": 0,
+    }
 
 
 @pytest.mark.parametrize("signal", Signal)

@@ -161,8 +161,14 @@ def test_a_client_over_two_limits_is_acted_on_once_by_the_harder_rule() -> None:
 
 
 def custom_rule(name: str, action: str, **more: object) -> dict[str, object]:
-    return {"name": name, "mode": "enforce", "signal": "oldest_age", "limit": 1_000,
-        "ladder": [{"action": action}], **more}  # fmt: skip
+    return {
+        "name": name,
+        "mode": "enforce",
+        "signal": "oldest_age",
+        "limit": 1_000,
+        "ladder": [{"action": action}],
+        **more,
+    }
 
 
 def test_no_further_rule_acts_on_a_closed_client_and_none_on_a_protected_one() -> None:
@@ -189,18 +195,26 @@ def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
         (PolicyAction.DELETE_DURABLE, {"durable": True}, {}, PolicyAction.DELETE_DURABLE),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": True}, {}, PolicyAction.CONTINUE_FROM_JOURNAL),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {}, PolicyAction.OFFLINE),
-        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"},
-            PolicyAction.CONTINUE_FROM_JOURNAL),
+        (
+            PolicyAction.CONTINUE_FROM_JOURNAL,
+            None,
+            {"resume_bookmark": "i|1|"},
+            PolicyAction.CONTINUE_FROM_JOURNAL,
+        ),
         (PolicyAction.CONTINUE_FROM_JOURNAL, None, {}, PolicyAction.OFFLINE),
-        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1},
-            PolicyAction.OFFLINE),
+        (
+            PolicyAction.CONTINUE_FROM_JOURNAL,
+            None,
+            {"resume_bookmark": "i|1|", "unjournaled_messages": 1},
+            PolicyAction.OFFLINE,
+        ),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {"disk": 1}, None),
         (PolicyAction.OFFLINE, None, {"disk": 1}, None),
         (PolicyAction.PAUSE, {"paused": True}, {}, None),
         (PolicyAction.PAUSE, {"paused": False}, {}, PolicyAction.PAUSE),
         (PolicyAction.PAUSE, None, {}, PolicyAction.PAUSE),
     ],
-)  # fmt: skip
+)
 def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
     wanted: PolicyAction, figures: dict[str, Any] | None, of_client: dict[str, Any], done: PolicyAction | None
 ) -> None:
@@ -219,8 +233,11 @@ def test_among_equals_the_first_by_name_is_chosen() -> None:
 
 def test_the_two_figures_of_what_it_costs() -> None:
     backlog = {
-        "outbox_messages": 3, "spool_messages": 7, "unjournaled_messages": 4, "resume_bookmark": "s|9|"
-    }  # fmt: skip
+        "outbox_messages": 3,
+        "spool_messages": 7,
+        "unjournaled_messages": 4,
+        "resume_bookmark": "s|9|",
+    }
     (offlined,) = judge(client("a", memory=501, **backlog))
     (closed,) = judge(client("a", disk=2_001, **backlog))
     assert (offlined.kept, offlined.lost) == (10, 0)
@@ -242,8 +259,10 @@ def test_rules_that_are_off_say_nothing() -> None:
 def test_shadow_is_judged_as_if_it_were_alone() -> None:
     decisions = judge(client("a", memory=600), client("b", memory=200), by=rules(rules=[AT_100]))
     assert [(d.client, d.mode) for d in decisions] == [
-        ("a", EnforcementMode.ENFORCE), ("a", EnforcementMode.SHADOW), ("b", EnforcementMode.SHADOW)
-    ]  # fmt: skip
+        ("a", EnforcementMode.ENFORCE),
+        ("a", EnforcementMode.SHADOW),
+        ("b", EnforcementMode.SHADOW),
+    ]
 
 
 def test_among_equals_the_older_backlog_is_chosen() -> None:

@@ -24,8 +24,17 @@ from tests.support.broker_simulation import SECOND, START
 def rule(
     signal: Signal = Signal.OUTBOUND_BYTES, limit: int = 100_000, name: str = "r", hold_ms: int = 0
 ) -> Rule:
-    return Rule(name, name, "", signal, Shape.SOFT_FOR if hold_ms else Shape.HARD, limit,
-                (Rung(PolicyAction.OFFLINE),), 1, hold_ms=hold_ms)  # fmt: skip
+    return Rule(
+        name,
+        name,
+        "",
+        signal,
+        Shape.SOFT_FOR if hold_ms else Shape.HARD,
+        limit,
+        (Rung(PolicyAction.OFFLINE),),
+        1,
+        hold_ms=hold_ms,
+    )
 
 
 def samples(*memory: int, spool: int = 0, age: int = 0) -> list[ClientSample]:
@@ -169,8 +178,9 @@ def test_a_cooldown_is_waited_for() -> None:
     assert add_sample(quiet, 120_000, state=RuleState(acted_at=START - 20 * SECOND)).fires_in_ms == 40_000
 
 
-SLOW = replace(rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500,
-               count=3, check_ms=125)  # fmt: skip
+SLOW = replace(
+    rule(Signal.DRAIN_RATE, 5_000), shape=Shape.RATE_BELOW, window_ms=500, hold_ms=500, count=3, check_ms=125
+)
 
 
 def test_a_rate_that_falls_says_when_it_is_at_the_floor_and_looked_at() -> None:

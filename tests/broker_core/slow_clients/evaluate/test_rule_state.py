@@ -37,8 +37,16 @@ def rule(
     **more: Any,
 ) -> Rule:
     return Rule(
-        "r", "r", "", signal, shape, limit, ladder or (Rung(PolicyAction.DISCONNECT),), 1, **more,
-    )  # fmt: skip
+        "r",
+        "r",
+        "",
+        signal,
+        shape,
+        limit,
+        ladder or (Rung(PolicyAction.DISCONNECT),),
+        1,
+        **more,
+    )
 
 
 def due_actions(
@@ -84,8 +92,10 @@ def test_the_narrowest_rung_comes_first_and_each_at_its_time() -> None:
     )
     values = [50, 61, 70, 101, 120, 120, 120]
     assert due_actions(rule(Shape.HARD, *ladder), values) == [
-        (1, PolicyAction.WARN), (3, PolicyAction.OFFLINE), (5, PolicyAction.DISCONNECT)
-    ]  # fmt: skip
+        (1, PolicyAction.WARN),
+        (3, PolicyAction.OFFLINE),
+        (5, PolicyAction.DISCONNECT),
+    ]
 
 
 def test_a_rung_that_is_met_to_the_point_waits_for_more() -> None:
@@ -105,8 +115,11 @@ def test_a_jump_past_the_warning_acts_at_once() -> None:
 def test_a_dip_between_warning_and_limit_keeps_the_warning_given() -> None:
     ladder = (Rung(PolicyAction.WARN, 60), Rung(PolicyAction.OFFLINE))
     assert due_actions(rule(Shape.HARD, *ladder), [70, 101, 80, 101, 10, 70]) == [
-        (0, PolicyAction.WARN), (1, PolicyAction.OFFLINE), (3, PolicyAction.OFFLINE), (5, PolicyAction.WARN)
-    ]  # fmt: skip
+        (0, PolicyAction.WARN),
+        (1, PolicyAction.OFFLINE),
+        (3, PolicyAction.OFFLINE),
+        (5, PolicyAction.WARN),
+    ]
 
 
 def test_set_and_clear_dont_flap() -> None:
@@ -413,9 +426,14 @@ def test_a_client_within_limits_has_no_state_of_another_shape() -> None:
 
 
 SLOW = rule(
-    Shape.RATE_BELOW, Rung(PolicyAction.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2,
-    window_ms=500, check_ms=125
-)  # fmt: skip
+    Shape.RATE_BELOW,
+    Rung(PolicyAction.DISCONNECT),
+    signal=Signal.DRAIN_RATE,
+    limit=5_000,
+    count=2,
+    window_ms=500,
+    check_ms=125,
+)
 CHECK = 125_000_000
 
 

@@ -23,32 +23,67 @@ from tests.support.broker_simulation import SECOND, START
 from tests.support.signals import ClientSignals, SubscriptionSignals
 
 SLOW = SubscriptionSignals(
-    "s", "t", prefetch=5, backlog_bytes=11, backlog_messages=12, outbox_bytes=13, outbox_messages=14,
+    "s",
+    "t",
+    prefetch=5,
+    backlog_bytes=11,
+    backlog_messages=12,
+    outbox_bytes=13,
+    outbox_messages=14,
     conflation_bytes=15,
-    oldest_at=START - 16 * SECOND, unacked_messages=17, unacked_since=START - 18 * SECOND,
+    oldest_at=START - 16 * SECOND,
+    unacked_messages=17,
+    unacked_since=START - 18 * SECOND,
     acked_at=START - 19 * SECOND,
-    window_full_since=START - 20 * SECOND, blocked_since=START - 21 * SECOND, pinned_bytes=22,
-)  # fmt: skip
+    window_full_since=START - 20 * SECOND,
+    blocked_since=START - 21 * SECOND,
+    pinned_bytes=22,
+)
 CLIENT = ClientSignals(
-    "c", "tcp", "instance", memory=1, outbox_messages=2, disk=3, oldest_at=START - 4 * SECOND,
-    offlined_at=START - 5 * SECOND, conflation_bytes=6, blocked_since=START - 7 * SECOND, owed_bytes=8,
+    "c",
+    "tcp",
+    "instance",
+    memory=1,
+    outbox_messages=2,
+    disk=3,
+    oldest_at=START - 4 * SECOND,
+    offlined_at=START - 5 * SECOND,
+    conflation_bytes=6,
+    blocked_since=START - 7 * SECOND,
+    owed_bytes=8,
     owed_messages=9,
-    subscriptions=(SLOW,), pinned_bytes=10, user_pinned_bytes=23,
-)  # fmt: skip
+    subscriptions=(SLOW,),
+    pinned_bytes=10,
+    user_pinned_bytes=23,
+)
 LIVE = {
-    Signal.OUTBOUND_BYTES: 1, Signal.OUTBOUND_MESSAGES: 2, Signal.SPOOL_BYTES: 3, Signal.OLDEST_AGE: 4_000,
-    Signal.SPOOL_AGE: 0, Signal.CONFLATION_BYTES: 6, Signal.WRITE_BLOCKED: 7_000, Signal.BACKLOG_BYTES: 8,
-    Signal.BACKLOG_MESSAGES: 9, Signal.DRAIN_RATE: -1, Signal.PINNED_BYTES: 10,
+    Signal.OUTBOUND_BYTES: 1,
+    Signal.OUTBOUND_MESSAGES: 2,
+    Signal.SPOOL_BYTES: 3,
+    Signal.OLDEST_AGE: 4_000,
+    Signal.SPOOL_AGE: 0,
+    Signal.CONFLATION_BYTES: 6,
+    Signal.WRITE_BLOCKED: 7_000,
+    Signal.BACKLOG_BYTES: 8,
+    Signal.BACKLOG_MESSAGES: 9,
+    Signal.DRAIN_RATE: -1,
+    Signal.PINNED_BYTES: 10,
     Signal.USER_PINNED_BYTES: 23,
-}  # fmt: skip
+}
 NARROW = {
-    Signal.BACKLOG_BYTES: 11, Signal.BACKLOG_MESSAGES: 12, Signal.OUTBOUND_BYTES: 13,
+    Signal.BACKLOG_BYTES: 11,
+    Signal.BACKLOG_MESSAGES: 12,
+    Signal.OUTBOUND_BYTES: 13,
     Signal.OUTBOUND_MESSAGES: 14,
-    Signal.CONFLATION_BYTES: 15, Signal.OLDEST_AGE: 16_000, Signal.UNACKED_MESSAGES: 17,
+    Signal.CONFLATION_BYTES: 15,
+    Signal.OLDEST_AGE: 16_000,
+    Signal.UNACKED_MESSAGES: 17,
     Signal.UNACKED_AGE: 18_000,
-    Signal.ACK_SILENCE: 19_000, Signal.WINDOW_FULL: 20_000, Signal.WRITE_BLOCKED: 21_000,
+    Signal.ACK_SILENCE: 19_000,
+    Signal.WINDOW_FULL: 20_000,
+    Signal.WRITE_BLOCKED: 21_000,
     Signal.PINNED_BYTES: 22,
-}  # fmt: skip
+}
 
 
 def rule(signal: Signal) -> Rule:

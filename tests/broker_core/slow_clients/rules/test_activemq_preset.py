@@ -192,11 +192,15 @@ def test_minus_one_and_nothing_are_any_number_of_times_and_any_duration(never: i
 
 @pytest.mark.parametrize(("topic", "limit"), [("prices.usd", 5), ("prices.eur", 7), ("fx.eur", 9)])
 def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: int) -> None:
-    made = make_guard(policy(activemq=[
-        {"topic": "prices.usd", "constant_pending_message_limit_strategy": 5},
-        {"topic": ">", "constant_pending_message_limit_strategy": 9, "prefetch": 11},
-        {"topic": "prices.>", "constant_pending_message_limit_strategy": 7},
-    ]))  # fmt: skip
+    made = make_guard(
+        policy(
+            activemq=[
+                {"topic": "prices.usd", "constant_pending_message_limit_strategy": 5},
+                {"topic": ">", "constant_pending_message_limit_strategy": 9, "prefetch": 11},
+                {"topic": "prices.>", "constant_pending_message_limit_strategy": 7},
+            ]
+        )
+    )
     account = made.register("c", "tcp", FixedBacklog())
     one = made.subscribe(account, SubscriptionSignals("s", topic))
     assert one.alarm_messages == 11 + limit and made.prefetch_for(account, topic) == 11
@@ -269,11 +273,19 @@ def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_neve
         assert made.tick(START + second * SECOND) == []
 
 
-@pytest.mark.parametrize(("count", "duration", "period", "looks"), [
-    (-1, 30_000, 30_000, 1), (-1, 30_000, 1_000, 30), (3, 30_000, 5_000, 3), (9, 30_000, 5_000, 6),
-    (0, 0, 30_000, None), (2, -1, 30_000, 2),
-    (-1, 1, 30_000, 1), (-1, 30_001, 30_000, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "duration", "period", "looks"),
+    [
+        (-1, 30_000, 30_000, 1),
+        (-1, 30_000, 1_000, 30),
+        (3, 30_000, 5_000, 3),
+        (9, 30_000, 5_000, 6),
+        (0, 0, 30_000, None),
+        (2, -1, 30_000, 2),
+        (-1, 1, 30_000, 1),
+        (-1, 30_001, 30_000, 2),
+    ],
+)
 def test_limits_of_the_strategy_for_acknowledgements_count_looks(
     count: int, duration: int, period: int, looks: int | None
 ) -> None:
@@ -287,11 +299,16 @@ def test_limits_of_the_strategy_for_acknowledgements_count_looks(
     assert checks_until_abort({**settings, "max_time_since_last_ack": -1}) is None
 
 
-@pytest.mark.parametrize(("settings", "least", "most"), [
-    ({}, 30, 61), ({"check_period": 5_000}, 55, 61), ({"max_slow_count": 2}, 30, 61),
-    ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
-    ({"check_period": 1_000, "max_slow_duration": -1, "max_slow_count": 3}, 32, 34),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "least", "most"),
+    [
+        ({}, 30, 61),
+        ({"check_period": 5_000}, 55, 61),
+        ({"max_slow_count": 2}, 30, 61),
+        ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
+        ({"check_period": 1_000, "max_slow_duration": -1, "max_slow_count": 3}, 32, 34),
+    ],
+)
 @pytest.mark.parametrize("phase", [0, 7, 23, 29])
 def test_a_consumer_that_stops_acknowledging_is_aborted_no_earlier_than_in_activemq(
     settings: dict[str, int], least: int, most: int, phase: int

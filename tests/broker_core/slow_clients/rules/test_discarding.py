@@ -23,8 +23,14 @@ from tests.support.signals import SubscriptionSignals
 def guarded_client(
     signal: str, limit: int, mode: str = "enforce", action: str = "discard_oldest", **figures: int
 ) -> tuple[SlowClientGuard, WatchedSubscription]:
-    own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
-           "ladder": [{"action": action}]}  # fmt: skip
+    own = {
+        "name": "own",
+        "signal": signal,
+        "limit": limit,
+        "mode": mode,
+        "scope": {"topic": ">"},
+        "ladder": [{"action": action}],
+    }
     made = make_guard(policy(rules=[own]))
     use = made.register("c", "tcp", FixedBacklog(START, BacklogCounts(5, 0, 0, "")))
     return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
@@ -64,9 +70,14 @@ def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decisi
 
 
 def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
-    own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce",
+    own = {
+        "name": "own",
+        "signal": "backlog_messages",
+        "limit": 20,
+        "mode": "enforce",
         "scope": {"topic": ">"},
-           "ladder": [{"action": "discard_oldest", "at_percent": 50}]}  # fmt: skip
+        "ladder": [{"action": "discard_oldest", "at_percent": 50}],
+    }
     made = make_guard(policy(rules=[own]))
     made.subscribe(
         made.register("c", "tcp", FixedBacklog(START)),

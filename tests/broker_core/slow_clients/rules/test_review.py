@@ -26,35 +26,60 @@ def test_the_defaults_have_nothing_against_them() -> None:
     [
         ({"capacity": 100}, "warn", "one client may take the whole pool"),
         ({"pool": {"message_memory_limit": 500}}, "warn", "less than a message"),
-        ({"pool": {"message_memory_limit": 1 << 30, "message_disk_limit": 1 << 20}}, "warn",
-            "may not fit on disk"),
+        (
+            {"pool": {"message_memory_limit": 1 << 30, "message_disk_limit": 1 << 20}},
+            "warn",
+            "may not fit on disk",
+        ),
         ({"age_ms": 200}, "warn", "up to a second later"),
-        ({"age_ms": 4_000, "rules": [{**OWN, "shape": "soft_for", "limit": 1, "hold_ms": 9_000}]}, "warn",
-            "never acts"),
+        (
+            {"age_ms": 4_000, "rules": [{**OWN, "shape": "soft_for", "limit": 1, "hold_ms": 9_000}]},
+            "warn",
+            "never acts",
+        ),
         ({"rules": [{**OWN, "scope": {"transport": "gone"}}]}, "warn", "matches nothing"),
         ({"rules": [{**OWN, "scope": {"topic": "a.b*"}}]}, "refuse", "isn't a topic pattern"),
         ({"rules": [{**OWN, "check_ms": 60_000}]}, "warn", "its worst case"),
         ({"rules": [{**OWN, "signal": "outbound_bytes", "limit": 5}]}, "warn", "less than a message"),
         (
-            {"rules": [{**OWN, "mode": "enforce", "limit": 4_000},
-                    {**OWN, "name": "trial", "mode": "shadow"}]},
-            "warn", "Rule own is enforced and acts on the same clients first",
+            {
+                "rules": [
+                    {**OWN, "mode": "enforce", "limit": 4_000},
+                    {**OWN, "name": "trial", "mode": "shadow"},
+                ]
+            },
+            "warn",
+            "Rule own is enforced and acts on the same clients first",
         ),
         ({"activemq": [{**ABORT, "max_slow_duration": -1}]}, "refuse", "nobody is ever aborted"),
         ({"activemq": [{"topic": "a.>>"}]}, "refuse", "isn't a topic pattern"),
         (
-            {"activemq": [{"topic": ">", "constant_pending_message_limit_strategy": 5,
-                           "prefetch_rate_pending_message_limit_strategy": 2}]},
-            "warn", "the lower one counts",
+            {
+                "activemq": [
+                    {
+                        "topic": ">",
+                        "constant_pending_message_limit_strategy": 5,
+                        "prefetch_rate_pending_message_limit_strategy": 2,
+                    }
+                ]
+            },
+            "warn",
+            "the lower one counts",
         ),
         ({"xap": [{"enabled": True, "retries": 40}]}, "warn", "40 looks don't fit into 500 ms"),
         ({"qpid": [{"topic": "a"}]}, "warn", "triggers nothing"),
-        ({"qpid": [{"topic": "a", "message_age": 9_000}], "age_ms": 8_000}, "warn",
-            "messageAge 9000 never triggers"),
-        ({"qpid": [{"topic": "a", "depth": 5_000, "delete_persistent": True, "confirm_delete": True}]},
-            "warn", "are deleted"),
+        (
+            {"qpid": [{"topic": "a", "message_age": 9_000}], "age_ms": 8_000},
+            "warn",
+            "messageAge 9000 never triggers",
+        ),
+        (
+            {"qpid": [{"topic": "a", "depth": 5_000, "delete_persistent": True, "confirm_delete": True}]},
+            "warn",
+            "are deleted",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_said_in_a_sentence(
     settings: dict[str, Any], severity: str, words: str
 ) -> None:

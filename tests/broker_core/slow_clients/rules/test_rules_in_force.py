@@ -71,10 +71,15 @@ def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tic
 
 
 def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
-    made, account, backlog = guarded_clients(rule(
-        "oldest_age", 10_000,
-        rungs_of("warn", at_percent=50), rungs_of("offline"), rungs_of("disconnect", after_ms=5_000),
-    ))  # fmt: skip
+    made, account, backlog = guarded_clients(
+        rule(
+            "oldest_age",
+            10_000,
+            rungs_of("warn", at_percent=50),
+            rungs_of("offline"),
+            rungs_of("disconnect", after_ms=5_000),
+        )
+    )
     made.on_queued(account, 10, START)
     acts = [(n, one.action, one.rung) for n in range(20) for one in made.tick(START + n * SECOND)]
     assert acts == [
@@ -153,9 +158,14 @@ def test_a_subscription_that_ends_is_forgotten() -> None:
 
 
 def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> None:
-    own = rule("pool_memory", 1_000, rungs_of("warn"), choose="largest_in_pool",
+    own = rule(
+        "pool_memory",
+        1_000,
+        rungs_of("warn"),
+        choose="largest_in_pool",
         shape="largest_when_pool_over",
-               protected=["ops-*"])  # fmt: skip
+        protected=["ops-*"],
+    )
     made = make_guard(policy(BIG, rules=[own]))
     for name, size in (("ops-1", 900), ("big", 300), ("small", 100)):
         made.on_queued(made.register(name, "tcp", FixedBacklog(START)), size, START)
@@ -253,14 +263,24 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
 def client(
     name: str, now: int, memory: int, age: int, messages: int, holds: dict[tuple[str, str], Any]
 ) -> ClientSignals:
-    one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages,
+    one = SubscriptionSignals(
+        "s",
+        "a.b",
+        backlog_messages=messages,
+        outbox_messages=messages,
         unacked_messages=messages,
-                              oldest_at=now - age * 1_000_000 if age else 0)  # fmt: skip
+        oldest_at=now - age * 1_000_000 if age else 0,
+    )
     return ClientSignals(
-        name, "tcp", "instance", memory=memory, outbox_messages=messages, rule_states=holds,
+        name,
+        "tcp",
+        "instance",
+        memory=memory,
+        outbox_messages=messages,
+        rule_states=holds,
         subscriptions=(one,),
         oldest_at=now - age * 1_000_000 if age else 0,
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=150, deadline=None)

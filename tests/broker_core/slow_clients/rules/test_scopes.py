@@ -58,11 +58,17 @@ def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
-        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True),
+        ("ops", "ops", True),
+        ("ops", "ops-1", False),
+        ("ops-*", "ops-1", True),
+        ("*", "", True),
         ("*-gw", "eu-gw", True),
-        ("a*a", "a", False), ("a*a", "aa", True), ("a*b*c", "axxbyyc", True), ("a*b*c", "acb", False),
+        ("a*a", "a", False),
+        ("a*a", "aa", True),
+        ("a*b*c", "axxbyyc", True),
+        ("a*b*c", "acb", False),
     ],
-)  # fmt: skip
+)
 def test_client_name_patterns(pattern: str, name: str, expected: bool) -> None:
     assert glob_matches(pattern, name) is expected
 
@@ -87,12 +93,19 @@ def test_everything_that_is_set_must_match() -> None:
 
 def test_from_the_instance_to_the_subscription() -> None:
     ordered = [
-        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"),
+        Scope(),
+        Scope(topic=">"),
+        Scope(topic="a.>"),
+        Scope(topic="a.*"),
+        Scope(topic="a.b"),
         Scope(transport="t"),
-        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"),
+        Scope(transport="t", topic="a.b"),
+        Scope(user="u"),
+        Scope(client="a*"),
+        Scope(client="ab*"),
         Scope(client="ab"),
         Scope(subscription="s"),
-    ]  # fmt: skip
+    ]
     assert sorted(ordered, key=specificity) == ordered
 
 
@@ -117,12 +130,14 @@ def book(**more: object) -> RuleBook:
 
 
 def test_the_most_specific_wins_field_by_field() -> None:
-    made = book(rules=[
-        OLD,
-        {"name": "old", "scope": {"transport": "tcp"}, "limit": 9_000},
-        {"name": "old", "scope": {"client": "ops-*"}, "mode": "off"},
-        {"name": "old", "scope": {"user": "ann"}, "ladder": [{"action": "notify"}]},
-    ])  # fmt: skip
+    made = book(
+        rules=[
+            OLD,
+            {"name": "old", "scope": {"transport": "tcp"}, "limit": 9_000},
+            {"name": "old", "scope": {"client": "ops-*"}, "mode": "off"},
+            {"name": "old", "scope": {"user": "ann"}, "ladder": [{"action": "notify"}]},
+        ]
+    )
 
     def old(*subject: str) -> list[tuple[int, str]]:
         rules = made.client_rules_for(RuleSubject(*subject))
@@ -232,10 +247,14 @@ SCOPES = st.builds(
     st.sampled_from(["", "s1", "book"]),
 )
 SUBJECTS = st.builds(
-    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]),
+    RuleSubject,
+    st.sampled_from(["tcp", "ws"]),
+    st.sampled_from(["ann", "bob"]),
     st.sampled_from(["t-1", "t-2", "x"]),
-    TOPICS, st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
-)  # fmt: skip
+    TOPICS,
+    st.sampled_from(["s1", "s2"]),
+    st.sampled_from(["", "book"]),
+)
 
 
 @given(st.lists(SCOPES, max_size=12), SUBJECTS)
@@ -249,8 +268,14 @@ def test_going_down_the_levels_finds_what_looking_at_everything_finds(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(SCOPES, st.integers(1, 9), st.sampled_from([None, "enforce", "off"])), max_size=6,
-                unique_by=lambda entry: entry[0]), SUBJECTS)  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(SCOPES, st.integers(1, 9), st.sampled_from([None, "enforce", "off"])),
+        max_size=6,
+        unique_by=lambda entry: entry[0],
+    ),
+    SUBJECTS,
+)
 def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
     entries: list[tuple[Scope, int, str | None]], subject: RuleSubject
 ) -> None:
@@ -261,9 +286,14 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
         "mode": "shadow",
         "ladder": [{"action": "notify"}],
     }
-    rules = [whole,
-        *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
-                      for scope, limit, mode in entries if scope != Scope())]  # fmt: skip
+    rules = [
+        whole,
+        *(
+            {"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
+            for scope, limit, mode in entries
+            if scope != Scope()
+        ),
+    ]
     made = rule_book(policy(transports={"tcp": {}, "ws": {}}, rules=rules))
     limit, mode = 100, "shadow"
     for scope, its, own in sorted(entries, key=lambda entry: specificity(entry[0])):
@@ -279,11 +309,13 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
 
 
 def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
-    made = book(rules=[
-        {**OLD, "scope": {"topic": "bulk.>"}},
-        {"name": "old", "scope": {"topic": "bulk.a.*"}, "limit": 7_000},
-        {"name": "old", "scope": {"transport": "ws", "topic": "bulk.a.x"}, "mode": "shadow"},
-    ])  # fmt: skip
+    made = book(
+        rules=[
+            {**OLD, "scope": {"topic": "bulk.>"}},
+            {"name": "old", "scope": {"topic": "bulk.a.*"}, "limit": 7_000},
+            {"name": "old", "scope": {"transport": "ws", "topic": "bulk.a.x"}, "mode": "shadow"},
+        ]
+    )
 
     def old(transport: str, topic: str) -> list[tuple[int, str]]:
         rules = made.subscription_rules_for(RuleSubject(transport, client="c", topic=topic, subscription="1"))
@@ -296,9 +328,15 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
 
 
 def test_contradicting_entries_of_one_client_make_no_rule_and_a_review_reports_them() -> None:
-    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below",
-        "window_ms": 500, "limit": 9,
-            "ladder": [{"action": "notify"}]}  # fmt: skip
+    slow = {
+        "name": "own",
+        "scope": {"user": "ann"},
+        "signal": "drain_rate",
+        "shape": "rate_below",
+        "window_ms": 500,
+        "limit": 9,
+        "ladder": [{"action": "notify"}],
+    }
     other = {**OLD, "name": "own", "scope": {"client": "t*"}}
     document = policy(rules=[slow, other])
     made = rule_book(document)

@@ -20,12 +20,21 @@ BEHIND = {
     "ladder": [{"action": "warn", "at_percent": 60}],
 }
 DOCUMENT = policy(
-    transports={"tcp": {"pool": {"message_memory_limit": 4_000}}, "ws": {}}, rules=[BEHIND, {
-        "name": "behind", "scope": {"client": "desk-*"}, "limit": 9_000}, {
-        "name": "chatty", "signal": "unacked_messages", "limit": 7, "scope": {"topic": "bulk.>"},
-        "ladder": [{"action": "pause"}]}],
-    qpid=[{"topic": "bulk.*", "depth": 100}], xap=[{"enabled": True, "latency": 900}],
-)  # fmt: skip
+    transports={"tcp": {"pool": {"message_memory_limit": 4_000}}, "ws": {}},
+    rules=[
+        BEHIND,
+        {"name": "behind", "scope": {"client": "desk-*"}, "limit": 9_000},
+        {
+            "name": "chatty",
+            "signal": "unacked_messages",
+            "limit": 7,
+            "scope": {"topic": "bulk.>"},
+            "ladder": [{"action": "pause"}],
+        },
+    ],
+    qpid=[{"topic": "bulk.*", "depth": 100}],
+    xap=[{"enabled": True, "latency": 900}],
+)
 
 
 def setting_values(found: list[EffectiveSetting], subscription: str) -> dict[str, tuple[Any, str, str]]:

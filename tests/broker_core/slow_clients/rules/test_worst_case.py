@@ -10,16 +10,32 @@ from broker_core.slow_clients.rules.worst_case import worst_case_actions
 from tests.support.broker_simulation import policy, rule_book
 
 RULES: list[dict[str, Any]] = [
-    {"name": "behind", "mode": "enforce", "signal": "oldest_age", "shape": "soft_for", "limit": 5_000,
+    {
+        "name": "behind",
+        "mode": "enforce",
+        "signal": "oldest_age",
+        "shape": "soft_for",
+        "limit": 5_000,
         "hold_ms": 10_000,
-     "ladder": [{"action": "warn", "at_percent": 60}, {"action": "disconnect", "after_ms": 60_000}]},
+        "ladder": [{"action": "warn", "at_percent": 60}, {"action": "disconnect", "after_ms": 60_000}],
+    },
     {"name": "behind", "scope": {"client": "desk-*"}, "hold_ms": 2_000},
-    {"name": "full", "mode": "enforce", "signal": "outbound_bytes", "limit": 1_000_000,
-        "ladder": [{"action": "offline"}]},
-    {"name": "pool", "mode": "enforce", "signal": "pool_memory", "choose": "largest_in_pool",
+    {
+        "name": "full",
+        "mode": "enforce",
+        "signal": "outbound_bytes",
         "limit": 1_000_000,
-     "ladder": [{"action": "offline"}]},
-]  # fmt: skip
+        "ladder": [{"action": "offline"}],
+    },
+    {
+        "name": "pool",
+        "mode": "enforce",
+        "signal": "pool_memory",
+        "choose": "largest_in_pool",
+        "limit": 1_000_000,
+        "ladder": [{"action": "offline"}],
+    },
+]
 
 
 def test_a_rules_ladder_layer_by_layer_is_as_the_rule_book_compiles_it() -> None:

@@ -121,10 +121,16 @@ async def test_a_message_that_nobody_can_do_anything_with_becomes_a_dead_letter(
         await client.send_with_receipt("SUBSCRIBE", id="2", destination="/queue/dead.jobs")
         dead = [await client.read() for _ in range(2)]
         assert [one.body for one in dead] == [b"poison", b"none"]
-        assert dead[0].headers.items() >= {
-            "destination": "/queue/dead.jobs", "color": "red", "x-sluice-dead-letter-from": "queue.jobs",
-            "x-sluice-dead-letter-of": "queue.jobs", "x-sluice-dead-letter-bookmark": "test-1|1|",
-        }.items()  # fmt: skip
+        assert (
+            dead[0].headers.items()
+            >= {
+                "destination": "/queue/dead.jobs",
+                "color": "red",
+                "x-sluice-dead-letter-from": "queue.jobs",
+                "x-sluice-dead-letter-of": "queue.jobs",
+                "x-sluice-dead-letter-bookmark": "test-1|1|",
+            }.items()
+        )
 
 
 async def test_a_restart_brings_only_what_wasnt_acknowledged(tmp_path: Path) -> None:

@@ -30,10 +30,17 @@ async def test_what_is_sent_with_a_receipt_is_on_disk_and_delivered_as_it_was(
             assert receipt.headers["receipt-id"] == "r"
             assert message.body == b"{}"
             assert broker.engine.frontier.durable >= int(message.headers["x-stream-offset"])
-            assert message.headers.items() >= {
-                "subscription": "s1", "destination": "/topic/orders/eu", "content-type": "application/json",
-                "foo": "a b", "content-length": "2", "redelivered": "false",
-            }.items()  # fmt: skip
+            assert (
+                message.headers.items()
+                >= {
+                    "subscription": "s1",
+                    "destination": "/topic/orders/eu",
+                    "content-type": "application/json",
+                    "foo": "a b",
+                    "content-length": "2",
+                    "redelivered": "false",
+                }.items()
+            )
             assert message.headers["message-id"] == message.headers["x-sluice-bookmark"]
 
 
@@ -233,9 +240,12 @@ async def test_a_selector_is_over_headers_and_goes_with_a_filter_over_bodies(tmp
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as client:
             await client.send_with_receipt(
-                "SUBSCRIBE", id="s", destination="/topic/a", selector="color = 'red' AND size > 2",
+                "SUBSCRIBE",
+                id="s",
+                destination="/topic/a",
+                selector="color = 'red' AND size > 2",
                 x_sluice_filter="/n < 3",
-            )  # fmt: skip
+            )
             for number, color in enumerate(["red", "red", "blue", "red"]):
                 client.send(
                     "SEND", b'{"n":%d}' % number, destination="/topic/a", color=color, size=number + 2

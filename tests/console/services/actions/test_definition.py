@@ -62,17 +62,27 @@ def test_a_definition_is_kept_with_its_defaults() -> None:
     assert not is_destructive(check_steps([{"do": "archive", "age": "7d"}]))
 
 
-@pytest.mark.parametrize("steps", [
-    "archive", [], [{"if": "client", "client": "x*"}], [{"do": "run_command", "command": "rm -rf /"}],
-    [{"do": "archive"}],
-    [{"do": "archive", "age": "soon"}], [{"do": "archive", "age": "7d", "force": "yes"}],
-    [{"do": "truncate", "what": "audit"}],
-    [{"do": "truncate", "what": "{{WHAT}}"}], [{"do": "archive", "age": ["7d"]}],
-    [{"do": "archive", "age": True}], [["do"]],
-    [{"if": "expression", "expression": "/x >"}, {"do": "shut_down"}],
-    [{"do": "webhook", "url": "http://elsewhere.example/"}],
-    [{"do": "shut_down"}] * 51, [{"do": "publish", "topic": "a", "data": "x" * 10_001}],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "archive",
+        [],
+        [{"if": "client", "client": "x*"}],
+        [{"do": "run_command", "command": "rm -rf /"}],
+        [{"do": "archive"}],
+        [{"do": "archive", "age": "soon"}],
+        [{"do": "archive", "age": "7d", "force": "yes"}],
+        [{"do": "truncate", "what": "audit"}],
+        [{"do": "truncate", "what": "{{WHAT}}"}],
+        [{"do": "archive", "age": ["7d"]}],
+        [{"do": "archive", "age": True}],
+        [["do"]],
+        [{"if": "expression", "expression": "/x >"}, {"do": "shut_down"}],
+        [{"do": "webhook", "url": "http://elsewhere.example/"}],
+        [{"do": "shut_down"}] * 51,
+        [{"do": "publish", "topic": "a", "data": "x" * 10_001}],
+    ],
+)
 def test_what_cannot_be_an_action_is_refused_by_part(steps: Any) -> None:
     with pytest.raises(OperatorError) as refused:
         check_steps(steps)
@@ -103,33 +113,60 @@ def test_an_option_with_a_variable_is_checked_when_it_is_known() -> None:
         check_options(catalogue.KINDS["archive"], {"age": "soon"}, "archive", expanded=True)
 
 
-@pytest.mark.parametrize(("trigger", "event", "expected"), [
-    ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
-    ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "desk-7"}), False),
-    ({"on": "logon", "client": ""}, TriggerEvent("connect", {"AMPS_CLIENT_NAME": "risk-7"}), False),
-    ({"on": "logon", "client": "~risk-[0-9]"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
-    ({"on": "subscribe", "topic": "flights.>", "client": ""},
-        TriggerEvent("subscribe", {"AMPS_TOPIC": "flights.AA"}), True),
-    ({"on": "subscribe", "topic": "flights.>", "client": ""},
-        TriggerEvent("subscribe", {"AMPS_TOPIC": "trains.AA"}), False),
-    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""},
-        TriggerEvent("publish", {}, {"topic": "a", "filter": "/x > 1"}), True),
-    ({"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""},
-        TriggerEvent("publish", {}, {"topic": "a", "filter": ""}), False),
-    ({"on": "decision", "client": "", "action": "offline"},
-        TriggerEvent("decision", {"SLUICE_ACTION": "disconnect"}), False),
-    ({"on": "event", "name": "full"}, TriggerEvent("event", {"SLUICE_EVENT": "full"}), True),
-    ({"on": "schedule", "every": "4h"}, TriggerEvent("startup"), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("trigger", "event", "expected"),
+    [
+        ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}), True),
+        ({"on": "logon", "client": "risk-*"}, TriggerEvent("logon", {"AMPS_CLIENT_NAME": "desk-7"}), False),
+        ({"on": "logon", "client": ""}, TriggerEvent("connect", {"AMPS_CLIENT_NAME": "risk-7"}), False),
+        (
+            {"on": "logon", "client": "~risk-[0-9]"},
+            TriggerEvent("logon", {"AMPS_CLIENT_NAME": "risk-7"}),
+            True,
+        ),
+        (
+            {"on": "subscribe", "topic": "flights.>", "client": ""},
+            TriggerEvent("subscribe", {"AMPS_TOPIC": "flights.AA"}),
+            True,
+        ),
+        (
+            {"on": "subscribe", "topic": "flights.>", "client": ""},
+            TriggerEvent("subscribe", {"AMPS_TOPIC": "trains.AA"}),
+            False,
+        ),
+        (
+            {"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""},
+            TriggerEvent("publish", {}, {"topic": "a", "filter": "/x > 1"}),
+            True,
+        ),
+        (
+            {"on": "publish", "topic": "a", "filter": "/x > 1", "client": ""},
+            TriggerEvent("publish", {}, {"topic": "a", "filter": ""}),
+            False,
+        ),
+        (
+            {"on": "decision", "client": "", "action": "offline"},
+            TriggerEvent("decision", {"SLUICE_ACTION": "disconnect"}),
+            False,
+        ),
+        ({"on": "event", "name": "full"}, TriggerEvent("event", {"SLUICE_EVENT": "full"}), True),
+        ({"on": "schedule", "every": "4h"}, TriggerEvent("startup"), False),
+    ],
+)
 def test_which_events_a_trigger_is_for(trigger: dict[str, str], event: TriggerEvent, expected: bool) -> None:
     assert matches_event(trigger, event) is expected
 
 
-@pytest.mark.parametrize(("expression", "expected"), [
-    ("/AMPS_DATA_LENGTH > 20", False), ("/AMPS_DATA_LENGTH > 9", True), ("/DATA/price > 100", True),
-    ("/NOBODY IS NULL", True),
-    ("/AMPS_CLIENT_NAME LIKE '^risk'", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("/AMPS_DATA_LENGTH > 20", False),
+        ("/AMPS_DATA_LENGTH > 9", True),
+        ("/DATA/price > 100", True),
+        ("/NOBODY IS NULL", True),
+        ("/AMPS_CLIENT_NAME LIKE '^risk'", True),
+    ],
+)
 def test_an_expression_reads_the_variables_and_the_message(expression: str, expected: bool) -> None:
     variables = {"AMPS_CLIENT_NAME": "risk-1", "AMPS_DATA": '{"price": 120.5}', "AMPS_DATA_LENGTH": "16"}
     assert (

@@ -83,11 +83,14 @@ def listener() -> Iterator[Any]:
 
 
 def test_steps_are_done_in_order_with_the_triggers_variables(instance: Instance, broker: FakeBroker) -> None:
-    action = make(instance, [
-        {"if": "client", "client": "board-*"},
-        {"do": "disconnect", "client": "{{AMPS_CLIENT_NAME}}", "reason": "at {{AMPS_INSTANCE_NAME}}"},
-        {"do": "event", "name": "done"},
-    ])  # fmt: skip
+    action = make(
+        instance,
+        [
+            {"if": "client", "client": "board-*"},
+            {"do": "disconnect", "client": "{{AMPS_CLIENT_NAME}}", "reason": "at {{AMPS_INSTANCE_NAME}}"},
+            {"do": "event", "name": "done"},
+        ],
+    )
     run = run_of(action, AMPS_CLIENT_NAME="board-jfk")
     assert run.state == RunState.SUCCEEDED, run.log
     assert broker.asked[-1] == {"do": "disconnect", "name": "board-jfk", "reason": "at sluice-1"}

@@ -35,23 +35,42 @@ texts = st.one_of(
 )
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("4h", IntervalSchedule(timedelta(hours=4))),
-    ("00:30", CronSchedule("30 0 * * *", BERLIN)),
-    ("00:30Z", CronSchedule("30 0 * * *", UTC_ZONE)),
-    ("Saturday at 00:30", CronSchedule("30 0 * * 6", BERLIN)),
-    ("sun at 11:05Z", CronSchedule("5 11 * * 0", UTC_ZONE)),
-    ("30 0 * * 6", CronSchedule("30 0 * * 6", BERLIN)),
-    ("30 0 * * SAT Z", CronSchedule("30 0 * * SAT", UTC_ZONE)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4h", IntervalSchedule(timedelta(hours=4))),
+        ("00:30", CronSchedule("30 0 * * *", BERLIN)),
+        ("00:30Z", CronSchedule("30 0 * * *", UTC_ZONE)),
+        ("Saturday at 00:30", CronSchedule("30 0 * * 6", BERLIN)),
+        ("sun at 11:05Z", CronSchedule("5 11 * * 0", UTC_ZONE)),
+        ("30 0 * * 6", CronSchedule("30 0 * * 6", BERLIN)),
+        ("30 0 * * SAT Z", CronSchedule("30 0 * * SAT", UTC_ZONE)),
+    ],
+)
 def test_the_forms_of_a_schedule(text: str, expected: object) -> None:
     assert parse_schedule(text, BERLIN) == expected
 
 
-@pytest.mark.parametrize("text",
-    ["", "24:00", "0:5", "noon", "Caturday at 00:30", "30s", "7", "60 * * * *", "0 0 30 2 *",
-                                  "* * * * * *", "4hZ", "Saturday at", "1 1 1 1 1 1 1", "*/0 * * * *",
-                                  "²3:00"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "24:00",
+        "0:5",
+        "noon",
+        "Caturday at 00:30",
+        "30s",
+        "7",
+        "60 * * * *",
+        "0 0 30 2 *",
+        "* * * * * *",
+        "4hZ",
+        "Saturday at",
+        "1 1 1 1 1 1 1",
+        "*/0 * * * *",
+        "²3:00",
+    ],
+)
 def test_what_is_no_schedule_is_refused_by_name(text: str) -> None:
     with pytest.raises(OperatorError) as refused:
         parse_schedule(text, BERLIN)

@@ -24,8 +24,12 @@ def test_a_byte_is_the_very_byte_in_a_body() -> None:
 
 def test_every_run_has_its_instance_and_its_moment() -> None:
     made = initial_variables("sluice-1", AT, {"AGE": "7d", "AMPS_INSTANCE_NAME": "another"})
-    assert made == {"AGE": "7d", "AMPS_INSTANCE_NAME": "sluice-1", "AMPS_DATETIME": "2026-11-21T00:30:15Z",
-                    "AMPS_UNIX_TIMESTAMP": "1795221015"}  # fmt: skip
+    assert made == {
+        "AGE": "7d",
+        "AMPS_INSTANCE_NAME": "sluice-1",
+        "AMPS_DATETIME": "2026-11-21T00:30:15Z",
+        "AMPS_UNIX_TIMESTAMP": "1795221015",
+    }
 
 
 @given(st.text(alphabet=st.characters(blacklist_characters="{}")), st.dictionaries(names, st.text()))

@@ -16,9 +16,14 @@ from tests.console.services.policy_import import leaf_walk
 from tests.console.services.policy_import.test_whole_files import XML, text_of
 
 TREES = {system: (name, text_of(name)) for system, name in XML}
-KNOWN = sorted({element.tag.rpartition("}")[2] for _,
-        text in TREES.values() for element in ElementTree.fromstring(text).iter()}
-               | {"topic", "consumer", "option", "policy", "value"})  # fmt: skip
+KNOWN = sorted(
+    {
+        element.tag.rpartition("}")[2]
+        for _, text in TREES.values()
+        for element in ElementTree.fromstring(text).iter()
+    }
+    | {"topic", "consumer", "option", "policy", "value"}
+)
 KEYS = sorted(
     {
         key
@@ -27,12 +32,37 @@ KEYS = sorted(
         for key in element.attrib
     }
 )
-WORDS = st.sampled_from([
-    "", "0", "5", "50%", "true", "false", "a.b", "a.>", "#", ">", "A,B", "TopicDelete", "tcps", "/x", "10MB",
-    "7d", "${x}", "tcp", "9999",
-    "amps-action-on-startup", "amps-action-do-rotate-logs", f"{policy_import.xap.PREFIX}retries", "1" * 30,
-    "  ", "ünïcode", "(", "password=x",
-])  # fmt: skip
+WORDS = st.sampled_from(
+    [
+        "",
+        "0",
+        "5",
+        "50%",
+        "true",
+        "false",
+        "a.b",
+        "a.>",
+        "#",
+        ">",
+        "A,B",
+        "TopicDelete",
+        "tcps",
+        "/x",
+        "10MB",
+        "7d",
+        "${x}",
+        "tcp",
+        "9999",
+        "amps-action-on-startup",
+        "amps-action-do-rotate-logs",
+        f"{policy_import.xap.PREFIX}retries",
+        "1" * 30,
+        "  ",
+        "ünïcode",
+        "(",
+        "password=x",
+    ]
+)
 UNKNOWN = st.sampled_from(["wibble", "wobble", "{urn:elsewhere}wibble"])
 
 
@@ -121,11 +151,22 @@ def test_what_is_unknown_changes_nothing(
     assert not [one for one in imported.imported if "wibble" in one.where or "wobble" in one.where]
 
 
-OPTIONS = st.lists(st.sampled_from([
-    "-Xmx1g", "-Dx=1", "-Dx", f"-D{policy_import.xap.PREFIX}latency=9", f"-D{policy_import.xap.PREFIX}nap=9",
-    "$OTHER",
-    "-Dcom.gs.fifo_notify.queue=1", f"-D{policy_import.xap.PREFIX}latency=soon",
-]), min_size=1, max_size=5)  # fmt: skip
+OPTIONS = st.lists(
+    st.sampled_from(
+        [
+            "-Xmx1g",
+            "-Dx=1",
+            "-Dx",
+            f"-D{policy_import.xap.PREFIX}latency=9",
+            f"-D{policy_import.xap.PREFIX}nap=9",
+            "$OTHER",
+            "-Dcom.gs.fifo_notify.queue=1",
+            f"-D{policy_import.xap.PREFIX}latency=soon",
+        ]
+    ),
+    min_size=1,
+    max_size=5,
+)
 LINES = st.builds(
     lambda start, quote, join, options: f"{start}{quote}-Xms1g {join.join(options)}{quote}",
     st.sampled_from(["export A=", "export XAP_GSC_OPTIONS="]),

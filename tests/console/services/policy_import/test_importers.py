@@ -152,23 +152,31 @@ def test_system_properties_of_xap() -> None:
     assert [one.what for one in imported.unrelated] == ["java", "user.home=/somewhere"]
 
 
-@pytest.mark.parametrize(("more", "expected"), [
-    ("throughput=${T}", {"enabled": True, "mode": "shadow"}),
-    ("throughput=8000 -D{0}throughput=${T}", {"enabled": True, "mode": "shadow"}),  # the last one counts
-    ("throughput=0", {"enabled": False}),
-    ("latency=0", {"enabled": False}),
-    ("throughput=8000", {"enabled": True, "throughput": 8_000}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("throughput=${T}", {"enabled": True, "mode": "shadow"}),
+        ("throughput=8000 -D{0}throughput=${T}", {"enabled": True, "mode": "shadow"}),  # the last one counts
+        ("throughput=0", {"enabled": False}),
+        ("latency=0", {"enabled": False}),
+        ("throughput=8000", {"enabled": True, "throughput": 8_000}),
+    ],
+)
 def test_clients_that_xap_never_calls_slow_are_not_cut_off(more: str, expected: dict[str, Any]) -> None:
     prefix = policy_import.xap.PREFIX
     text = f"java -D{prefix}enabled=true -D{prefix}{more.replace('{0}', prefix)}"
     assert policy_import.import_policy("xap", text).document == {"xap": [expected]}
 
 
-@pytest.mark.parametrize(("module", "restricted"), [
-    ("amps-default-entitlement-module", False), ("amps-default-no-entitlement-module", True),
-    ("amps-default-", True), ("web-auth", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("module", "restricted"),
+    [
+        ("amps-default-entitlement-module", False),
+        ("amps-default-no-entitlement-module", True),
+        ("amps-default-", True),
+        ("web-auth", True),
+    ],
+)
 def test_a_module_that_denies_everything_opens_no_transport(module: str, restricted: bool) -> None:
     text = f"""<AMPSConfig><Entitlement><Module>{module}</Module></Entitlement><Transports><Transport>
       <Name>t</Name><Type>tcp</Type><InetAddr>9007</InetAddr></Transport></Transports></AMPSConfig>"""
@@ -253,14 +261,19 @@ def test_text_that_isnt_plain_xml_is_refused(system: str, text: str) -> None:
     assert caught.value.code == "bad_import"
 
 
-@pytest.mark.parametrize(("system", "text", "looked_for"), [
-    ("activemq", "<beans/>", "policyEntry"), ("qpid", "<a/>", "slow-consumer-detection"),
-    ("xap", "x=1", "slow-consumer.enabled"),
-    ("xap", "", "slow-consumer"), ("amps", "<AMPSConfig/>", "MessageMemoryLimit"),
-    ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
-    ("qpid", '<topic key="a"><consumer><depth>x</depth></consumer></topic>', "slow-consumer-detection"),
-    ("amps", "<TransactionLog><Nonsense/></TransactionLog>", "TransactionLog"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("system", "text", "looked_for"),
+    [
+        ("activemq", "<beans/>", "policyEntry"),
+        ("qpid", "<a/>", "slow-consumer-detection"),
+        ("xap", "x=1", "slow-consumer.enabled"),
+        ("xap", "", "slow-consumer"),
+        ("amps", "<AMPSConfig/>", "MessageMemoryLimit"),
+        ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
+        ("qpid", '<topic key="a"><consumer><depth>x</depth></consumer></topic>', "slow-consumer-detection"),
+        ("amps", "<TransactionLog><Nonsense/></TransactionLog>", "TransactionLog"),
+    ],
+)
 def test_a_file_of_which_nothing_is_taken_is_refused_with_what_is_looked_for(
     system: str, text: str, looked_for: str
 ) -> None:
@@ -279,9 +292,15 @@ def test_an_unknown_system_is_named() -> None:
         policy_import.import_policy("rabbit", "")
 
 
-@pytest.mark.parametrize(("topic", "patterns"), [
-    (">", [">"]), ("a.*.b", ["a.*.b"]), ("A,B.>", ["A", "B.#"]), ("topic://A, topic://B", ["A", "B"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("topic", "patterns"),
+    [
+        (">", [">"]),
+        ("a.*.b", ["a.*.b"]),
+        ("A,B.>", ["A", "B.#"]),
+        ("topic://A, topic://B", ["A", "B"]),
+    ],
+)
 def test_destinations_of_activemq(topic: str, patterns: list[str]) -> None:
     entries = taken_of_topics(
         policy_import.import_policy("activemq", f'<policyEntry topic="{topic}" topicPrefetch="5"/>')
@@ -299,11 +318,16 @@ def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(
     assert "topicPrefetch=6" in left_out(imported)
 
 
-@pytest.mark.parametrize(("setting", "because"), [
-    ('topicPrefetch="0"', "from 1 to 32767"), ('topicPrefetch="${prefetch}"', "variable"),
-    ('topicPrefetch="many"', "isn't a value"),
-    ('topicPrefetch="99999999999999999999999"', "isn't a value"), ('memoryLimit="5mb"', "hold up producers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "because"),
+    [
+        ('topicPrefetch="0"', "from 1 to 32767"),
+        ('topicPrefetch="${prefetch}"', "variable"),
+        ('topicPrefetch="many"', "isn't a value"),
+        ('topicPrefetch="99999999999999999999999"', "isn't a value"),
+        ('memoryLimit="5mb"', "hold up producers"),
+    ],
+)
 def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
     text = f'<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="b" {setting}/></x>'
     assert because in why(policy_import.import_policy("activemq", text), setting.replace('"', ""))
@@ -324,13 +348,17 @@ def test_limits_of_activemqs_broker_are_named_in_bytes() -> None:
 TLS = "<Certificate>/c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>"
 
 
-@pytest.mark.parametrize("secured", [
-    "<Type>tcps</Type>", "<Type>tcps</Type><Certificate>/c.pem</Certificate>",
-    "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
-    "<Type>tcps</Type><Certificate>c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>",
-    f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>",
-    "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "secured",
+    [
+        "<Type>tcps</Type>",
+        "<Type>tcps</Type><Certificate>/c.pem</Certificate>",
+        "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
+        "<Type>tcps</Type><Certificate>c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>",
+        f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>",
+        "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
+    ],
+)
 def test_a_transport_that_was_secured_is_never_opened_without(secured: str) -> None:
     text = (
         f"<Transports><Transport><Name>a</Name><Type>tcp</Type><InetAddr>1</InetAddr></Transport>"
@@ -355,23 +383,33 @@ def test_a_secured_transport_of_amps(kind: str) -> None:
     assert "unless VerifyClient is true" in why(imported, "CAFile=/ca")
 
 
-@pytest.mark.parametrize(("text", "settings"), [
-    ("export XAP_GSC_OPTIONS=\"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
-    ("export XAP_GSC_OPTIONS='-Dp.throughput=1\n -Dp.latency=2'", {"throughput": 1, "latency": 2}),
-    ("XAP_GSC_OPTIONS=\"-Dp.throughput=1 \\\n  -Dp.latency=2\"; export XAP_GSC_OPTIONS",
-        {"throughput": 1, "latency": 2}),
-    ('set "GSC_JAVA_OPTIONS=-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
-    ("set GSC_JAVA_OPTIONS=-Dp.throughput=1 ^\n -Dp.latency=2", {"throughput": 1, "latency": 2}),
-    ("setenv GSC_JAVA_OPTIONS \"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
-    ("export A=\"-Dp.throughput=1\"\nexport B=\"-Dp.throughput=2\"", {"throughput": 2}),
-    ("gs-agent.sh \"-Dp.enabled=TRUE\" -Dp.retries='3'", {"enabled": True, "retries": 3}),
-    ("greeting=don't\np.enabled = true\np.latency: 5\np.retries 7",
-        {"enabled": True, "latency": 5, "retries": 7}),
-    ("# it's a comment\n! another\nREM and one\n:: and one\np.enabled=true", {"enabled": True}),
-    ('<props><prop key="p.enabled"> true </prop></props>', {"enabled": True}),
-    ('<bean><property name="p.latency" value="9"/><entry key="p.retries"><value>2</value></entry></bean>',
-        {"latency": 9, "retries": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ('export XAP_GSC_OPTIONS="-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
+        ("export XAP_GSC_OPTIONS='-Dp.throughput=1\n -Dp.latency=2'", {"throughput": 1, "latency": 2}),
+        (
+            'XAP_GSC_OPTIONS="-Dp.throughput=1 \\\n  -Dp.latency=2"; export XAP_GSC_OPTIONS',
+            {"throughput": 1, "latency": 2},
+        ),
+        ('set "GSC_JAVA_OPTIONS=-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
+        ("set GSC_JAVA_OPTIONS=-Dp.throughput=1 ^\n -Dp.latency=2", {"throughput": 1, "latency": 2}),
+        ('setenv GSC_JAVA_OPTIONS "-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
+        ('export A="-Dp.throughput=1"\nexport B="-Dp.throughput=2"', {"throughput": 2}),
+        ("gs-agent.sh \"-Dp.enabled=TRUE\" -Dp.retries='3'", {"enabled": True, "retries": 3}),
+        (
+            "greeting=don't\np.enabled = true\np.latency: 5\np.retries 7",
+            {"enabled": True, "latency": 5, "retries": 7},
+        ),
+        ("# it's a comment\n! another\nREM and one\n:: and one\np.enabled=true", {"enabled": True}),
+        ('<props><prop key="p.enabled"> true </prop></props>', {"enabled": True}),
+        (
+            '<bean><property name="p.latency" value="9"/>'
+            '<entry key="p.retries"><value>2</value></entry></bean>',
+            {"latency": 9, "retries": 2},
+        ),
+    ],
+)
 def test_forms_of_xaps_properties(text: str, settings: dict[str, Any]) -> None:
     text = text.replace("p.", policy_import.xap.PREFIX)
     assert policy_import.import_policy("xap", text).document == {"xap": [settings]}
@@ -387,17 +425,20 @@ def test_a_property_in_a_place_that_isnt_read_is_left_out_and_not_ignored() -> N
     )
 
 
-@pytest.mark.parametrize(("system", "text", "says"), [
-    ("xap", 'a=1\nexport B="-Dx=1\n-Dy=2', "line 2"),
-    ("xap", 'a=1\nexport B="' + ("-Dx=" + "1" * 100 + "\n") * 700 + '"', "Line 2 has more than 65536"),
-    ("xap", "<a" + "/>" * 2, "line 1"),
-    ("amps", "<a>\n" * 65 + "</a>" * 65, "line 65"),
-    ("amps", f"<a>\n<{'b' * 1_001}/></a>", "line 2"),
-    ("amps", "<a>\n" + "<b/>" * 10_001 + "</a>", "line 2"),
-    ("xap", "a.b=1\n" * 10_001, "line 10001"),
-    ("xap", "\ud800", "UTF-8"),
-    ("qpid", "x" * 1_048_577, "1048576"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("system", "text", "says"),
+    [
+        ("xap", 'a=1\nexport B="-Dx=1\n-Dy=2', "line 2"),
+        ("xap", 'a=1\nexport B="' + ("-Dx=" + "1" * 100 + "\n") * 700 + '"', "Line 2 has more than 65536"),
+        ("xap", "<a" + "/>" * 2, "line 1"),
+        ("amps", "<a>\n" * 65 + "</a>" * 65, "line 65"),
+        ("amps", f"<a>\n<{'b' * 1_001}/></a>", "line 2"),
+        ("amps", "<a>\n" + "<b/>" * 10_001 + "</a>", "line 2"),
+        ("xap", "a.b=1\n" * 10_001, "line 10001"),
+        ("xap", "\ud800", "UTF-8"),
+        ("qpid", "x" * 1_048_577, "1048576"),
+    ],
+)
 def test_what_is_too_much_or_broken_is_refused_by_its_line(system: str, text: str, says: str) -> None:
     with pytest.raises(OperatorError) as caught:
         policy_import.import_policy(system, text)
@@ -452,9 +493,14 @@ def test_entries_beyond_what_a_policy_has_are_left_out() -> None:
     assert "at most 200" in why(imported, "topic=t200")
 
 
-@pytest.mark.parametrize(("name", "kind", "chosen"), [
-    ("a", "json", "/region ="), ("b", "binary", "/x = 1"), ("c", "json", "/x = '" + "y" * 4_096 + "'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind", "chosen"),
+    [
+        ("a", "json", "/region ="),
+        ("b", "binary", "/x = 1"),
+        ("c", "json", "/x = '" + "y" * 4_096 + "'"),
+    ],
+)
 def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -> None:
     topic = f"<Topic><Name>{name}</Name><MessageType>{kind}</MessageType><Filter>{chosen}</Filter></Topic>"
     imported = policy_import.import_policy("amps", f"<TransactionLog>{topic}</TransactionLog>")
@@ -463,12 +509,15 @@ def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -
     assert left.why.startswith("All messages of the topic are journaled")
 
 
-@pytest.mark.parametrize("queue", [
-    "<queue><name>q</name><q><slow-consumer-detection><depth>6</depth></slow-consumer-detection></q></queue>",
-    '<queue name="q"><consumer><depth>6</depth></consumer></queue>',
-    "<topic><name>a</name><subscriptionName>q</subscriptionName><slow-consumer-detection><depth>6</depth>"
-    "</slow-consumer-detection></topic>",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "<queue><name>q</name><q><slow-consumer-detection><depth>6</depth></slow-consumer-detection></q></queue>",
+        '<queue name="q"><consumer><depth>6</depth></consumer></queue>',
+        "<topic><name>a</name><subscriptionName>q</subscriptionName><slow-consumer-detection><depth>6</depth>"
+        "</slow-consumer-detection></topic>",
+    ],
+)
 def test_limits_of_a_queue_that_is_no_subscription_of_qpid_are_left_out(queue: str) -> None:
     detection = "<slow-consumer-detection><messageCount>5</messageCount></slow-consumer-detection>"
     imported = policy_import.import_policy(
@@ -574,16 +623,20 @@ def strategy_entry(topic: str, strategy: str, **attributes: str) -> str:
 ACK_BEAN = 'class="org.apache.activemq.broker.region.policy.AbortSlowAckConsumerStrategy"'
 
 
-@pytest.mark.parametrize("strategy", [
-    '<abortSlowAckConsumerStrategy maxTimeSinceLastAck="9000" abortConnection="true" maxSlowCount="3"/>',
-    '<abortSlowAckConsumerStrategy abortConnection="true" maxSlowCount="3" maxTimeSinceLastAck=" 9000 "/>',
-    f'<bean {ACK_BEAN}><property name="maxTimeSinceLastAck" value="9000"/><property name="maxSlowCount">'
-    '<value>3</value>'
-    '</property><property name="abortConnection" value="true"/></bean>',
-    f'<bean {ACK_BEAN} xmlns:p="http://www.springframework.org/schema/p" p:maxTimeSinceLastAck="9000" '
-    'p:maxSlowCount="3" '
-    'p:abortConnection="true"/>',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        '<abortSlowAckConsumerStrategy maxTimeSinceLastAck="9000" abortConnection="true" maxSlowCount="3"/>',
+        '<abortSlowAckConsumerStrategy abortConnection="true" maxSlowCount="3" '
+        'maxTimeSinceLastAck=" 9000 "/>',
+        f'<bean {ACK_BEAN}><property name="maxTimeSinceLastAck" value="9000"/><property name="maxSlowCount">'
+        "<value>3</value>"
+        '</property><property name="abortConnection" value="true"/></bean>',
+        f'<bean {ACK_BEAN} xmlns:p="http://www.springframework.org/schema/p" p:maxTimeSinceLastAck="9000" '
+        'p:maxSlowCount="3" '
+        'p:abortConnection="true"/>',
+    ],
+)
 def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
     imported = activemq_entries(strategy_entry("a", strategy))
     (entry,) = taken(imported).activemq
@@ -593,11 +646,15 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
     assert any("without acknowledgements" in one.into for one in imported.imported), "the difference is told"
 
 
-@pytest.mark.parametrize(("given", "because"), [
-    ('ignoreIdleConsumers="true"', "changes nothing"),
-    ('ignoreIdleConsumers="false"', "would abort them too"),
-    ('ignoreNetworkConsumers="false"', "no network"), ('name="x"', "no setting"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "because"),
+    [
+        ('ignoreIdleConsumers="true"', "changes nothing"),
+        ('ignoreIdleConsumers="false"', "would abort them too"),
+        ('ignoreNetworkConsumers="false"', "no network"),
+        ('name="x"', "no setting"),
+    ],
+)
 def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: str, because: str) -> None:
     imported = activemq_entries(strategy_entry("a", f"<abortSlowAckConsumerStrategy {given}/>"))
     assert taken(imported).activemq[0].abort_slow_ack_consumer_strategy is True
@@ -605,11 +662,18 @@ def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: s
 
 
 @pytest.mark.parametrize("strategy", ["abortSlowConsumerStrategy", "abortSlowAckConsumerStrategy"])
-@pytest.mark.parametrize("given", [
-    'maxSlowDuration="${slow}"', 'maxSlowDuration="30s"', 'checkPeriod="${period:60000}"', 'maxSlowCount="x"',
-    'maxSlowDuration=""',
-    'checkPeriod="99999999999999"', 'abortConnection="true" maxSlowDuration="@D@"',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        'maxSlowDuration="${slow}"',
+        'maxSlowDuration="30s"',
+        'checkPeriod="${period:60000}"',
+        'maxSlowCount="x"',
+        'maxSlowDuration=""',
+        'checkPeriod="99999999999999"',
+        'abortConnection="true" maxSlowDuration="@D@"',
+    ],
+)
 def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given: str) -> None:
     """ActiveMQ's default may be less than the value that isn't known."""
     imported = activemq_entries(strategy_entry("a", f"<{strategy} {given}/>", topicPrefetch="7"))
@@ -620,30 +684,36 @@ def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given:
     assert imported.skipped
 
 
-@pytest.mark.parametrize("bean", [
-    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" parent="slow"/>',
-    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" xmlns:p="urn:p" '
-    'p:maxSlowDuration-ref="x"/>',
-    '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy"><property '
-    'name="maxSlowDuration" ref="x"/></bean>',
-    '<bean class="com.acme.AbortSlowConsumerStrategy"/>',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "bean",
+    [
+        '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" parent="slow"/>',
+        '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy" xmlns:p="urn:p" '
+        'p:maxSlowDuration-ref="x"/>',
+        '<bean class="org.apache.activemq.broker.region.policy.AbortSlowConsumerStrategy"><property '
+        'name="maxSlowDuration" ref="x"/></bean>',
+        '<bean class="com.acme.AbortSlowConsumerStrategy"/>',
+    ],
+)
 def test_a_bean_that_is_set_elsewhere_too_aborts_nobody(bean: str) -> None:
     (entry,) = taken(activemq_entries(strategy_entry("a", bean, topicPrefetch="7"))).activemq
     assert (entry.abort_slow_consumer_strategy, entry.max_slow_duration) == (None, None)
 
 
-@pytest.mark.parametrize(("strategy", "never"), [
-    ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True),
-    ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
-    ('<abortSlowConsumerStrategy maxSlowDuration="9223372036854775807"/>', True),
-    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True),
-    ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
-    ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True),
-    ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
-    ('<abortSlowAckConsumerStrategy/>', False),
-    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "never"),
+    [
+        ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True),
+        ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
+        ('<abortSlowConsumerStrategy maxSlowDuration="9223372036854775807"/>', True),
+        ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True),
+        ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
+        ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True),
+        ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
+        ("<abortSlowAckConsumerStrategy/>", False),
+        ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
+    ],
+)
 def test_a_strategy_that_aborts_nobody_in_activemq_is_off(strategy: str, never: bool) -> None:
     document = taken(activemq_entries(strategy_entry("a", strategy)))
     (entry,) = document.activemq
@@ -660,10 +730,13 @@ def test_an_entry_has_one_strategy_the_first() -> None:
     assert "one strategy" in why(imported, "maxSlowDuration=1")
 
 
-@pytest.mark.parametrize("pending", [
-    '<constantPendingMessageLimitStrategy limit="10"/>',
-    '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "pending",
+    [
+        '<constantPendingMessageLimitStrategy limit="10"/>',
+        '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
+    ],
+)
 def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(pending: str) -> None:
     text = (
         f"<pendingMessageLimitStrategy>{pending}</pendingMessageLimitStrategy><slowConsumerStrategy>"
@@ -683,15 +756,27 @@ def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(p
     assert "no consumer is aborted" in why(imported, "abortSlowConsumerStrategy")
 
 
-@pytest.mark.parametrize("topic", [
-    "${topic}", "${a}.>", "#{b}", "$(c)", "@D@", "{{ e }}", "&lt;%= f %&gt;", "a.&gt;.b", "a b",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "${topic}",
+        "${a}.>",
+        "#{b}",
+        "$(c)",
+        "@D@",
+        "{{ e }}",
+        "&lt;%= f %&gt;",
+        "a.&gt;.b",
+        "a b",
+    ],
+)
 def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) -> None:
     """Entries of single topics stay enforced."""
     imported = activemq_entries(
-        f'<policyEntry topic="{topic}" topicPrefetch="9"/>', '<policyEntry topic="x" topicPrefetch="9"/>',
+        f'<policyEntry topic="{topic}" topicPrefetch="9"/>',
+        '<policyEntry topic="x" topicPrefetch="9"/>',
         around=f"<defaultEntry><policyEntry>{PENDING}</policyEntry></defaultEntry>",
-    )  # fmt: skip
+    )
     entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
     assert entries == {">": EnforcementMode.SHADOW, "x": EnforcementMode.ENFORCE}
     assert any("set enforce" in one.into for one in imported.imported)
@@ -717,8 +802,9 @@ def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
     entry = '<policyEntry topic="{}" topicPrefetch="{}"/>'
     imported = activemq_entries(entry.format("x", 9), entry.format("y", 9), entry.format("a, x", 900))
     assert {one.topic: one.mode for one in taken_of_topics(imported).activemq} == {
-        "x": EnforcementMode.SHADOW, "y": None,
-    }  # fmt: skip
+        "x": EnforcementMode.SHADOW,
+        "y": None,
+    }
     assert any("another entry for its topic" in one.into for one in imported.imported)
 
 
@@ -747,11 +833,14 @@ def qpid(*elements: str) -> ImportReport:
     return policy_import.import_policy("qpid", f"<virtualhost>{''.join(elements)}</virtualhost>")
 
 
-@pytest.mark.parametrize("queue", [
-    '<queue name="fix-1:desk"><consumer>{}</consumer></queue>',
-    "<queues><queue><name>fix-1:desk</name><slow-consumer-detection>{}</slow-consumer-detection></queue>"
-    "</queues>",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "queue",
+    [
+        '<queue name="fix-1:desk"><consumer>{}</consumer></queue>',
+        "<queues><queue><name>fix-1:desk</name><slow-consumer-detection>{}</slow-consumer-detection></queue>"
+        "</queues>",
+    ],
+)
 def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
     limits = (
         "<depth>1000</depth><maessageAge>600</maessageAge><messageCount>50</messageCount><policy "
@@ -801,11 +890,13 @@ def test_limits_of_qpid_with_another_policy_than_delete_disconnect_nobody() -> N
 
 
 def test_limits_of_a_wider_topic_of_qpid_dont_hold_for_one_with_limits_of_its_own() -> None:
-    document = taken(qpid(
-        '<topic key="a.*"><consumer><depth>1</depth><messageCount>2</messageCount></consumer></topic>',
-        '<topic key="a.b"><consumer><messageCount>3</messageCount></consumer></topic>',
-        '<topic key="c"><consumer><messageCount>4</messageCount></consumer></topic>',
-    ))  # fmt: skip
+    document = taken(
+        qpid(
+            '<topic key="a.*"><consumer><depth>1</depth><messageCount>2</messageCount></consumer></topic>',
+            '<topic key="a.b"><consumer><messageCount>3</messageCount></consumer></topic>',
+            '<topic key="c"><consumer><messageCount>4</messageCount></consumer></topic>',
+        )
+    )
     found = {one.topic: (one.depth, one.message_count) for one in document.qpid}
     assert found == {"a.*": (1, 2), "a.b": (2**62, 3), "c": (None, 4)}
 
@@ -847,11 +938,22 @@ def test_two_hundred_entries_with_a_hundred_levels_each_are_compared() -> None:
     assert len(document.activemq) == 200
 
 
-@pytest.mark.parametrize(("one", "other", "meet"), [
-    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True),
-    ("a.*", "a.b.c", False), (">", "a.b", True),
-    ("#", "a", True), ("a.b", "a.c", False), ("*.b", "a.*", True), ("a.>", "a.b", True), ("a", "a", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("a.>", "a", False),
+        ("a.#", "a", True),
+        ("a.#", "a.b.c", True),
+        ("a.*", "a.b", True),
+        ("a.*", "a.b.c", False),
+        (">", "a.b", True),
+        ("#", "a", True),
+        ("a.b", "a.c", False),
+        ("*.b", "a.*", True),
+        ("a.>", "a.b", True),
+        ("a", "a", True),
+    ],
+)
 def test_which_entries_are_about_some_topic_both(one: str, other: str, meet: bool) -> None:
     assert (is_laid_under(one, other) or is_laid_under(other, one)) is meet
 
@@ -875,13 +977,20 @@ def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
     }
     off = (EnforcementMode.OFF, 1_000)
     assert entries == {
-        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off,
+        ">": (None, 5),
+        "*.orders": (None, 5),
+        "a.#": (None, 5),
+        "queue.>": off,
+        "queue.orders": off,
         "scratch.temp.>": off,
-    }  # fmt: skip
+    }
     keys = "".join(f'<topic key="{key}"><consumer><depth>5</depth></consumer></topic>' for key in ("#", "a"))
     assert {one.topic: one.mode for one in taken(qpid(keys)).qpid} == {
-        "#": None, "a": None, "queue.#": EnforcementMode.OFF, "scratch.temp.#": EnforcementMode.OFF,
-    }  # fmt: skip
+        "#": None,
+        "a": None,
+        "queue.#": EnforcementMode.OFF,
+        "scratch.temp.#": EnforcementMode.OFF,
+    }
 
 
 def test_entries_for_queues_count_among_those_that_a_policy_has() -> None:

@@ -78,10 +78,14 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
 
     # What the entry of `>` says, and what ActiveMQ means where it says nothing.
     assert settings("other") == {
-        **presets.ACTIVEMQ_DEFAULTS, "prefetch": 500, "constant_pending_message_limit_strategy": 1_000,
+        **presets.ACTIVEMQ_DEFAULTS,
+        "prefetch": 500,
+        "constant_pending_message_limit_strategy": 1_000,
         "abort_slow_consumer_strategy": True,
-        "max_slow_duration": 45_000, "check_period": 15_000, "abort_connection": True,
-    }  # fmt: skip
+        "max_slow_duration": 45_000,
+        "check_period": 15_000,
+        "abort_connection": True,
+    }
     # 32767 is ActiveMQ's prefetch of topics.
     prices = {
         **presets.ACTIVEMQ_DEFAULTS,
@@ -196,9 +200,13 @@ def test_amps_actions_that_sluice_has_whole() -> None:
     }
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("setenv-overrides.sh", (True, 20_000, 750, 5)), ("pu.xml", (True, 8_000, 250, None)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("setenv-overrides.sh", (True, 20_000, 750, 5)),
+        ("pu.xml", (True, 8_000, 250, None)),
+    ],
+)
 def test_xap_settings_of_slow_consumers(name: str, expected: tuple[Any, ...]) -> None:
     (policy,) = taken(imported("xap", name)).xap
     assert (policy.enabled, policy.throughput, policy.latency, policy.retries) == expected
