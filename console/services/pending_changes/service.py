@@ -276,9 +276,11 @@ def _failed(item: PendingChange, problem: SluiceError) -> ApplyOutcome:
 
 def _restore(item: PendingChange) -> None:
     """Store a claimed change again, unless its draft is gone or the operator has added an equal one."""
+    created_at = item.created_at
     with suppress(IntegrityError), transaction.atomic():
         if item.draft_id is None or PolicyDraft.objects.filter(pk=item.draft_id).exists():
-            item.save(force_insert=True)
+            item.save(force_insert=True)  # which sets the time
+            PendingChange.objects.filter(pk=item.pk).update(created_at=created_at)
 
 
 def _preview_of_change(item: PendingChange, patterns: list[str] | None) -> ChangePreview:

@@ -73,7 +73,7 @@ def test_a_change_that_ends_with_an_error_is_pending_again(
     maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa", {"a": 1})
-    (before,) = PendingChange.objects.values("pk", "kind", "target", "parameters")
+    (before,) = PendingChange.objects.values("pk", "kind", "target", "parameters", "created_at")
     plan = service.list_changes(maria).digest
 
     def breaks(*args: Any) -> str:
@@ -83,7 +83,7 @@ def test_a_change_that_ends_with_an_error_is_pending_again(
     monkeypatch.setitem(service.CHANGE_KINDS, PendingChangeKind.PAUSE, kind)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
         service.apply_changes(maria, "because", confirmed=True, plan=plan)
-    assert list(PendingChange.objects.values("pk", "kind", "target", "parameters")) == [before]
+    assert list(PendingChange.objects.values("pk", "kind", "target", "parameters", "created_at")) == [before]
 
 
 def test_whoever_lost_the_right_meanwhile_does_nothing(
