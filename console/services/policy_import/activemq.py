@@ -84,6 +84,7 @@ _TWICE: Final = (
     "shadow, as the file has another entry for its topic, which may be the one that counts in ActiveMQ: "
     "set enforce when you have compared them"
 )
+_PROFILE: Final = "shadow, as it is in a Spring profile: set enforce if that profile is active"
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no "
@@ -194,6 +195,11 @@ def import_activemq(text: str) -> ImportReport:
             _entry(imported, element, entries, beans)
         elif element.name == "systemUsage":
             _usage(imported, element)
+    for profile in (one for one in root.walk() if "profile" in one.attributes):
+        within = list(profile.walk())
+        for entry in entries:
+            if any(entry.element is one for one in within):
+                entry.shadow = entry.shadow or _PROFILE
     _put_in_shadow(entries, unknown_topics=_has_unknown_topics(imported, root, entries))
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:

@@ -54,6 +54,9 @@ _COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
 _EXPECTS_NOTHING: Final = frozenset(("throughput", "latency"))
 """Settings that make XAP expect no bytes if they are 0: then no client is slow."""
 
+_CONDITION: Final = re.compile(r"(?:if|case|for|while|until)\b(?!\s*[=:.])", re.IGNORECASE)
+_CONDITION_END: Final = re.compile(r"(?:^|;\s*)(?:fi|esac|done)\b\s*;?$|^\)", re.IGNORECASE)
+
 
 class _JvmProperty(NamedTuple):
     """System property: its name, the leaf of its value, and other leaves that belong to it (a key)."""
@@ -74,11 +77,13 @@ def import_xap(text: str) -> ImportReport:
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
         leaves, found = list(root.all_leaves()), list(_list_properties(root))
+        conditional: set[int] = set()
     else:
+        conditional = _conditional_lines(text)
         leaves = list(parse_options(text))
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
     imported = ImportReport(leaves)
-    reading = _PropertyReader(imported)
+    reading = _PropertyReader(imported, conditional)
     for one in reversed(found):
         reading.property(one)
     if made := reading.finish():
@@ -107,8 +112,12 @@ class _PropertyReader:
     An imported policy never acts earlier than XAP: where a value can't be read, it is in shadow mode.
     """
 
-    def __init__(self, imported: ImportReport) -> None:
+    def __init__(self, imported: ImportReport, conditional: set[int]) -> None:
         self._imported = imported
+        self._conditional = conditional
+        """Lines of a script that depend on a condition."""
+        self._depends = False
+        """Whether an imported value is on such a line."""
         self._made: dict[str, Any] = {}
         self._unread: list[str] = []
         """Settings whose last value in the file can't be read."""
@@ -140,6 +149,7 @@ class _PropertyReader:
         why = value_problem(leaf, value, lambda reader: read_xap(reader, [{setting: value}]))
         if not why:
             self._made[setting] = value
+            self._depends |= leaf.line in self._conditional
             return ""
         self._unread.append(setting)
         if setting in _EXPECTS_NOTHING and value == 0:
@@ -158,6 +168,11 @@ class _PropertyReader:
             names = ", ".join(sorted(self._unread))
             self._imported.remark(
                 "xap", f"shadow, as a default stands for {names}, which can't be read: set it, and enforce"
+            )
+        elif made.get("enabled") and self._depends:
+            made["mode"] = EnforcementMode.SHADOW.value
+            self._imported.remark(
+                "xap", "shadow, as the script has it under a condition: enforce if that holds"
             )
         return {name: made[name] for name in (*_SETTINGS, "mode") if name in made}
 
@@ -211,6 +226,18 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         )
     if parts:
         yield first, " ".join(parts)
+
+
+def _conditional_lines(text: str) -> set[int]:
+    """Return the numbers of lines inside, or on, a condition or loop of a script."""
+    depth, found = 0, set[int]()
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        begins = _CONDITION.match(line) is not None
+        if begins or depth:
+            found.add(number)
+        depth += begins
+        depth = max(0, depth - (_CONDITION_END.search(line) is not None))
+    return found
 
 
 def _is_quoted(line: str) -> bool:

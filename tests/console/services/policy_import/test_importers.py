@@ -169,6 +169,34 @@ def test_clients_that_xap_never_calls_slow_are_not_cut_off(more: str, expected: 
 
 
 @pytest.mark.parametrize(
+    ("script", "mode"),
+    [
+        ("{}", None),
+        ('if [ "$SLOW" = 1 ]; then\n  {}\nfi', "shadow"),
+        ("case $1 in\nslow)\n{}\n;;\nesac", "shadow"),
+        ("if defined SLOW (\n{}\n)", "shadow"),
+        ('if [ -z "$JAVA_HOME" ]; then\n  export JAVA_HOME=/x\nfi\n{}', None),
+        ("for f in *; do echo $f; done\n{}", None),
+    ],
+)
+def test_what_a_script_sets_under_a_condition_is_in_shadow(script: str, mode: str | None) -> None:
+    option = f"export XAP_OPTIONS='-D{policy_import.xap.PREFIX}enabled=true'"
+    (entry,) = policy_import.import_policy("xap", script.replace("{}", option)).document["xap"]
+    assert (entry["enabled"], entry.get("mode")) == (True, mode)
+
+
+def test_an_entry_of_a_spring_profile_is_in_shadow() -> None:
+    text = """<beans><beans profile="dev"><policyEntry topic="a"><slowConsumerStrategy>
+      <abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry></beans><policyEntry topic="b"><slowConsumerStrategy>
+      <abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry></beans>"""
+    entries = {
+        one.topic: one for one in taken_of_topics(policy_import.import_policy("activemq", text)).activemq
+    }
+    assert entries["a"].mode is EnforcementMode.SHADOW
+    assert entries["b"].mode in (None, EnforcementMode.ENFORCE)
+
+
+@pytest.mark.parametrize(
     ("module", "restricted"),
     [
         ("amps-default-entitlement-module", False),
