@@ -38,7 +38,7 @@ class TokenAuthentication(BaseAuthentication):
         if found is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
         if not operators.is_address_allowed(found, str(request.META.get("REMOTE_ADDR") or "")):
-            raise AuthenticationFailed("The token can't be used from this address.")
+            raise AuthenticationFailed("The token isn't valid from this address.")
         return found.user, found
 
     def authenticate_header(self, request: Request) -> str:

@@ -146,11 +146,13 @@ class BoundedChannel(HTTPChannel):
             return False
         self._body_parts += 1
         if self._body_parts > MAX_BODY_PARTS:
-            self.refuse("body_too_large", f"A body has at most {MAX_BODY_PARTS:,} chunks here.")
+            self.refuse(
+                "body_too_large", f"The body of a request can have at most {MAX_BODY_PARTS:,} chunks."
+            )
         elif self._body_bytes_read + nbytes > self.factory.max_body_bytes:
             self.refuse_body()
         elif not self._unfinished.reserve_body(self._address, nbytes):
-            self.refuse("web_busy", "The console holds as many bodies of requests as it accepts.")
+            self.refuse("web_busy", "The console has reached its memory limit for request bodies.")
         else:
             self._body_bytes_read += nbytes
         return not self._refused
@@ -160,7 +162,7 @@ class BoundedChannel(HTTPChannel):
         if self._refused:
             return
         self._set_deadline(None)
-        self._unfinished.leave(self._address, self)
+        self._unfinished.remove(self._address, self)
         super().allContentReceived()
 
     def requestDone(self, request: Any) -> None:
@@ -174,7 +176,7 @@ class BoundedChannel(HTTPChannel):
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
         self._set_deadline(None)
-        self._unfinished.leave(self._address, self)
+        self._unfinished.remove(self._address, self)
         self.release_body()
         super().connectionLost(reason)
 
@@ -186,7 +188,7 @@ class BoundedChannel(HTTPChannel):
     def refuse_body(self) -> None:
         """Refuse the request with 413, because its body is too large."""
         limit = self.factory.max_body_bytes
-        self.refuse("body_too_large", f"The body of a request has at most {limit:,} bytes here.")
+        self.refuse("body_too_large", f"The body of a request can have at most {limit:,} bytes here.")
 
     def refuse(self, code: str, sentence: str) -> None:
         """Answer an unfinished request with a problem document, discard further input, and close.
@@ -218,12 +220,12 @@ class BoundedChannel(HTTPChannel):
         self.transport.write(head.encode() + body)
         self._end(LINGER_S)
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close an idle connection; refuse the unfinished request of another one with `web_busy`."""
         if self._between_requests:
             self._end(LINGER_S)
         else:
-            self.refuse("web_busy", "Too many requests of this address are unfinished.")
+            self.refuse("web_busy", "This address has too many unfinished requests.")
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         """Answer an invalid head with a problem document. Twisted's own answer has no body."""
@@ -263,7 +265,7 @@ class BoundedChannel(HTTPChannel):
         if self._refused:
             self.transport.abortConnection()
         elif not self._between_requests:
-            self.refuse("request_timeout", "The request did not become whole in time.")
+            self.refuse("request_timeout", "The client didn't send the complete request in time.")
         elif self._waitingForTransport and self._unread_s < UNREAD_ANSWER_S:
             self._unread_s += KEEP_ALIVE_TIMEOUT_S  # the peer is still reading the answer
             self._set_deadline(KEEP_ALIVE_TIMEOUT_S)

@@ -58,8 +58,8 @@ def _guard(
         if warnings := effect_of(preview, document).warnings:
             raise OperatorError(
                 "confirm_needed",
-                " ".join(["The change was not made.", *(_sentence(one) for one in warnings)]),
-                'Read `preview`. To make the change all the same, send it again with "confirmed": true.',
+                " ".join(["The change wasn't applied.", *(_sentence(one) for one in warnings)]),
+                'Read `preview`. To apply the change anyway, send it again with "confirmed": true.',
                 warnings=warnings,
                 preview=preview_document(preview),
             )

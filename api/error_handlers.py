@@ -22,14 +22,14 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 404 to a request for an unknown address."""
     if not _is_api(request):
         return pages.not_found(request, exception)
-    return _problem(HTTPStatus.NOT_FOUND, "not_found", f"There is nothing at {request.path[:200]}.")
+    return _problem(HTTPStatus.NOT_FOUND, "not_found", f"No resource has the address {request.path[:200]}.")
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 400 to a request that Django rejects: an unknown host, or a body that is too large."""
     if not _is_api(request):
         return defaults.bad_request(request, exception)
-    return _problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request can't be taken as it is.")
+    return _problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request is invalid.")
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -51,7 +51,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
             HTTPStatus.SERVICE_UNAVAILABLE,
             "database_away",
             "The database can't be reached, or can't be written.",
-            "See whether it runs and its disk has room."
+            "Check that the database runs and has free disk space."
             + (
                 ""
                 if request.method in SAFE_METHODS
@@ -64,8 +64,8 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return _problem(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "error",
-        "The API failed at it.",
-        f"Look for {request_id} in the web process's log.",
+        "The API failed to process the request.",
+        f"Search for {request_id} in the log of the web process.",
     )
 
 

@@ -117,7 +117,9 @@ class SnapshotCache:
         instance, now = made.status.instance, time.monotonic()
         parts = self._member_snapshots.setdefault(instance, {})
         parts[made.status.member] = (now, made)
-        for silent in [one for one, (heard, _) in parts.items() if heard < now - MEMBER_TIMEOUT_S]:
+        for silent in [
+            one for one, (received_at, _) in parts.items() if received_at < now - MEMBER_TIMEOUT_S
+        ]:
             del parts[silent]
         self._shared[instance] = live_window.SharedSnapshot(
             group_answers.merge_snapshots([part for _, part in parts.values()])
@@ -128,8 +130,8 @@ class SnapshotCache:
 def _large(broker: str) -> Snapshot | None:
     """Read a broker's large snapshot from Redis; None if Redis has none or does not answer."""
     with suppress(redis.RedisError):
-        told = latest_snapshot.read_snapshot(broker)
-        return _SNAPSHOTS.decode(told) if told else None
+        encoded = latest_snapshot.read_snapshot(broker)
+        return _SNAPSHOTS.decode(encoded) if encoded else None
     return None
 
 
@@ -208,8 +210,8 @@ class LiveFeed(AsyncWebsocketConsumer):
             names = [one.name for one in addresses_of(self.instance)]
             found = [await _cache.load_large_snapshot(name) for name in names]
             shown = next((one for one in reversed(found) if one is not None), None)
-            asked = database_sync_to_async(live.instance_snapshot)
-            await self._offer(shown or live_window.SharedSnapshot(await asked(self.instance)))
+            load_snapshot = database_sync_to_async(live.instance_snapshot)
+            await self._offer(shown or live_window.SharedSnapshot(await load_snapshot(self.instance)))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group and cancel the tasks."""
@@ -251,10 +253,10 @@ class LiveFeed(AsyncWebsocketConsumer):
         patterns = self.access.client_patterns(instance)
         if patterns is None:
             return snapshot
-        seen = [
+        visible = [
             one for one in snapshot.clients if any(name_matches(pattern, one.name) for pattern in patterns)
         ]
-        return msgspec.structs.replace(snapshot, clients=seen)
+        return msgspec.structs.replace(snapshot, clients=visible)
 
     async def live_decision(self, event: dict[str, Any]) -> None:
         """Send a decision immediately.
@@ -281,13 +283,13 @@ class LiveFeed(AsyncWebsocketConsumer):
         if self.newest is not None and snapshot.at < self.newest.at:
             return  # the group's message overtook the snapshot requested at connect
         if self.view_request is None:
-            seen = self._visible_part(snapshot)
+            visible = self._visible_part(snapshot)
         else:  # `build_window` restricts a window to visible clients
             allowed = self.access.allows(Permission.VIEW, instance=snapshot.status.instance)
-            seen = snapshot if allowed else None
-        if seen is None:
+            visible = snapshot if allowed else None
+        if visible is None:
             return
-        self.newest, self.shared = seen, shared
+        self.newest, self.shared = visible, shared
         wait = self.sent_at + MIN_INTERVAL_S - time.monotonic()
         if wait <= 0:
             await self._send_newest()
@@ -310,16 +312,16 @@ class LiveFeed(AsyncWebsocketConsumer):
                 self.window,
                 live_window.build_window(self.shared, self.view_request, patterns),
             )
-            told = (
+            message = (
                 live_window.window_snapshot(self.window)
                 if before is None
                 else live_window.window_delta(before, self.window)
             )
-            await self._send(told)
+            await self._send(message)
             return
         if sent is None:
-            whole = {"at": snapshot.at, "status": snapshot.status, "clients": snapshot.clients}
-            await self._send({"type": "snapshot", **whole})
+            fields = {"at": snapshot.at, "status": snapshot.status, "clients": snapshot.clients}
+            await self._send({"type": "snapshot", **fields})
         else:
             await self._send({"type": "delta", **make_delta(sent, snapshot)})
 

@@ -101,21 +101,21 @@ class SharedSnapshot:
             }
         return self._totals[key]
 
-    def sorted_clients(self, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
+    def sorted_clients(self, request: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
         """Return the visible clients that match the view's filters, sorted.
 
         Raises OperatorError `bad_sort`.
         """
         key = (
-            want.search,
-            want.delivery,
-            want.health,
-            want.sort,
+            request.search,
+            request.delivery,
+            request.health,
+            request.sort,
             None if patterns is None else tuple(patterns),
         )
         if key not in self._ordered:
             self._ordered[key] = [
-                one for one in self._in_order(want.sort, patterns) if _matches_filters(one, want)
+                one for one in self._in_order(request.sort, patterns) if _matches_filters(one, request)
             ]
         return self._ordered[key]
 
@@ -152,8 +152,8 @@ def parse_query(query: str) -> WindowRequest | None:
     None means all clients, as programs receive them. The parameter `instance` is not part of a view. Raises
     ValueError.
     """
-    given = {key: values[-1] for key, values in parse_qs(query).items() if key != "instance"}
-    return msgspec.convert(given, WindowRequest, strict=False) if "view" in given else None
+    parameters = {key: values[-1] for key, values in parse_qs(query).items() if key != "instance"}
+    return msgspec.convert(parameters, WindowRequest, strict=False) if "view" in parameters else None
 
 
 def requested_instance(query: str) -> str:
@@ -166,49 +166,51 @@ def parse_message(text: str) -> WindowRequest:
     return _WANTS.decode(text)
 
 
-def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> WindowState:
+def build_window(
+    shared: SharedSnapshot, request: WindowRequest, patterns: Sequence[str] | None
+) -> WindowState:
     """Return the window of a snapshot for a view. An invalid sort order is replaced by the default."""
     snapshot, rows, total = shared.snapshot, [], 0
-    if want.view == "client":
-        one = shared.client_named(want.client)
-        allowed = patterns is None or any(name_matches(pattern, want.client) for pattern in patterns)
+    if request.view == "client":
+        one = shared.client_named(request.client)
+        allowed = patterns is None or any(name_matches(pattern, request.client) for pattern in patterns)
         rows = [one] if one is not None and allowed else []
         total = len(rows)
-    elif want.view == "clients":
+    elif request.view == "clients":
         try:
-            fitting = shared.sorted_clients(want, patterns)
+            fitting = shared.sorted_clients(request, patterns)
         except OperatorError:
-            fitting = shared.sorted_clients(structs.replace(want, sort=""), patterns)
+            fitting = shared.sorted_clients(structs.replace(request, sort=""), patterns)
         total = len(fitting)
         rows = (
-            _requested_clients(shared, want, patterns)
-            if want.names
-            else fitting[want.offset : want.offset + want.limit]
+            _requested_clients(shared, request, patterns)
+            if request.names
+            else fitting[request.offset : request.offset + request.limit]
         )
-    whole = want.view == "client"
+    nested = request.view == "client"
     return WindowState(
         snapshot.at,
         snapshot.status,
         shared.totals(patterns),
         total,
         [one.name for one in rows],
-        {one.name: _row(one, whole=whole) for one in rows},
-        shared.flow(patterns) if want.view == "flow" else None,
+        {one.name: _row(one, nested=nested) for one in rows},
+        shared.flow(patterns) if request.view == "flow" else None,
     )
 
 
-def window_snapshot(held: WindowState) -> dict[str, Any]:
+def window_snapshot(window: WindowState) -> dict[str, Any]:
     """Return a window as a snapshot message."""
-    whole: dict[str, Any] = {
+    message: dict[str, Any] = {
         "type": "snapshot",
-        "at": held.at,
-        "status": held.status,
-        "totals": held.totals,
-        "total": held.total,
-        "order": held.order,
-        "clients": list(held.rows.values()),
+        "at": window.at,
+        "status": window.status,
+        "totals": window.totals,
+        "total": window.total,
+        "order": window.order,
+        "clients": list(window.rows.values()),
     }
-    return whole if held.flow is None else {**whole, "flow": held.flow}
+    return message if window.flow is None else {**message, "flow": window.flow}
 
 
 def window_delta(old: WindowState, new: WindowState) -> dict[str, Any]:
@@ -234,52 +236,54 @@ def window_delta(old: WindowState, new: WindowState) -> dict[str, Any]:
             changed.append({"name": name, **fields})
     if changed:
         made["changed"] = changed
-    if gone := sorted(old.rows.keys() - new.rows.keys()):
-        made["removed"] = gone
+    if removed := sorted(old.rows.keys() - new.rows.keys()):
+        made["removed"] = removed
     return made
 
 
-def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+def apply_window_delta(window: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return a tab's window after a delta received over the wire.
 
     Tests use it to check the feed: applying deltas to a snapshot message gives the next snapshot message.
     """
-    rows = {row["name"]: row for row in held["clients"]}
+    rows = {row["name"]: row for row in window["clients"]}
     for fields in change.get("changed", ()):
         rows[fields["name"]] = {**rows.get(fields["name"], {}), **fields}
     for name in change.get("removed", ()):
         del rows[name]
-    order = change.get("order", held["order"])
-    graph = change.get("flow", held.get("flow"))
-    whole = {
+    order = change.get("order", window["order"])
+    graph = change.get("flow", window.get("flow"))
+    message = {
         "type": "snapshot",
         "at": change["at"],
-        "status": {**held["status"], **change.get("status", {})},
-        "totals": change.get("totals", held["totals"]),
-        "total": change.get("total", held["total"]),
+        "status": {**window["status"], **change.get("status", {})},
+        "totals": change.get("totals", window["totals"]),
+        "total": change.get("total", window["total"]),
         "order": order,
         "clients": [rows[name] for name in order],
     }
-    return whole if graph is None else {**whole, "flow": graph}
+    return message if graph is None else {**message, "flow": graph}
 
 
 def _requested_clients(
-    shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None
+    shared: SharedSnapshot, request: WindowRequest, patterns: Sequence[str] | None
 ) -> list[ClientEntry]:
     """Return the visible clients among the requested `names`, in that order."""
-    found = (shared.client_named(name) for name in want.names)
+    found = (shared.client_named(name) for name in request.names)
     allowed = None if patterns is None else {one.name for one in shared.visible_clients(patterns)}
     return [one for one in found if one is not None and (allowed is None or one.name in allowed)]
 
 
-def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
-    """Return a client as a row. `whole` includes the nested columns."""
+def _row(one: ClientEntry, *, nested: bool) -> dict[str, Any]:
+    """Return a client as a row. `nested` includes the nested columns."""
     fields = structs.asdict(one)
-    return fields if whole else {key: value for key, value in fields.items() if key not in _NESTED_COLUMNS}
+    return fields if nested else {key: value for key, value in fields.items() if key not in _NESTED_COLUMNS}
 
 
-def _matches_filters(one: ClientEntry, want: WindowRequest) -> bool:
+def _matches_filters(one: ClientEntry, request: WindowRequest) -> bool:
     """Return whether a client matches the view's filters."""
-    if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
+    if (request.delivery and one.delivery != request.delivery) or (
+        request.health and one.health != request.health
+    ):
         return False
-    return not want.search or matches_search(one, want.search.casefold())
+    return not request.search or matches_search(one, request.search.casefold())

@@ -15,18 +15,18 @@ from rest_framework import serializers
 from api.permissions import declared_need
 from console.choices import Permission
 
-INSTANCE = OpenApiParameter("instance", str, description="Another instance than this installation's own.")
+INSTANCE = OpenApiParameter("instance", str, description="The instance; default: that of this installation.")
 MEMBER = OpenApiParameter(
     "member",
     str,
-    description="Of a group: one of its members, where all are meant otherwise, or for journals the first.",
+    description="Member of a group. Default: all members; for journals, the first member.",
 )
 IF_MATCH = OpenApiParameter(
     "If-Match",
     str,
     OpenApiParameter.HEADER,
     required=True,
-    description='The ETag of what is changed, like "3", or *.',
+    description='ETag of the resource to change, such as "3", or *.',
 )
 MISSING = "Sluice-Missing"
 """Response header that names the group members whose part an answer lacks."""
@@ -51,7 +51,8 @@ _LACKING = OpenApiParameter(
     OpenApiParameter.HEADER,
     response=[200],
     description=(
-        "Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's."
+        "Members of the group that are missing in the response, such as `b, c`. Absent if the "
+        "response is complete."
     ),
 )
 
@@ -65,7 +66,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField(allow_blank=True)
     code = serializers.CharField(help_text="docs/api.md lists them.")
     fix = serializers.CharField(allow_blank=True)
-    details = serializers.DictField(help_text="More about it, by the code.")
+    details = serializers.DictField(help_text="Details of the problem; they depend on the code.")
 
 
 class ContractSchema(AutoSchema):
@@ -87,8 +88,11 @@ class ContractSchema(AutoSchema):
                     body["content"][CSV]["schema"] = {"type": "string"}
                 else:
                     del body["content"][CSV]
-        refused = OpenApiResponse(ProblemSerializer, description="Refused: why, and what to do about it.")
-        failed = OpenApiResponse(ProblemSerializer, description="It isn't the request's fault.")
+        refused = OpenApiResponse(
+            ProblemSerializer,
+            description="The request was refused; the response has the reason and the remedy.",
+        )
+        failed = OpenApiResponse(ProblemSerializer, description="The server failed to process the request.")
         for status, response in (("4XX", refused), ("5XX", failed)):
             # drf-spectacular has no annotations.
             bodies[status] = self._get_response_for_code(  # type: ignore[no-untyped-call]
@@ -120,17 +124,17 @@ def allow_null_in_any(result: dict[str, Any], generator: Any, request: Any, publ
 
 def documented_parameters(view: Any, method: str) -> set[str]:
     """Return the names of the query parameters that the document lists for a view's method."""
-    asked = "GET" if method in ("HEAD", "OPTIONS") else method
-    handler = getattr(view, asked.lower(), None)
+    documented_method = "GET" if method in ("HEAD", "OPTIONS") else method
+    handler = getattr(view, documented_method.lower(), None)
     declared = getattr(handler, "kwargs", {}).get("schema")
     if declared is None:
-        found = _unsaid(view, asked)
+        found = _unsaid(view, documented_method)
     else:
         schema = declared()
-        schema.view, schema.method = view, asked
+        schema.view, schema.method = view, documented_method
         found = schema.get_override_parameters()
     names = _names(found)
-    if asked == "GET":
+    if documented_method == "GET":
         pagination = getattr(view, "pagination_class", None)
         names |= (
             {one["name"] for one in pagination().get_schema_operation_parameters(view)}
@@ -143,13 +147,15 @@ def documented_parameters(view: Any, method: str) -> set[str]:
 
 def _unsaid(view: Any, method: str) -> list[Any]:
     """Return the shared parameters of a view's method, which the view does not declare."""
-    whole = getattr(view, "whole_installation", False)
+    is_global = getattr(view, "whole_installation", False)
     by_member = [MEMBER] if method in getattr(view, "by_member", ()) else []
     lacking = [_LACKING] if method == "GET" and getattr(view, "of_members", None) is not None else []
-    asked = (
-        [INSTANCE, *by_member] if isinstance(declared_need(view, method), Permission) and not whole else []
+    parameters = (
+        [INSTANCE, *by_member]
+        if isinstance(declared_need(view, method), Permission) and not is_global
+        else []
     )
-    return [*asked, *lacking]
+    return [*parameters, *lacking]
 
 
 def _names(declared: list[Any]) -> set[str]:

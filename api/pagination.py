@@ -48,8 +48,8 @@ class RowCursorPagination(CursorPagination):
 
     def get_ordering(self, request: Any, queryset: QuerySet[Any], view: Any) -> tuple[str, ...]:
         """Return the query set's ordering, with the primary key last so that the order is total."""
-        asked = queryset.query.order_by or queryset.model._meta.ordering
-        names = [_name(one) for one in asked]
+        ordering = queryset.query.order_by or queryset.model._meta.ordering
+        names = [_name(one) for one in ordering]
         down = bool(names) and names[0].startswith("-")
         bare = [name.lstrip("-") for name in names]
         return tuple(names) if {"pk", "id"} & set(bare) else (*names, "-pk" if down else "pk")
@@ -75,7 +75,7 @@ class _MembersPagination(BasePagination):
         missing = {
             "type": "array",
             "items": {"$ref": "#/components/schemas/MissingMember"},
-            "description": "Of a group: members whose part isn't in the answer.",
+            "description": "Members of the group that are missing in the response.",
         }
         return {
             **found,
@@ -96,7 +96,7 @@ def _page_schema(rows: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     address = {
         "type": ["string", "null"],
         "format": "uri",
-        "description": "A whole address; null at the end.",
+        "description": "Absolute URL; null at the end.",
     }
     properties = {**more, "next": address, "previous": address, "results": rows}
     return {"type": "object", "required": list(properties), "properties": properties}

@@ -38,4 +38,4 @@ def _children(value: Any) -> Any:
 
 
 def _too_deep() -> ParseError:
-    return ParseError(f"Objects and lists within each other have up to {MAX_LEVELS} levels.")
+    return ParseError(f"Objects and lists can be nested to at most {MAX_LEVELS} levels.")

@@ -40,8 +40,8 @@ class DeclaredPermission(BasePermission):
             return False
         if isinstance(need, Permission):
             kwargs = {key: str(view.kwargs[name]) for key, name in getattr(view, "scope", {}).items()}
-            whole = getattr(view, "whole_installation", False)
-            instance = "" if whole else current_instance.instance_name()
+            is_global = getattr(view, "whole_installation", False)
+            instance = "" if is_global else current_instance.instance_name()
             access.require_permission(actor_of(request), need, **{"instance": instance, **kwargs})
         return True
 
@@ -52,9 +52,9 @@ def declared_need(view: Any, method: str) -> Need:
     Undeclared: reading needs `VIEW`, and changing needs `MANAGE_ACCESS` (administrators).
     """
     needs: Mapping[str, Need] = getattr(view, "needs", {})
-    asked = "GET" if method in SAFE_METHODS else method
-    default = Permission.VIEW if asked == "GET" else Permission.MANAGE_ACCESS
-    return needs.get(asked, default)
+    verb = "GET" if method in SAFE_METHODS else method
+    default = Permission.VIEW if verb == "GET" else Permission.MANAGE_ACCESS
+    return needs.get(verb, default)
 
 
 def check_permission(

@@ -39,7 +39,7 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response |
         # database's range, a text of 10,000 brackets.
         logger.warning("a request's value is out of range", exc_info=problem)
         return problem_body(
-            HTTPStatus.BAD_REQUEST, "bad_request", "A moment, a number or a nesting is out of range."
+            HTTPStatus.BAD_REQUEST, "bad_request", "A time, a number or a nesting level is out of range."
         )
     if not isinstance(problem, exceptions.APIException):
         return None
@@ -60,7 +60,7 @@ def _drf(problem: exceptions.APIException) -> Response:
     status, details, sentence = HTTPStatus(problem.status_code), {}, ""
     if isinstance(problem, exceptions.ValidationError):
         code, details = "bad_request", {"fields": problem.detail}
-        sentence = "Some fields can't be used."
+        sentence = "Some fields are invalid."
     else:
         code, sentence = str(problem.default_code), str(problem.detail)
     answer = problem_body(status, code, sentence, "", details)

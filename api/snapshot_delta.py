@@ -46,16 +46,16 @@ def make_delta(old: Snapshot, new: Snapshot) -> Delta:
     return made
 
 
-def apply_delta(held: PageSnapshot, change: Delta) -> PageSnapshot:
+def apply_delta(snapshot: PageSnapshot, change: Delta) -> PageSnapshot:
     """Return a page's snapshot after a delta received over the wire."""
-    clients = {client["name"]: client for client in held["clients"]}
+    clients = {client["name"]: client for client in snapshot["clients"]}
     for fields in change.get("changed", ()):
         clients[fields["name"]] = {**clients.get(fields["name"], {}), **fields}
     for name in change.get("removed", ()):
         del clients[name]
     return {
         "at": change["at"],
-        "status": {**held["status"], **change.get("status", {})},
+        "status": {**snapshot["status"], **change.get("status", {})},
         "clients": [clients[name] for name in sorted(clients)],
     }
 

@@ -20,8 +20,8 @@ BODY_BYTES_TOGETHER: Final = 64 * 1024 * 1024
 class RequestConnection(Protocol):
     """Connection whose request is not yet complete."""
 
-    def close_for_room(self) -> None:
-        """Close the connection to free a slot for another. `leave` was called before."""
+    def evict(self) -> None:
+        """Close the connection to free a slot for another. `remove` was called before."""
 
 
 class UnfinishedRequests:
@@ -49,7 +49,7 @@ class UnfinishedRequests:
         if self._connection_count > MAX_TOGETHER:
             self._close_oldest(max(self._connections, key=lambda one: len(self._connections[one])))
 
-    def leave(self, address: str, connection: RequestConnection) -> None:
+    def remove(self, address: str, connection: RequestConnection) -> None:
         """Stop counting a connection, because its request is complete or it was closed.
 
         Does nothing for a connection that is not counted.
@@ -63,25 +63,25 @@ class UnfinishedRequests:
 
     def reserve_body(self, address: str, nbytes: int) -> bool:
         """Count `nbytes` of a body if both limits allow it. Returns whether they do."""
-        held = self._body_bytes.get(address, 0) + nbytes
+        reserved = self._body_bytes.get(address, 0) + nbytes
         if (
-            address and held > BODY_BYTES_PER_ADDRESS
+            address and reserved > BODY_BYTES_PER_ADDRESS
         ) or self._total_body_bytes + nbytes > BODY_BYTES_TOGETHER:
             return False
-        self._body_bytes[address] = held
+        self._body_bytes[address] = reserved
         self._total_body_bytes += nbytes
         return True
 
     def release_body(self, address: str, nbytes: int) -> None:
         """Stop counting `nbytes` that `reserve_body` counted."""
         self._total_body_bytes -= nbytes
-        left = self._body_bytes.get(address, 0) - nbytes
-        if left > 0:
-            self._body_bytes[address] = left
+        remaining = self._body_bytes.get(address, 0) - nbytes
+        if remaining > 0:
+            self._body_bytes[address] = remaining
         else:
             self._body_bytes.pop(address, None)
 
     def _close_oldest(self, address: str) -> None:
         oldest = next(iter(self._connections[address]))
-        self.leave(address, oldest)
-        oldest.close_for_room()
+        self.remove(address, oldest)
+        oldest.evict()

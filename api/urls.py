@@ -57,9 +57,11 @@ urlpatterns = [
     path("clients/<str:name>/effective", clients.EffectiveView.as_view(), name="client-effective"),
     path("clients/<str:name>/forecasts", clients.ForecastsView.as_view(), name="client-forecasts"),
     path("clients/<str:name>/disconnect", clients.DisconnectView.as_view(), name="disconnect"),
-    path("clients/<str:name>/pause", clients.ActView.as_view(word="pause"), name="client_pause"),
-    path("clients/<str:name>/resume", clients.ActView.as_view(word="resume"), name="client_resume"),
-    path("clients/<str:name>/offline", clients.ActView.as_view(word="offline"), name="client_offline"),
+    path("clients/<str:name>/pause", clients.ClientControlView.as_view(word="pause"), name="client_pause"),
+    path("clients/<str:name>/resume", clients.ClientControlView.as_view(word="resume"), name="client_resume"),
+    path(
+        "clients/<str:name>/offline", clients.ClientControlView.as_view(word="offline"), name="client_offline"
+    ),
     path("clients/<str:name>/history", clients.ClientHistoryView.as_view(), name="client-history"),
     path("clients/<str:name>/durables/<str:durable>", ledger.DurableView.as_view(), name="durable"),
     path("durables", ledger.DurablesView.as_view(), name="durables"),

@@ -118,18 +118,18 @@ def replayed(way: Way, port: int, topic: str, seconds: float) -> float:
 def measure_way(way: Way, port: int, pid: int, number: int, seconds: float, rate: int) -> Figures:
     topic = f"bench{number}"
     before = processor_seconds(pid)
-    told, (found,) = pass_on(way, port, topic, seconds, 1)
+    published, (found,) = pass_on(way, port, topic, seconds, 1)
     figures = {
-        "throughput": found["received"] / (found["last"] - told["started"]),
-        "lost": 1 - found["received"] / told["sent"],
+        "throughput": found["received"] / (found["last"] - published["started"]),
+        "lost": 1 - found["received"] / published["sent"],
         "cpu_us": (processor_seconds(pid) - before) * 1e6 / max(found["received"], 1),
     }
     if REPLAY in way.measured:
         figures["replay"] = replayed(way, port, topic, seconds)
     if FAN_OUT in way.measured:
-        told, each = pass_on(way, port, f"{topic}-fan", seconds, FAN)
+        published, each = pass_on(way, port, f"{topic}-fan", seconds, FAN)
         last = max(found["last"] for found in each)
-        figures["fan_out"] = sum(found["received"] for found in each) / (last - told["started"])
+        figures["fan_out"] = sum(found["received"] for found in each) / (last - published["started"])
     if LATENCY in way.measured:
         _, (found,) = pass_on(way, port, f"{topic}-paced", seconds * 2, 1, rate)
         figures |= {key: found[key] for key in ("p50", "p99", "p99.9")}

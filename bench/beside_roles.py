@@ -75,7 +75,7 @@ class Tally:
         self._timed = timed
         self.count = self.nbytes = 0
         self.last = 0.0
-        self.took: list[int] = []
+        self.latencies: list[int] = []
         self.ended = asyncio.Event()
 
     def __call__(self, bodies: Sequence[bytes]) -> None:
@@ -84,7 +84,7 @@ class Tally:
             self.ended.set()
             bodies = bodies[:-1]
         if self._timed:
-            self.took += [now - int(body[:20]) for body in bodies]
+            self.latencies += [now - int(body[:20]) for body in bodies]
         self.nbytes += sum(map(len, bodies))  # touch every body
         self.count += len(bodies)
         self.last = now / 1e9
@@ -95,15 +95,15 @@ def subscribe(
 ) -> None:
     async def main() -> None:
         tally = Tally(rate > 0)
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         reading = asyncio.create_task(way.subscribe(port, topic, lambda: pipe.send("ready"), tally, replay))
         ended = asyncio.create_task(tally.ended.wait())
         await asyncio.wait((reading, ended), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if reading.done():
             reading.result()
-        figures = {"asked": asked, "received": tally.count, "last": tally.last}
+        figures = {"asked": requested_at, "received": tally.count, "last": tally.last}
         if rate:
-            figures |= percentiles(tally.took[int(WARM_S * rate) :])
+            figures |= percentiles(tally.latencies[int(WARM_S * rate) :])
         pipe.send(figures)
         os._exit(0)  # don't wait for the libraries' shutdown
 
@@ -112,12 +112,12 @@ def subscribe(
 
 def idle(pipe: Connection, peer: str, port: int, number: int) -> None:
     async def main() -> None:
-        kept: list[object] = []
-        places = asyncio.Semaphore(AT_ONCE)
+        connections: list[object] = []
+        slots = asyncio.Semaphore(AT_ONCE)
 
         async def one(name: int) -> None:
-            async with places:
-                kept.append(await CONTENDERS[peer].idle(port, name))
+            async with slots:
+                connections.append(await CONTENDERS[peer].idle(port, name))
 
         await asyncio.gather(*map(one, range(number)))
         pipe.send("ready")

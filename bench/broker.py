@@ -79,5 +79,5 @@ if __name__ == "__main__":
     reactor.install(loop)
     words = sys.argv[1:]
     tls = words[:1] == ["--tls"]
-    place, memory, *more = words[tls:]
-    loop.run_until_complete(main(Path(place), int(memory), int(more[0]) if more else 0, *more[1:], tls=tls))
+    home, memory, *more = words[tls:]
+    loop.run_until_complete(main(Path(home), int(memory), int(more[0]) if more else 0, *more[1:], tls=tls))

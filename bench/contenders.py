@@ -363,7 +363,7 @@ async def idle_redis(port: int, _number: int) -> object:
 STREAM_LISTENER = """stream.listeners.tcp.1 = 127.0.0.1:{port}
 stream.advertised_host = 127.0.0.1
 stream.advertised_port = {port}"""
-GUEST: dict[str, Any] = {"username": "guest", "password": "guest"}
+CREDENTIALS: dict[str, Any] = {"username": "guest", "password": "guest"}
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ class RabbitWay:
     async def prepare(self, port: int, topic: str) -> None:
         import rstream
 
-        async with rstream.Producer(HOST, port, **GUEST) as producer:
+        async with rstream.Producer(HOST, port, **CREDENTIALS) as producer:
             await producer.create_stream(topic)
 
     async def publish(self, port: int, topic: str, batches: Batches) -> None:
@@ -387,7 +387,7 @@ class RabbitWay:
             unanswered.answered(number)
 
         one = partial(answer, 1)
-        async with rstream.Producer(HOST, port, **GUEST) as producer:
+        async with rstream.Producer(HOST, port, **CREDENTIALS) as producer:
             async for bodies in batches:
                 if self.sub_entries:
                     answered = partial(answer, len(bodies))
@@ -404,7 +404,7 @@ class RabbitWay:
     ) -> None:
         import rstream
 
-        consumer = rstream.Consumer(HOST, port, **GUEST)
+        consumer = rstream.Consumer(HOST, port, **CREDENTIALS)
         await consumer.start()
         await consumer.subscribe(
             topic,
@@ -420,7 +420,7 @@ class RabbitWay:
 async def idle_rabbitmq(port: int, _number: int) -> object:
     import rstream
 
-    consumer = rstream.Consumer(HOST, port, **GUEST)
+    consumer = rstream.Consumer(HOST, port, **CREDENTIALS)
     await consumer.start()
     await consumer.stream_exists("idle")  # it connects with the first request
     return consumer

@@ -29,13 +29,13 @@ async def stalled(port: int, number: int, stomp: bool = False) -> None:
     """Open WebSockets, subscribe, and never read again. `stomp`: to a STOMP transport."""
     import socket
 
-    kept = []
+    writers = []
     for name in range(number):
-        own = socket.socket()
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-        own.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", port))
-        reader, writer = await asyncio.open_connection(sock=own, limit=SMALL)
+        client_socket = socket.socket()
+        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+        client_socket.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client_socket, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=client_socket, limit=SMALL)
         writer.write(
             b"GET /stomp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -53,7 +53,7 @@ async def stalled(port: int, number: int, stomp: bool = False) -> None:
             writer.write(binary_frame(message))
             await reader.read(1)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        kept.append(writer)
+        writers.append(writer)
     print('{"ready": true}', flush=True)
     await asyncio.Event().wait()
 
@@ -142,9 +142,9 @@ def measure(
             while writer.poll() is None:
                 peak = max(peak, resident(pid))
                 time.sleep(0.2)
-            told = line(writer)
+            sent = line(writer)
             time.sleep(2)
-            return {**ended(readers), **told, "grown_mib": (peak - before) / 2**20}
+            return {**ended(readers), **sent, "grown_mib": (peak - before) / 2**20}
         finally:
             for process in processes:
                 process.kill()

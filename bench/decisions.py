@@ -35,7 +35,7 @@ MESSAGES = 2_500
 WAITING = BacklogCounts(10, 0, 0, "bench|1|")
 
 
-class Held:
+class StalledBacklog:
     """Backlog of a client that reads nothing."""
 
     def __init__(self, oldest_at: int) -> None:
@@ -66,7 +66,7 @@ def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list
 
     `seconds`: time of the growth, in which they are sampled and ranked; 0: immediately.
     """
-    accounts = [made.register(f"c{number}", "tcp", Held(START)) for number in range(len(sizes))]
+    accounts = [made.register(f"c{number}", "tcp", StalledBacklog(START)) for number in range(len(sizes))]
     for second in range(seconds):
         for account, size in zip(accounts, sizes, strict=True):
             made.on_queued(account, size // seconds, START)
@@ -86,7 +86,7 @@ class Choices:
     """
 
     def __init__(self, sizes: Sequence[int], *, seconds: int = MINUTE, at_once: bool = True) -> None:
-        self.taken: list[float] = []
+        self.durations_s: list[float] = []
         """Seconds of each decision."""
         self.parts: list[float] = []
         """Seconds of each part of the tick meanwhile."""
@@ -96,35 +96,35 @@ class Choices:
         self._now = START + seconds * SECOND
         self._step = max(1, sum(sizes) // len(sizes) // 10)
 
-    def make(self, wanted: int) -> Choices:
-        """Continue until `wanted` decisions were made, or all clients are offlined."""
-        while len(self.taken) < wanted:
+    def make(self, number: int) -> Choices:
+        """Continue until `number` decisions were made, or all clients are offlined."""
+        while len(self.durations_s) < number:
             growing = [account for account in self._accounts if not account.is_offlined]
             if not growing:
                 break
-            for number, account in enumerate(growing):
-                if number % MESSAGES == 0:
+            for index, account in enumerate(growing):
+                if index % MESSAGES == 0:
                     self._tick()
-                if not account.is_offlined and len(self.taken) < wanted:
+                if not account.is_offlined and len(self.durations_s) < number:
                     self._queue(account)
         return self
 
     def _queue(self, account: ClientUsage) -> None:
-        begun = time.thread_time()
+        started = time.thread_time()
         decision = self._guard.on_queued(account, self._step, self._now)
-        spent = time.thread_time() - begun
+        spent = time.thread_time() - started
         if decision is not None:
             assert decision.action is PolicyAction.OFFLINE
-            self.taken.append(spent)
+            self.durations_s.append(spent)
             victim = self._guard.find_usage(decision.client)
             if victim is not None and self._at_once:
                 self._guard.on_released(victim, victim.memory)
 
     def _tick(self) -> None:
         self._now += PART
-        begun = time.thread_time()
+        started = time.thread_time()
         assert not self._guard.tick_part(self._now)
-        self.parts.append(time.thread_time() - begun)
+        self.parts.append(time.thread_time() - started)
 
 
 def hot_path(clients: int, messages: int = 1_000_000) -> float:
@@ -132,12 +132,12 @@ def hot_path(clients: int, messages: int = 1_000_000) -> float:
     made = guard(1 << 50)
     accounts = crowd(made, [50_000] * clients)
     turns = messages // clients
-    begun = time.thread_time()
+    started = time.thread_time()
     for _ in range(turns):
         for account in accounts:
             made.on_queued(account, 100, START)
             made.on_released(account, 100)
-    return (time.thread_time() - begun) / (turns * clients)
+    return (time.thread_time() - started) / (turns * clients)
 
 
 RULES: dict[str, Any] = {
@@ -162,13 +162,13 @@ def ticks(clients: int, rules: dict[str, Any], seconds: int = 8) -> tuple[list[f
     crowd(made, [100_000] * clients)
     parts, rounds = [], []
     for part in range(PARTS * seconds):
-        begun = time.thread_time()
+        started = time.thread_time()
         made.tick_part(START + part * PART)
-        parts.append(time.thread_time() - begun)
+        parts.append(time.thread_time() - started)
     for second in range(3):
-        begun = time.thread_time()
+        started = time.thread_time()
         made.tick(START + (seconds + second) * SECOND)
-        rounds.append(time.thread_time() - begun)
+        rounds.append(time.thread_time() - started)
     return parts, rounds
 
 
@@ -189,7 +189,7 @@ def main() -> None:
 def choices(table: Table, clients: int) -> None:
     """Add rows for the choice of the largest user."""
     draw = random.Random(1)
-    equal, wanted = [100_000] * clients, min(2_000, clients // 10)
+    equal, number = [100_000] * clients, min(2_000, clients // 10)
     varied = [int(1_000 * 10 ** (6 * draw.random())) for _ in range(clients)]
     meanwhile: list[float] = []
     for name, made in (
@@ -197,13 +197,13 @@ def choices(table: Table, clients: int) -> None:
         ("a choice, sizes from 1 KB to 1 GB", Choices(varied)),
         ("a choice, 2,000 equal, none of them relieved yet", Choices(equal[:2_000], at_once=False)),
     ):
-        row(table, name, made.make(wanted).taken, 1e6, "µs")
+        row(table, name, made.make(number).durations_s, 1e6, "µs")
         meanwhile += made.parts
     row(table, "a part of the tick (25 ms) meanwhile", meanwhile, 1e3, "ms")
     row(
         table,
         "the first choice, the pool filled between two ticks",
-        Choices(equal, seconds=0).make(1).taken,
+        Choices(equal, seconds=0).make(1).durations_s,
         1e3,
         "ms",
     )

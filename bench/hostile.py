@@ -36,7 +36,7 @@ from broker_core.client import AsyncClient
 from broker_core.protocols.native import COMMAND, PUBLISH, encode_command, encode_frame_header
 
 SENT = 15 * 1024 * 1024
-PIECE = b"x" * 65_536
+CHUNK = b"x" * 65_536
 PAUSE_S = 0.005
 """Seconds between two messages of the well-behaved client."""
 UPGRADE = (
@@ -72,10 +72,10 @@ def repeated(one: Callable[[str, int, int], Awaitable[None]]) -> Attack:
     """Return an attack of `number` parallel clients, each of which starts again when it is refused."""
 
     async def attack(host: str, port: int, number: int) -> None:
-        async def again(place: int) -> None:
+        async def again(index: int) -> None:
             while True:
                 with contextlib.suppress(OSError, EOFError):
-                    await one(host, port, place)
+                    await one(host, port, index)
                 await asyncio.sleep(0.05)
 
         await asyncio.gather(*map(again, range(number)))
@@ -88,41 +88,41 @@ def pouring(head: bytes) -> Attack:
 
     async def one(host: str, port: int, _: int) -> None:
         async with connected(host, port) as (reader, writer):
-            request, asked, first = head.rpartition(b"\r\n\r\n")
-            if asked:  # a WebSocket server ignores data before its upgrade answer
-                writer.write(request + asked)
-                await reader.readuntil(asked)
+            request, request_end, first = head.rpartition(b"\r\n\r\n")
+            if request_end:  # a WebSocket server ignores data before its upgrade answer
+                writer.write(request + request_end)
+                await reader.readuntil(request_end)
             writer.write(first)
-            for _ in range(SENT // len(PIECE)):
-                writer.write(PIECE)
+            for _ in range(SENT // len(CHUNK)):
+                writer.write(CHUNK)
                 await writer.drain()
             await reader.read()
 
     return repeated(one)
 
 
-async def _logs_on(host: str, port: int, place: int) -> None:
+async def _logs_on(host: str, port: int, index: int) -> None:
     async with connected(host, port) as (reader, writer):
-        writer.write(encode_command({"c": "logon", "name": f"again-{place}"}))
+        writer.write(encode_command({"c": "logon", "name": f"again-{index}"}))
         await reader.read(1)
 
 
-async def _garbage(host: str, port: int, place: int) -> None:
+async def _garbage(host: str, port: int, index: int) -> None:
     async with connected(host, port) as (reader, writer):
-        writer.write(encode_command({"c": "logon", "name": f"bad-{place}"}) + b"\xff" * 1_000)
+        writer.write(encode_command({"c": "logon", "name": f"bad-{index}"}) + b"\xff" * 1_000)
         await reader.read()
 
 
-async def _commands(host: str, port: int, place: int) -> None:
+async def _commands(host: str, port: int, index: int) -> None:
     """Subscribe, unsubscribe, publish and send invalid commands, as fast as the broker reads."""
     async with connected(host, port) as (reader, writer):
-        writer.write(encode_command({"c": "logon", "name": f"busy-{place}"}))
+        writer.write(encode_command({"c": "logon", "name": f"busy-{index}"}))
         many = b"".join(
             encode_command(command)
             for number in range(50)
             for command in (
                 {"c": "subscribe", "id": str(number), "topic": f"x.{number}.>", "filter": f"/a > {number}"},
-                {"c": "publish", "topic": f"busy.{place}", "data": number},
+                {"c": "publish", "topic": f"busy.{index}", "data": number},
                 {"c": "unsubscribe", "id": str(number)},
                 {"c": "nonsense"},
             )
@@ -138,22 +138,22 @@ async def _commands(host: str, port: int, place: int) -> None:
             await writer.drain()
 
 
-async def _publishes(host: str, port: int, place: int) -> None:
+async def _publishes(host: str, port: int, index: int) -> None:
     """Publish large batches as fast as possible, and read nothing."""
     async with connected(host, port) as (_, writer):
-        writer.write(encode_command({"c": "logon", "name": f"pours-{place}"}))
+        writer.write(encode_command({"c": "logon", "name": f"pours-{index}"}))
         await asyncio.sleep(0.2)
-        built = batch.build_single_topic_batch(f"pours-{place}", f"scratch.{place}", [b"x" * 1_000] * 200)
+        built = batch.build_single_topic_batch(f"pours-{index}", f"scratch.{index}", [b"x" * 1_000] * 200)
         frame = encode_frame_header(PUBLISH, 0, len(built)) + built
         while True:
             writer.write(frame)
             await writer.drain()
 
 
-async def _reads_nothing(host: str, port: int, place: int) -> None:
+async def _reads_nothing(host: str, port: int, index: int) -> None:
     """Subscribe to everything and never read."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 12)
-    writer.write(encode_command({"c": "logon", "name": f"stalled-{place}"}))
+    writer.write(encode_command({"c": "logon", "name": f"stalled-{index}"}))
     writer.write(encode_command({"c": "subscribe", "id": "s", "topic": ">"}))
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await asyncio.sleep(3_600)
@@ -174,7 +174,7 @@ async def _handshakes(host: str, port: int, number: int) -> None:
     """Begin `number` handshakes with one byte each, then complete all at the same time; repeat."""
     hello = _hello()
 
-    async def begun() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def start_handshake() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(hello[:1])
@@ -182,7 +182,11 @@ async def _handshakes(host: str, port: int, number: int) -> None:
         return None
 
     while True:
-        there = [one for one in await asyncio.gather(*(begun() for _ in range(number))) if one is not None]
+        there = [
+            one
+            for one in await asyncio.gather(*(start_handshake() for _ in range(number)))
+            if one is not None
+        ]
         await asyncio.sleep(0.5)  # until the broker has read each
         for _, writer in there:
             writer.write(hello[1:])
@@ -213,10 +217,10 @@ class Beside:
     def __init__(self, client: AsyncClient, pid: int) -> None:
         self._client, self._pid = client, pid
 
-    async def look(self, seconds: float) -> dict[str, float]:
+    async def measure(self, seconds: float) -> dict[str, float]:
         """Publish and receive for `seconds`; return latencies and the broker's memory."""
         waits: list[float] = []
-        most = 0
+        peak = 0
         subscription = await self._client.subscribe("good", id="good")
 
         async def read() -> None:
@@ -228,7 +232,7 @@ class Beside:
         while time.monotonic() < until:
             await self._client.publish("good", repr(time.monotonic()))
             await asyncio.sleep(PAUSE_S)
-            most = max(most, resident(self._pid))
+            peak = max(peak, resident(self._pid))
         await self._client.flush()
         await asyncio.sleep(0.2)
         reading.cancel()
@@ -237,7 +241,7 @@ class Beside:
         return {
             "p50": 1_000 * waits[len(waits) // 2],
             "p99": 1_000 * waits[int(len(waits) * 0.99)],
-            "most": most,
+            "most": peak,
         }
 
 
@@ -273,19 +277,19 @@ async def run(connections: int, seconds: float, only: str, *, elsewhere: bool = 
             number = min(number, connections)
             async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "good") as client:
                 beside = Beside(client, pid)
-                await beside.look(1.0)
+                await beside.measure(1.0)
                 started = resident(pid)
                 process = attackers(name, f"tcp://127.0.0.1:{aims[kind]}", number) if number else None
                 try:
                     await asyncio.sleep(1.0 if process is not None else 0)
-                    found = await beside.look(seconds)
+                    found = await beside.measure(seconds)
                 finally:
                     if process is not None:
                         process.kill()
                         process.wait()
-                await beside.look(2.0)
-                after, most = ((nbytes - started) / 2**20 for nbytes in (resident(pid), found["most"]))
-                found["most"] = most
+                await beside.measure(2.0)
+                after, peak = ((nbytes - started) / 2**20 for nbytes in (resident(pid), found["most"]))
+                found["most"] = peak
         table.add_row(
             name,
             f"{number:,}",
@@ -308,17 +312,19 @@ def main() -> None:
     parser.add_argument("--elsewhere", action="store_true", help="attack another broker beside")
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     parser.add_argument("--at", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if asked.attack is not None:
-        at = urlsplit(asked.at)
+    if arguments.attack is not None:
+        at = urlsplit(arguments.at)
         asyncio.run(
-            ATTACKS[asked.attack][1](str(at.hostname), at.port or 0, asked.connections)  # type: ignore[arg-type]
+            ATTACKS[arguments.attack][1](str(at.hostname), at.port or 0, arguments.connections)  # type: ignore[arg-type]
         )
         return
     Console(stderr=True).print(
-        asyncio.run(run(asked.connections, asked.seconds, asked.only, elsewhere=asked.elsewhere))
+        asyncio.run(
+            run(arguments.connections, arguments.seconds, arguments.only, elsewhere=arguments.elsewhere)
+        )
     )
 
 

@@ -204,9 +204,9 @@ def plan(modes: list[str], numbers: list[int]) -> list[Case]:
 def one_run(peers: list[str], plans: dict[str, list[Case]], seconds: float, rate: int) -> dict[str, Run]:
     """Run the cases of all peers, taking turns."""
     found: dict[str, Run] = {peer: {} for peer in peers}
-    for place in range(max(map(len, plans.values()))):
-        for peer in (peer for peer in peers if place < len(plans[peer])):
-            mode, slow = plans[peer][place]
+    for index in range(max(map(len, plans.values()))):
+        for peer in (peer for peer in peers if index < len(plans[peer])):
+            mode, slow = plans[peer][index]
             figures = measure(peer, slow, mode, seconds, rate)
             found[peer].setdefault((mode, slow), []).append(figures)
             console.print(

@@ -83,13 +83,13 @@ async def subscribe(address: str, durability: str, rate: int) -> None:
     async with AsyncClient(address, "subscriber") as client:
         how: dict[str, Any] = {} if durability == "durable" else {"bookmark": NOW, "durability": durability}
         subscription = await client.subscribe("bench", **how)
-        say(ready=True)
-        took: list[int] = []
+        print_figures(ready=True)
+        latencies: list[int] = []
         async for message in subscription:
             if message.body == b"end":
                 break
-            took.append(time.monotonic_ns() - int(message.body[:20]))
-        say(**percentiles(took[int(WARM_S * rate) :]))
+            latencies.append(time.monotonic_ns() - int(message.body[:20]))
+        print_figures(**percentiles(latencies[int(WARM_S * rate) :]))
 
 
 async def closed_loop(address: str, number: int) -> None:
@@ -110,7 +110,7 @@ async def closed_loop(address: str, number: int) -> None:
             await client.publish("other", body(began))
             await client.flush()
             flushed.append(time.monotonic_ns() - began)
-        say(delivered=percentiles(delivered), flushed=percentiles(flushed))
+        print_figures(delivered=percentiles(delivered), flushed=percentiles(flushed))
 
 
 class Forwarder(asyncio.Protocol):
@@ -135,7 +135,7 @@ async def forward() -> None:
         os.posix_fallocate(Forwarder.file, 0, 64 * 2**20)
         os.lseek(Forwarder.file, 0, os.SEEK_SET)
         server = await asyncio.get_running_loop().create_server(Forwarder, "127.0.0.1", 0)
-        say(port=server.sockets[0].getsockname()[1])
+        print_figures(port=server.sockets[0].getsockname()[1])
         await asyncio.Event().wait()
 
 
@@ -150,14 +150,14 @@ async def forward_publish(port: int, seconds: float, rate: int) -> None:
 
 async def forward_subscribe(port: int, rate: int) -> None:
     reader, _ = await asyncio.open_connection("127.0.0.1", port)
-    say(ready=True)
-    took: list[int] = []
+    print_figures(ready=True)
+    latencies: list[int] = []
     while (found := await reader.readexactly(SIZE))[:1] != b"e":
-        took.append(time.monotonic_ns() - int(found[:20]))
-    say(**percentiles(took[int(WARM_S * rate) :]))
+        latencies.append(time.monotonic_ns() - int(found[:20]))
+    print_figures(**percentiles(latencies[int(WARM_S * rate) :]))
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -243,8 +243,8 @@ def bare(seconds: float, rate: int) -> Figures:
 
 
 def one_at_a_time(number: int) -> dict[str, Figures]:
-    with broker() as (addresses, _), role_of("closed-loop", addresses["tcp"], number) as both:
-        return answer(both)
+    with broker() as (addresses, _), role_of("closed-loop", addresses["tcp"], number) as role:
+        return answer(role)
 
 
 def main() -> None:

@@ -54,8 +54,8 @@ def broker(
     default policy's; `group`: the member's name, NATS URLs, and sync members.
     """
     with contextlib.ExitStack() as stack:
-        place = home or stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-"))
-        command = [sys.executable, "-m", "bench.broker", place, str(memory_limit), str(journal_size)]
+        directory = home or stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-"))
+        command = [sys.executable, "-m", "bench.broker", directory, str(memory_limit), str(journal_size)]
         command += [instance, *group]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -80,14 +80,14 @@ def broker(
 def family(pid: int) -> list[int]:
     """Return a process and all its descendants."""
     below: dict[int, list[int]] = {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
+    for stat_file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parent = int(place.read_text().rpartition(")")[2].split()[1])
-            below.setdefault(parent, []).append(int(place.parent.name))
-    found, look = [], [pid]
-    while look:
-        found.append(number := look.pop())
-        look += below.get(number, [])
+            parent = int(stat_file.read_text().rpartition(")")[2].split()[1])
+            below.setdefault(parent, []).append(int(stat_file.parent.name))
+    found, unvisited = [], [pid]
+    while unvisited:
+        found.append(number := unvisited.pop())
+        unvisited += below.get(number, [])
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from broker_core.protocols.native import COMMAND, DELIVER, encode_command
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -36,13 +36,13 @@ class Drain:
         """
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
-        self._kept = 0
+        self._unparsed = 0
         self._skip = 0
 
     def read(self, connection: socket.socket) -> int:
         """Read the available bytes; return their number, 0 at the end."""
-        received = connection.recv_into(self._view[self._kept :])
-        at, end = 0, self._kept + received
+        received = connection.recv_into(self._view[self._unparsed :])
+        at, end = 0, self._unparsed + received
         while True:
             step = min(self._skip, end - at)
             at, self._skip = at + step, self._skip - step
@@ -58,8 +58,8 @@ class Drain:
                 self.commands += 1
                 self.completed = self.completed or b'"completed"' in self._buffer[at : at + 8 + length]
             self._skip = 8 + length
-        self._kept = end - at
-        self._view[: self._kept] = self._view[at:end]
+        self._unparsed = end - at
+        self._view[: self._unparsed] = self._view[at:end]
         return received
 
 
@@ -84,10 +84,10 @@ def drain(address: str, number: int, name: str, bookmark: str, again: str = "") 
 
     With `again` subscribe again at each end, until killed.
     """
-    say(ready=True)
+    print_figures(ready=True)
     round_number = 0
     while True:
-        asked, reading = time.monotonic(), Drain()
+        requested_at, reading = time.monotonic(), Drain()
         connection = connect(address, f"{name}-{round_number}", bookmark)
         while reading.records < number and not (again and reading.completed):
             if not reading.read(connection):
@@ -95,7 +95,7 @@ def drain(address: str, number: int, name: str, bookmark: str, again: str = "") 
         connection.close()
         round_number += 1
         if not again:
-            say(records=reading.records, asked=asked, last=time.monotonic())
+            print_figures(records=reading.records, asked=requested_at, last=time.monotonic())
             return
 
 
@@ -103,12 +103,12 @@ def plain_receive(files: list[str]) -> None:
     """Receive the files' bytes from a socket and drop them."""
     expected = sum(Path(file).stat().st_size for file in files)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        say(port=listening.getsockname()[1])
+        print_figures(port=listening.getsockname()[1])
         connection, _ = listening.accept()
     view, received, first = memoryview(bytearray(BUFFER)), 0, time.monotonic()
     while received < expected and (number := connection.recv_into(view)):
         received += number
-    say(first=first, last=time.monotonic(), bytes=received)
+    print_figures(first=first, last=time.monotonic(), bytes=received)
 
 
 def plain_send(port: int, files: list[str]) -> None:
@@ -130,9 +130,9 @@ def many(address: str, number: int, newest: int, how: str) -> None:
     """
     selector = selectors.DefaultSelector()
     waiting = 0
-    for place in range(number):
-        start = newest * place // number
-        connection = connect(address, f"many-{how}-{place}", f"bench-1|{start}|", blocking=False)
+    for index in range(number):
+        start = newest * index // number
+        connection = connect(address, f"many-{how}-{index}", f"bench-1|{start}|", blocking=False)
         if how == "reading":
             selector.register(connection, selectors.EVENT_READ, [Drain(), newest - start])
             waiting += 1
@@ -140,7 +140,7 @@ def many(address: str, number: int, newest: int, how: str) -> None:
             selector.register(connection, selectors.EVENT_READ, None)
     if how == "stopped":
         time.sleep(5)
-        say(subscribers=number)
+        print_figures(subscribers=number)
         time.sleep(3_600)
     while waiting:
         for key, _ in selector.select():
@@ -150,5 +150,5 @@ def many(address: str, number: int, newest: int, how: str) -> None:
             if reading.completed:
                 selector.unregister(key.fileobj)
                 waiting -= 1
-    say(subscribers=number)
+    print_figures(subscribers=number)
     time.sleep(3_600)

@@ -109,10 +109,10 @@ def rates(records: int) -> dict[str, float]:
         library = finish(reading)
         found["library"] = records / (library["last"] - library["asked"])
         compress_all(home)
-        kept = [segment for segment in ask(home, "journals") if segment["compressed"]]
-        if kept:
-            end = f"bench-1|{kept[-1]['last_sequence']}|"
-            number = sum(segment["records"] for segment in kept)
+        compressed = [segment for segment in ask(home, "journals") if segment["compressed"]]
+        if compressed:
+            end = f"bench-1|{compressed[-1]['last_sequence']}|"
+            number = sum(segment["records"] for segment in compressed)
             found["compressed"] = drained(address, number * 99 // 100, "gz", f"[0:{end}]")
         return found
 
@@ -140,14 +140,14 @@ def seek_p99(segments: int) -> float:
             journal.write([batch])
         journal.close()
         journal = Journal.open(Path(home), "seek-1")
-        newest, pick, took = journal.next_sequence - 1, random.Random(1), []
+        newest, pick, durations_ms = journal.next_sequence - 1, random.Random(1), []
         for _ in range(SEEKS):
             sequence = pick.randint(1, newest)
             started = time.perf_counter()
             journal.read_with_positions(sequence, FIRST_CHUNK_BYTES, newest)
-            took.append((time.perf_counter() - started) * 1_000)
+            durations_ms.append((time.perf_counter() - started) * 1_000)
         journal.close()
-        return statistics.quantiles(took, n=100)[98]
+        return statistics.quantiles(durations_ms, n=100)[98]
 
 
 def memory(records: int, batch: int) -> dict[str, float]:
@@ -237,11 +237,11 @@ def live_window(
     found = finish(live)
     replayed = ask(broker.home, "status")["totals"]["messages_out"] - before
     replayed -= found["received"]
-    took = time.monotonic() - began
+    elapsed = time.monotonic() - began
     for process in (writing, *readers):
         process.kill()
         process.wait()
-    return float(found["p99_us"]), replayed / took
+    return float(found["p99_us"]), replayed / elapsed
 
 
 def spread(values: list[float]) -> str:

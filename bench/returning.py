@@ -59,7 +59,7 @@ def publish(address: str, topic: str, number: int, size: int, batch: int) -> Non
     writing.wait()
 
 
-def asked(home: Path, name: str) -> dict[str, Any]:
+def get_client(home: Path, name: str) -> dict[str, Any]:
     """Return the broker's data about a client."""
     found: dict[str, Any] = ask(home, "client", name=name)
     return found
@@ -116,7 +116,7 @@ def returning(home: Path, reading: Process, name: str) -> dict[str, float]:
     cost.
     """
     until(home, name, "offlined")
-    before, spent = asked(home, name), processor_s(home)
+    before, spent = get_client(home, name), processor_s(home)
     go(reading)
     found = answer(reading)
     live = until(home, name, "live")
@@ -227,7 +227,7 @@ def news(number: int) -> dict[str, float]:
         publish(address, "bench", number, 100, BATCH)
         with running(role("paced-publish", address, 240, NEWS_RATE, 64)):
             time.sleep(1.0)
-            found: dict[str, float] = {"waited": asked(home, "returning")["lag_messages"]}
+            found: dict[str, float] = {"waited": get_client(home, "returning")["lag_messages"]}
             found["returning"] = until_live(home, reading, "returning")
         with (
             running(role("paced-publish", address, 240, NEWS_RATE, 64)),

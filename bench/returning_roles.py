@@ -16,7 +16,7 @@ from bench.replay_roles import Drain, connect
 APART = 512
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -27,14 +27,14 @@ async def publish(address: str, topic: str, number: int, size: int, batch: int) 
     """
     from broker_core.client import AsyncClient
 
-    rest = b"x" * (size - 12)
+    padding = b"x" * (size - 12)
     async with AsyncClient(address, "publisher") as client:
         for first in range(0, number, batch):
-            await client.publish_many(topic, [b"%012d" % n + rest for n in range(first, first + batch)])
+            await client.publish_many(topic, [b"%012d" % n + padding for n in range(first, first + batch)])
             if batch < APART:
                 await client.flush()
         await client.flush()
-        say(sent=number)
+        print_figures(sent=number)
 
 
 async def subscribe(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
@@ -43,9 +43,9 @@ async def subscribe(address: str, name: str, topic: str, number: int, bookmark: 
 
     async with AsyncClient(address, name) as client:
         subscription = None if bookmark else await client.subscribe(topic)
-        say(ready=True)
+        print_figures(ready=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-        asked, received = time.monotonic(), 0
+        requested_at, received = time.monotonic(), 0
         if subscription is None:
             subscription = await client.subscribe(topic, bookmark=bookmark)
         async for found in subscription.batches():
@@ -55,7 +55,7 @@ async def subscribe(address: str, name: str, topic: str, number: int, bookmark: 
             received += len(bodies)
             if received >= number:
                 break
-        say(asked=asked, last=time.monotonic(), received=received)
+        print_figures(asked=requested_at, last=time.monotonic(), received=received)
         # The benchmark queries the broker about this client meanwhile.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
@@ -66,12 +66,12 @@ def drain(address: str, name: str, topic: str, number: int, bookmark: str = "") 
     connection = None if bookmark else connect(address, name, topic=topic)
     while connection is not None and reading.commands < 2:
         reading.read(connection)
-    say(ready=True)
+    print_figures(ready=True)
     sys.stdin.readline()
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     connection = connection or connect(address, name, bookmark, topic=topic)
     while reading.records < number:
         if not reading.read(connection):
             raise SystemExit("the broker closed the connection")
-    say(asked=asked, last=time.monotonic(), received=reading.records)
+    print_figures(asked=requested_at, last=time.monotonic(), received=reading.records)
     sys.stdin.readline()

@@ -42,7 +42,7 @@ def orders(number: int) -> list[bytes]:
     ]
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -71,7 +71,7 @@ async def sluice_publish(address: str, number: int, batch: int, how: str = "") -
                 if how == "apart":
                     await client.flush()
         await client.flush()
-        say(started=started, ended=time.monotonic())
+        print_figures(started=started, ended=time.monotonic())
 
 
 async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, durability: str = "") -> None:
@@ -79,10 +79,10 @@ async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, 
     from broker_core.client.async_client import SubscribeOptions
 
     async with AsyncClient(address, name) as client:
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         how: SubscribeOptions = {"durability": "fully_durable"} if durability else {}
         subscription = await client.subscribe("bench", bookmark=bookmark or None, **how)
-        say(ready=True)
+        print_figures(ready=True)
         received = nbytes = 0
         first = 0.0
         async for found in subscription.batches():
@@ -92,7 +92,7 @@ async def sluice_subscribe(address: str, number: int, name: str, bookmark: str, 
             received += found.count
             if received >= number:
                 break
-        say(asked=asked, first=first, last=time.monotonic(), received=received, bytes=nbytes)
+        print_figures(asked=requested_at, first=first, last=time.monotonic(), received=received, bytes=nbytes)
 
 
 def redis_publish(address: str, number: int, batch: int) -> None:
@@ -105,14 +105,14 @@ def redis_publish(address: str, number: int, batch: int) -> None:
         for _ in range(batch):
             pipeline.xadd("bench", {"b": BODY})
         pipeline.execute()
-    say(started=started, ended=time.monotonic())
+    print_figures(started=started, ended=time.monotonic())
 
 
 def redis_subscribe(address: str, number: int) -> None:
     import redis
 
     connection = redis.Redis(unix_socket_path=address)
-    say(ready=True)
+    print_figures(ready=True)
     received = nbytes = 0
     last: Any = "0-0"
     first = 0.0
@@ -124,7 +124,7 @@ def redis_subscribe(address: str, number: int) -> None:
                 nbytes += len(fields[b"b"])
             received += len(entries)
             last = entries[-1][0]
-    say(first=first, last=time.monotonic(), received=received, bytes=nbytes)
+    print_figures(first=first, last=time.monotonic(), received=received, bytes=nbytes)
 
 
 async def sluice_stalled(address: str, name: str) -> None:
@@ -137,7 +137,7 @@ async def sluice_stalled(address: str, name: str) -> None:
     writer.write(encode_command({"c": "subscribe", "id": "s", "topic": "bench"}))
     await reader.read(512)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    say(ready=True)
+    print_figures(ready=True)
     await asyncio.Event().wait()
 
 
@@ -154,7 +154,7 @@ async def paced_publish(address: str, seconds: float, rate: int, batch: int) -> 
             await asyncio.sleep(max(0.0, started + sent / batch * pause - now))
         await client.publish_many("bench", [b"end"])
         await client.flush()
-        say(sent=sent, ended=time.monotonic())
+        print_figures(sent=sent, ended=time.monotonic())
 
 
 async def latency_subscribe(address: str, name: str) -> None:
@@ -165,7 +165,7 @@ async def latency_subscribe(address: str, name: str) -> None:
 
     async with AsyncClient(address, name) as client:
         subscription = await client.subscribe("bench")
-        say(ready=True)
+        print_figures(ready=True)
         received = 0
         latencies: list[int] = []
         first = 0.0
@@ -178,7 +178,9 @@ async def latency_subscribe(address: str, name: str) -> None:
             latencies.append(now - int(bodies[0][:20]))
             received += len(bodies)
         p50, p99 = np.percentile(latencies, [50, 99]) / 1_000
-        say(received=received, seconds=time.monotonic() - first, p50_us=round(p50), p99_us=round(p99))
+        print_figures(
+            received=received, seconds=time.monotonic() - first, p50_us=round(p50), p99_us=round(p99)
+        )
 
 
 def main(role: str, *arguments: str) -> None:

@@ -33,7 +33,7 @@ from rich.table import Table
 
 from bench import latency
 from bench.processes import BIG, answer, role, spent
-from bench.roles import say
+from bench.roles import print_figures
 
 SIZE, BATCH = 100, 512
 ONE_AT_A_TIME = 2_000
@@ -70,16 +70,16 @@ async def site(home: Path, name: str, links_to: int, durability: str) -> None:
         to = DestinationSettings("newyork", (f"tcp://127.0.0.1:{links_to}",), durability=durability)
         policy = replace(policy, destinations=(to,))
     else:
-        door = TransportSettings("links", "tcp", 0, authentication="token", restricted=True)
+        links_transport = TransportSettings("links", "tcp", 0, authentication="token", restricted=True)
         access = AccessSettings(
             (UserSettings("link", token=hash_token(TOKEN), clients=("site.*",)),),
             (EntitlementSettings(("link",), publish=(">",)),),
         )
-        policy = replace(policy, transports=(*policy.transports, door), access=access)
+        policy = replace(policy, transports=(*policy.transports, links_transport), access=access)
     broker = Broker(policy, BrokerPaths.in_home(home, name), WebSocketListener, link_secrets=secrets)
     await broker.start()
     tune_interpreter()
-    say(**{t["name"]: t["port"] for t in broker.statistics.transports})
+    print_figures(**{t["name"]: t["port"] for t in broker.statistics.transports})
     await asyncio.Event().wait()
 
 
@@ -106,16 +106,16 @@ def rate(publish_at: str, subscribe_at: list[str], number: int) -> list[float]:
     for one in reading:
         answer(one)
     writing = role("sluice-publish", publish_at, number, BATCH)
-    begun = answer(writing)["started"]
-    found = [number / (answer(one)["last"] - begun) for one in reading]
+    started_at = answer(writing)["started"]
+    found = [number / (answer(one)["last"] - started_at) for one in reading]
     for one in (*reading, writing):
         one.wait()
     return found
 
 
 def flushed(address: str) -> dict[str, float]:
-    with latency.role_of("closed-loop", address, ONE_AT_A_TIME) as both:
-        return dict(answer(both)["flushed"])
+    with latency.role_of("closed-loop", address, ONE_AT_A_TIME) as role:
+        return dict(answer(role)["flushed"])
 
 
 def one_run(number: int) -> dict[str, float]:
@@ -136,17 +136,17 @@ def one_run(number: int) -> dict[str, float]:
         note_flushed("no link", at)
     for durability in ("async", "sync"):
         with (
-            started("newyork") as (there, other),
+            started("newyork") as (there, there_pid),
             started("london", there["links"], durability) as (here, pid),
         ):
             at, beyond = f"tcp://127.0.0.1:{here['tcp']}", f"tcp://127.0.0.1:{there['tcp']}"
             time.sleep(1.5)  # let the link log on, so that it forwards all records that follow
-            spent_here, spent_there = spent(pid), spent(other)
+            spent_here, spent_there = spent(pid), spent(there_pid)
             near, far = rate(at, [at, beyond], number)
             found[f"records/s in London, {durability}"] = near
             found[f"records/s in New York, {durability}"] = far
             found[f"London's CPU, {durability}, ms a MB"] = (spent(pid) - spent_here) * 1_000 / mb
-            found[f"New York's CPU, {durability}, ms a MB"] = (spent(other) - spent_there) * 1_000 / mb
+            found[f"New York's CPU, {durability}, ms a MB"] = (spent(there_pid) - spent_there) * 1_000 / mb
             note_flushed(durability, at)
     return found
 

@@ -90,8 +90,10 @@ def _bodies(random: np.random.Generator, first: int, count: int) -> list[bytes]:
 
 def _topics(random: np.random.Generator, count: int) -> list[str]:
     names = [COMMON, RARE, *(f"orders.{n:03d}.new" for n in range(TOPICS - 2))]
-    rest = 1 / np.arange(1, TOPICS - 1)
-    shares = np.concatenate(([COMMON_SHARE, RARE_SHARE], rest / rest.sum() * (1 - COMMON_SHARE - RARE_SHARE)))
+    ranks = 1 / np.arange(1, TOPICS - 1)
+    shares = np.concatenate(
+        ([COMMON_SHARE, RARE_SHARE], ranks / ranks.sum() * (1 - COMMON_SHARE - RARE_SHARE))
+    )
     return [names[n] for n in random.choice(TOPICS, count, p=shares).tolist()]
 
 
@@ -111,11 +113,11 @@ def _make_text(data: Data) -> None:
     from sluice_spark.location import LogLocation
 
     data.text.mkdir()
-    place = LogLocation(data.raw, None, INSTANCE)
+    location = LogLocation(data.raw, None, INSTANCE)
     request = ReadRequest()
-    for number, span in enumerate(plan_read(place, request)):
+    for number, span in enumerate(plan_read(location, request)):
         with (data.text / f"part-{number:03d}.json").open("wb") as file:
-            for batch in read_span(place, span, request):
+            for batch in read_span(location, span, request):
                 for row in batch.to_pylist():
                     row["header"], row["body"] = row["header"].decode(), row["body"].decode()
                     file.write(orjson.dumps(row) + b"\n")
@@ -124,14 +126,14 @@ def _make_text(data: Data) -> None:
 # Measuring.
 
 
-def measure(spark: SparkSession, act: Callable[[], object]) -> Cost:
+def measure(spark: SparkSession, action: Callable[[], object]) -> Cost:
     """Measure an action."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     java = gateway.proc.pid
     jvm, below = cpu_of(java), sum(map(cpu_of, family(java)[1:]))
     began = time.perf_counter()
-    act()
+    action()
     wall = time.perf_counter() - began
     return Cost(wall, cpu_of(java) - jvm, sum(map(cpu_of, family(java)[1:])) - below)
 
@@ -160,14 +162,14 @@ def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
     from sluice_spark.columns import record_schema, spark_ddl
     from sluice_spark.location import LogLocation
 
-    place = LogLocation(data.raw, None, INSTANCE)
-    spans = plan_read(place, ReadRequest())
+    location = LogLocation(data.raw, None, INSTANCE)
+    spans = plan_read(location, ReadRequest())
     shares = [span.last - span.first + 1 for span in spans]
-    sample = next(read_span(place, spans[0], ReadRequest()))
-    kept = pa.BufferOutputStream()
-    with pa.ipc.new_stream(kept, sample.schema) as stream:
+    sample = next(read_span(location, spans[0], ReadRequest()))
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, sample.schema) as stream:
         stream.write_batch(sample)
-    image = kept.getvalue().to_pybytes()
+    image = buffer.getvalue().to_pybytes()
 
     class Share(InputPartition):
         pass
@@ -192,10 +194,10 @@ def undecoded(spark: SparkSession, data: Data) -> Iterator[DataFrame]:
 
             tune_worker()
             batch = next(iter(pa.ipc.open_stream(image)))
-            left = int(partition.value)
-            while left > 0:
-                yield batch.slice(0, min(left, batch.num_rows))
-                left -= batch.num_rows
+            remaining = int(partition.value)
+            while remaining > 0:
+                yield batch.slice(0, min(remaining, batch.num_rows))
+                remaining -= batch.num_rows
 
     spark.dataSource.register(Ceiling)
     yield spark.read.format("ceiling").load()
@@ -236,7 +238,7 @@ def candidates(spark: SparkSession, data: Data) -> dict[str, Callable[[], object
 
 
 CEILING, RAW, GZIP, JSON = "no decoding at all", "raw, all columns", "gzip, all columns", "Spark's JSON text"
-WANTED = {
+TARGETS = {
     RAW: (CEILING, 0.9, "≥ 90 % of no decoding"),
     GZIP: (RAW, 0.9, "≥ 90 % of raw"),
     "topic with 15 %": (RAW, 3, "≥ 3 × all"),
@@ -257,15 +259,15 @@ def scan_table(data: Data, runs: int, master: str) -> Table:
         acts[name]()  # warm-up: the JVM compiles, and files enter the page cache
     costs: dict[str, list[Cost]] = {name: [] for name in acts}
     for _ in range(runs):
-        for name, act in acts.items():
-            costs[name].append(measure(spark, act))
+        for name, action in acts.items():
+            costs[name].append(measure(spark, action))
     spark.stop()
     middle = {name: statistics.median(cost.wall for cost in found) for name, found in costs.items()}
     table = Table(title=f"{data.records:,} records, {runs} runs, {master}")
     for head in ("", "wall s", "least", "most", "JVM CPU s", "Python CPU s", "M records/s", "", "wanted"):
         table.add_column(head, justify="left" if head in ("", "wanted") else "right")
     for name, found in costs.items():
-        base, _, wanted = WANTED.get(name, ("", 0, ""))
+        base, _, target = TARGETS.get(name, ("", 0, ""))
         walls = [cost.wall for cost in found]
         table.add_row(
             name,
@@ -276,7 +278,7 @@ def scan_table(data: Data, runs: int, master: str) -> Table:
             f"{statistics.median(cost.python for cost in found):.2f}",
             f"{data.records / middle[name] / 1e6:.2f}",
             f"{middle[base] / middle[name]:.2f} ×" if base else "",
-            wanted,
+            target,
         )
     return table
 
@@ -301,28 +303,35 @@ def main() -> None:
         help="share of clients for whom something waits, of the back-test",
     )
     parser.add_argument("--policies", type=int, default=32, help="of the back-test")
-    asked = parser.parse_args()
-    wanted = asked.only.split(",")
-    if unknown := set(wanted) - set(TABLES):
+    arguments = parser.parse_args()
+    tables = arguments.only.split(",")
+    if unknown := set(tables) - set(TABLES):
         parser.error(f"there is no table {', '.join(sorted(unknown))}")
     console = Console(width=150)
-    if "topics" in wanted:
-        console.print(topics_table(asked.directory, asked.records, asked.batch, asked.runs))
-    if set(wanted) - {"backtest", "start", "topics"}:
-        data = data_in(asked.directory, asked.records, asked.batch)
-        if "scan" in wanted:
-            console.print(scan_table(data, asked.runs, asked.master))
-        if "lake" in wanted:
+    if "topics" in tables:
+        console.print(topics_table(arguments.directory, arguments.records, arguments.batch, arguments.runs))
+    if set(tables) - {"backtest", "start", "topics"}:
+        data = data_in(arguments.directory, arguments.records, arguments.batch)
+        if "scan" in tables:
+            console.print(scan_table(data, arguments.runs, arguments.master))
+        if "lake" in tables:
             console.print(
-                lake_table(data.raw, INSTANCE, data.records, asked.runs, asked.master, asked.directory)
+                lake_table(
+                    data.raw, INSTANCE, data.records, arguments.runs, arguments.master, arguments.directory
+                )
             )
-    if "start" in wanted:
-        small = data_in(asked.directory, 1_000, asked.batch)
-        console.print(start_table(small.raw, INSTANCE, asked.runs, asked.master, asked.directory))
-    if "backtest" in wanted:
+    if "start" in tables:
+        small = data_in(arguments.directory, 1_000, arguments.batch)
+        console.print(start_table(small.raw, INSTANCE, arguments.runs, arguments.master, arguments.directory))
+    if "backtest" in tables:
         console.print(
             backtest_table(
-                asked.clients, asked.hours, asked.waiting, asked.policies, asked.master, asked.directory
+                arguments.clients,
+                arguments.hours,
+                arguments.waiting,
+                arguments.policies,
+                arguments.master,
+                arguments.directory,
             )
         )
 

@@ -31,7 +31,7 @@ from broker_core.names import TRAFFIC_TOPIC
 
 MIB = 1024 * 1024
 START_MS = 1_795_262_400_000
-LOOK_SECONDS = 0.1
+SAMPLE_INTERVAL_S = 0.1
 SPELL_S = 120
 """Length of a period in which messages wait for a client of the back-test."""
 
@@ -58,14 +58,14 @@ def ran(job: str, journal: Path, instance: str, master: str, lake: Path, *words:
     peak = 0
     while process.poll() is None:
         peak = max(peak, sum(map(proportional, family(process.pid))))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(SAMPLE_INTERVAL_S)
     wall = time.perf_counter() - began
     assert process.stdout is not None
-    told = json.loads(process.stdout.read().splitlines()[-1])
+    outcome = json.loads(process.stdout.read().splitlines()[-1])
     if process.returncode:
-        raise SystemExit(f"{job}: {told}")
-    record = json.loads((lake / "runs" / told["run"] / "run.json").read_text())
-    return Ran(wall, record["cpu_s"], peak, told)
+        raise SystemExit(f"{job}: {outcome}")
+    record = json.loads((lake / "runs" / outcome["run"] / "run.json").read_text())
+    return Ran(wall, record["cpu_s"], peak, outcome)
 
 
 def made_of(title: str, *heads: str) -> Table:
@@ -145,7 +145,7 @@ def backtest_table(
         "client_policy.client_message_age_limit_ms=20000,40000,60000,90000"
     )
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        told = ran(
+        outcome = ran(
             "backtest",
             home / "journal",
             "bench",
@@ -170,15 +170,15 @@ def backtest_table(
         "µs CPU a look and policy",
         "wanted",
     )
-    tried, looks = told.result["policies"], told.result["looks"]
+    tried, samples = outcome.result["policies"], outcome.result["looks"]
     table.add_row(
         "backtest",
         str(tried),
-        f"{looks:,}",
-        f"{told.wall:.1f}",
-        f"{told.cpu:.1f}",
-        f"{told.peak / MIB:.0f}",
-        f"{told.cpu / tried / max(looks, 1) * 1e6:.2f}",
+        f"{samples:,}",
+        f"{outcome.wall:.1f}",
+        f"{outcome.cpu:.1f}",
+        f"{outcome.peak / MIB:.0f}",
+        f"{outcome.cpu / tried / max(samples, 1) * 1e6:.2f}",
         "a day under 300 s",
     )
     return table
@@ -193,7 +193,7 @@ def record(directory: Path, clients: int, seconds: int, share: float) -> None:
     for second in range(seconds):
         spell, into = divmod(second, SPELL_S)
         slow = np.flatnonzero(begins[:, min(spell, begins.shape[1] - 1)])
-        for packed in looks(slow, rates, second, into):
+        for packed in traffic_records(slow, rates, second, into):
             raw = build_batch("$SLUICE", [TRAFFIC_TOPIC], [packed], None, 0)
             batch = Batch.parse(raw, verify=False)
             batch.stamp(
@@ -210,28 +210,28 @@ def record(directory: Path, clients: int, seconds: int, share: float) -> None:
     log.close()
 
 
-def looks(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
+def traffic_records(slow: Any, rates: Any, second: int, into: int) -> Iterator[bytes]:
     """Yield the documents of one second, of 200 samples each."""
     now = START_MS + second * 1_000
     behind = min(into, SPELL_S - 1 - into)  # it falls behind in the first minute and catches up in the second
     for start in range(0, len(slow), 200):
-        whose, figures = [], array("q")
+        row_keys, figures = [], array("q")
         for client in slow[start : start + 200].tolist():
             rate = int(rates[client])
-            came, owed = rate * (second + 1), rate // 2 * behind
-            whose.append(TrafficRowKey(f"client-{client:05d}", "tcp", "", START_MS, "t"))
+            matched, owed = rate * (second + 1), rate // 2 * behind
+            row_keys.append(TrafficRowKey(f"client-{client:05d}", "tcp", "", START_MS, "t"))
             one = dict.fromkeys(TrafficSample._fields, 0) | {
                 "at": now,
                 "memory": owed * 115 // 100,
                 "messages": owed // 500,
-                "matched_messages": came // 500,
-                "matched_bytes": came,
-                "acknowledged_bytes": came - owed,
-                "taken_bytes": came - owed,
+                "matched_messages": matched // 500,
+                "matched_bytes": matched,
+                "acknowledged_bytes": matched - owed,
+                "taken_bytes": matched - owed,
                 "owed_messages": owed // 500,
                 "owed_bytes": owed,
                 "oldest_at": now - 500 * behind if behind else 0,
                 "subscriptions": 1,
             }
             figures.extend(one[name] for name in TrafficSample._fields)
-        yield msgspec.json.encode(pack_samples(now, whose, figures, 0))
+        yield msgspec.json.encode(pack_samples(now, row_keys, figures, 0))

@@ -55,9 +55,9 @@ def _make(directory: Path, records: int, size: int) -> None:
 def cost(directory: Path, request: ReadRequest) -> tuple[float, int]:
     """Return (CPU seconds, records) of planning and reading."""
     began, rows = time.process_time(), 0
-    place = LogLocation(directory, None, INSTANCE)
-    for part in merge_spans(plan_read(place, request), request.split_bytes):
-        for batch in read_spans(place, part.spans, request):
+    location = LogLocation(directory, None, INSTANCE)
+    for part in merge_spans(plan_read(location, request), request.split_bytes):
+        for batch in read_spans(location, part.spans, request):
             rows += batch.num_rows
     return time.process_time() - began, rows
 
@@ -70,17 +70,17 @@ def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
     for head in ("", "records", "CPU s", "least", "of all records", "wanted"):
         table.add_column(head, justify="right" if head else "left")
     for form in ("raw", "gzip"):
-        asked = {
+        requests = {
             f"{form}, all": everything,
             f"{form}, topic with 0.01 %": rare,
             f"{form}, a pattern, 0.01 %": ReadRequest(topics=("t.rare.>", RARE)),
             f"{form}, topic of 18 records": eighteen,
         }
-        found: dict[str, list[tuple[float, int]]] = {name: [] for name in asked}
+        found: dict[str, list[tuple[float, int]]] = {name: [] for name in requests}
         for _ in range(runs):
-            for name, request in asked.items():
+            for name, request in requests.items():
                 found[name].append(cost(home / form, request))
-        whole = statistics.median(seconds for seconds, _ in found[f"{form}, all"])
+        all_seconds = statistics.median(seconds for seconds, _ in found[f"{form}, all"])
         for name, costs in found.items():
             middle = statistics.median(seconds for seconds, _ in costs)
             table.add_row(
@@ -88,8 +88,8 @@ def topics_table(directory: Path, records: int, size: int, runs: int) -> Table:
                 f"{costs[0][1]:,}",
                 f"{middle:.4f}",
                 f"{min(costs)[0]:.4f}",
-                f"1/{whole / middle:.1f}",
-                "" if middle == whole else "≤ 1/20",
+                f"1/{all_seconds / middle:.1f}",
+                "" if middle == all_seconds else "≤ 1/20",
             )
     sidecars = sum(path.stat().st_size for path in (home / "raw").glob("*.index.gz"))
     table.caption = (

@@ -81,12 +81,12 @@ def subscribe(port: int, login: str, destination: str) -> socket.socket:
 
 def reads(port: int, login: str, destination: str, number: int, out: Connection) -> None:
     """Count frames until there are `number` of them."""
-    reading, seen = subscribe(port, login, destination), 0
+    reading, frames = subscribe(port, login, destination), 0
     out.send("ready")
     buffer = memoryview(bytearray(1 << 20))
-    while seen < number and (size := reading.recv_into(buffer)):
-        seen += buffer[:size].tobytes().count(b"\0")
-    out.send((time.monotonic(), seen))
+    while frames < number and (size := reading.recv_into(buffer)):
+        frames += buffer[:size].tobytes().count(b"\0")
+    out.send((time.monotonic(), frames))
 
 
 def role(target: Callable[..., None], *words: object) -> Connection:
@@ -115,15 +115,15 @@ def receipts(port: int, login: str, destination: str, number: int) -> float:
 
 def latency(port: int, login: str, destination: str, seconds: float = 10) -> float:
     """Return the p99 of 2,000 messages a second, in ms."""
-    reading, sending, taken = subscribe(port, login, destination), connect(port, login), list[float]()
+    reading, sending, latencies = subscribe(port, login, destination), connect(port, login), list[float]()
     number = int(2_000 * seconds)
 
     def read() -> None:
-        left = b""
-        while len(taken) < number and (data := reading.recv(READ)):
-            *frames, left = (left + data).split(b"\0")
+        incomplete = b""
+        while len(latencies) < number and (data := reading.recv(READ)):
+            *frames, incomplete = (incomplete + data).split(b"\0")
             now = time.monotonic()
-            taken.extend(
+            latencies.extend(
                 now - float(frame.rpartition(b"\n\n")[2]) for frame in frames if b"MESSAGE" in frame[:9]
             )
 
@@ -135,7 +135,7 @@ def latency(port: int, login: str, destination: str, seconds: float = 10) -> flo
             time.sleep(wait)
         sending.sendall(b"SEND\ndestination:%b\n\n%.9f\0" % (destination.encode(), time.monotonic()))
     thread.join(30)
-    return sorted(taken)[int(len(taken) * 0.99)] * 1_000
+    return sorted(latencies)[int(len(latencies) * 0.99)] * 1_000
 
 
 def publishes(port: int, number: int, batch: int, out: Connection) -> None:
@@ -170,12 +170,12 @@ def frames_out(readers: int, number: int) -> float:
 def idle(number: int) -> float:
     """Return KiB of memory for each idle connection."""
     with broker(BIG) as (ports, pid):
-        held = [connect(ports["stomp"]) for _ in range(20)]
+        connections = [connect(ports["stomp"]) for _ in range(20)]
         before = resident(pid)
-        held += [connect(ports["stomp"]) for _ in range(number)]
+        connections += [connect(ports["stomp"]) for _ in range(number)]
         time.sleep(2)
         grown = resident(pid) - before
-        for one in held:
+        for one in connections:
             one.close()
         return grown / number / 1024
 
@@ -186,11 +186,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--records", type=int, default=50_000)
     parser.add_argument("--only", choices=("peers", "out", "idle"))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = {}
 
-    def note(who: str, what: str, figure: float) -> None:
-        found.setdefault(who, {}).setdefault(what, []).append(figure)
+    def note(broker_name: str, measurement: str, figure: float) -> None:
+        found.setdefault(broker_name, {}).setdefault(measurement, []).append(figure)
 
     candidates: list[StompServer] = [
         Sluice("Sluice, journaled", "/topic/bench"),
@@ -198,8 +198,8 @@ def main() -> None:
         RabbitMQ(),
         ActiveMQ(),
     ]
-    for _ in range(asked.runs):
-        for one in candidates if asked.only in (None, "peers") else ():
+    for _ in range(arguments.runs):
+        for one in candidates if arguments.only in (None, "peers") else ():
             if not one.available():
                 continue
             with one.serve() as server:
@@ -207,24 +207,27 @@ def main() -> None:
                 note(
                     one.name,
                     "receipts, messages/s",
-                    receipts(server.port, one.login, one.destination, asked.records),
+                    receipts(server.port, one.login, one.destination, arguments.records),
                 )
                 note(
                     one.name,
                     "receipts, broker's CPU µs a message",
-                    (spent(server.pid) - before) / asked.records * 1e6,
+                    (spent(server.pid) - before) / arguments.records * 1e6,
                 )
                 note(one.name, "p99 ms", latency(server.port, one.login, one.destination))
-        if asked.only in (None, "out"):
+        if arguments.only in (None, "out"):
             for readers in (1, 4):
-                note("Sluice", f"frames/s to {readers}", frames_out(readers, 20 * asked.records))
-        if asked.only in (None, "idle"):
+                note("Sluice", f"frames/s to {readers}", frames_out(readers, 20 * arguments.records))
+        if arguments.only in (None, "idle"):
             note("Sluice", "KiB a connection", idle(1_000))
-    medians = {who: {what: statistics.median(all_) for what, all_ in of.items()} for who, of in found.items()}
+    medians = {
+        broker_name: {measurement: statistics.median(all_) for measurement, all_ in of.items()}
+        for broker_name, of in found.items()
+    }
     table = Table("who", "what", "median")
-    for who, of in medians.items():
-        for what, figure in of.items():
-            table.add_row(who, what, f"{figure:,.1f}")
+    for broker_name, of in medians.items():
+        for measurement, figure in of.items():
+            table.add_row(broker_name, measurement, f"{figure:,.1f}")
     Console(stderr=True).print(table)
     print(json.dumps(medians))
 

@@ -88,17 +88,17 @@ async def send(address: str, pile: str) -> None:
     log_on, send_all = (stomp_logged_on, send_stomp) if stomp else (logged_on, send_one)
     links = [await log_on(address, f"pile-{client}") for client in range(clients_of(pile))]
     frames = [list(PILES[pile](client)) for client in range(len(links))]
-    say(ready=True)
+    print_figures(ready=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     await asyncio.gather(*(send_all(*link, made) for link, made in zip(links, frames, strict=True)))
-    say(done=True)
+    print_figures(done=True)
 
 
 async def logged_on(address: str, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address.removeprefix("tcp://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(encode_command({"c": "logon", "name": name}))
-    await told(reader)
+    await read_answer(reader)
     return reader, writer
 
 
@@ -107,7 +107,7 @@ async def send_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, f
     writer.write(b"".join(frames))
     found = 0
     while found < len(frames):
-        ack = await told(reader)
+        ack = await read_answer(reader)
         if ack["c"] == "error":
             raise SystemExit(str(ack))
         if ack["c"] == "ack":
@@ -130,7 +130,7 @@ async def send_stomp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
         found += data.count(b"RECEIPT\n")
 
 
-async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
     """Return the next answer. Deliveries are skipped."""
     while True:
         length, kind, _, _ = FRAME_HEADER.unpack(await reader.readexactly(FRAME_HEADER_SIZE))
@@ -154,22 +154,22 @@ async def neighbour(address: str) -> None:
             began = time.perf_counter()
             await client.publish("neighbour", b"x")
             await anext(messages)
-            took = time.perf_counter() - began
+            elapsed = time.perf_counter() - began
             await asyncio.sleep(PAUSE_S)
-            return took * 1_000
+            return elapsed * 1_000
 
         until = time.monotonic() + CALM_S
         calm = [await trip() for _ in iter(lambda: time.monotonic() < until, False)]
-        say(ready=True)
+        print_figures(ready=True)
         await loop.run_in_executor(None, sys.stdin.readline)
         word = loop.run_in_executor(None, sys.stdin.readline)
         beside: list[float] = []
         while not word.done() or len(beside) < LEAST:
             beside.append(await trip())
-        say(calm=calm, beside=beside)
+        print_figures(calm=calm, beside=beside)
 
 
-def say(**figures: Any) -> None:
+def print_figures(**figures: Any) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -177,23 +177,23 @@ def measure(pile: str) -> dict[str, Any]:
     """Run one pile on a fresh broker."""
     with broker() as (addresses, pid):
         address = addresses["tcp"]
-        other = part("neighbour", address, pile)
+        neighbour_process = part("neighbour", address, pile)
         sender = part("send", addresses["stomp"] if pile.startswith("STOMP") else address, pile)
         try:
-            answer(other)
+            answer(neighbour_process)
             answer(sender)
             before, began = spent(pid), time.perf_counter()
-            go(other)
+            go(neighbour_process)
             go(sender)
             answer(sender)
-            took, cost = time.perf_counter() - began, spent(pid) - before
-            go(other)
-            trips = answer(other)
+            elapsed, cost = time.perf_counter() - began, spent(pid) - before
+            go(neighbour_process)
+            trips = answer(neighbour_process)
         finally:
-            for process in (other, sender):
+            for process in (neighbour_process, sender):
                 process.kill()
                 process.wait()
-    return {"cost_ms": 1_000 * cost, "took_ms": 1_000 * took, **trips}
+    return {"cost_ms": 1_000 * cost, "took_ms": 1_000 * elapsed, **trips}
 
 
 def part(word: str, address: str, pile: str) -> Process:
@@ -209,8 +209,8 @@ def main() -> None:
         "--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)"
     )
     parser.add_argument("--only", default="", help="piles that begin so")
-    asked = parser.parse_args()
-    runs = asked.runs
+    arguments = parser.parse_args()
+    runs = arguments.runs
     table = Table(
         "at once",
         "broker's CPU ms",
@@ -221,14 +221,14 @@ def main() -> None:
         "calm p50",
         "p99",
     )
-    for pile in [pile for pile in PILES if pile.startswith(asked.only)]:
+    for pile in [pile for pile in PILES if pile.startswith(arguments.only)]:
         found = [measure(pile) for _ in range(runs)]
-        cost, took = (statistics.median(one[key] for one in found) for key in ("cost_ms", "took_ms"))
+        cost, elapsed = (statistics.median(one[key] for one in found) for key in ("cost_ms", "took_ms"))
         trips = [
             statistics.median(float(np.percentile(one[key], at)) for one in found)
             for key, at in (("beside", 50), ("beside", 99), ("beside", 100), ("calm", 50), ("calm", 99))
         ]
-        table.add_row(pile, f"{cost:,.0f}", f"{took:,.0f}", *(f"{trip:.1f}" for trip in trips))
+        table.add_row(pile, f"{cost:,.0f}", f"{elapsed:,.0f}", *(f"{trip:.1f}" for trip in trips))
     Console().print(table)
 
 

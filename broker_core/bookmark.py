@@ -134,8 +134,8 @@ def format_moment(at: int) -> str:
 
     The range `[T:T]` finds the records that were accepted at that time.
     """
-    seconds, rest = divmod(at, 10**_NS_DIGITS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:0{_NS_DIGITS}}Z"
+    seconds, nanoseconds = divmod(at, 10**_NS_DIGITS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{nanoseconds:0{_NS_DIGITS}}Z"
 
 
 def _bad_bookmark_error(text: str, reason: str) -> ClientError:

@@ -77,7 +77,7 @@ log = structlog.get_logger("sluice.broker")
 TICK_INTERVAL_S = TICK_MS / 1_000
 FRONTIER_INTERVAL_TICKS = 60
 """Number of ticks between two checks of whether the frontier in the stored policy is outdated."""
-BROKEN = os.EX_IOERR
+EXIT_LOG_FAILED = os.EX_IOERR
 """Exit code of a broker whose log accepts no more records."""
 
 
@@ -170,8 +170,8 @@ class Broker:
             member.set_notices(
                 NoticeExchange(names.send_requested, names.send_all, names.next_message, names.receive)
             )
-        self.engine.on_broken = self._broken
-        self.on_broken: Callable[[SluiceError], None] = abort_process
+        self.engine.report_log_failure = self._on_log_failed
+        self.report_log_failure: Callable[[SluiceError], None] = abort_process
         """Called when the log accepts no more records. A program that embeds a broker may replace it."""
         self.member = member.settings.member if member is not None else ""
         """Name of the member in its group; "" for a standalone broker."""
@@ -183,8 +183,8 @@ class Broker:
         self._stall_published = 0
         self._listeners = ListenerManager(self.engine, websocket, port_offset)
         self.links = SiteLinkManager(self.engine, link_secrets)
-        own = Welcome(instance=self.engine.instance, member=self.member)
-        self.control = ControlServer(paths.control, self._handlers(), own, link)
+        welcome = Welcome(instance=self.engine.instance, member=self.member)
+        self.control = ControlServer(paths.control, self._handlers(), welcome, link)
         self._ticking: asyncio.Task[None] | None = None
         self._policy_file = policy_file
         self._storing_policy = asyncio.Lock()
@@ -252,10 +252,10 @@ class Broker:
             if one.enabled
         }
 
-    def _broken(self, error: SluiceError) -> None:
-        """Write the exit report, then call `on_broken`. Called when the log accepts no more records."""
+    def _on_log_failed(self, error: SluiceError) -> None:
+        """Write the exit report, then call `report_log_failure`, because the log accepts no more records."""
         exit_report.write_exit_report(self.paths.control, error, self.engine.clock.now_ns())
-        self.on_broken(error)
+        self.report_log_failure(error)
 
     def _change(self, change: SyncModeChange) -> None:
         """Publish the downgrade or upgrade of a member or link as an event of the broker."""
@@ -284,7 +284,7 @@ class Broker:
         """Whether the broker runs a policy that the database lacks."""
         return self._set_back is not None
 
-    async def keep_policy(self, database_revision: int) -> None:
+    async def retain_policy(self, database_revision: int) -> None:
         """Keep the policy in force, although the database lacks it, until an operator decides.
 
         Reports that.
@@ -371,7 +371,8 @@ class Broker:
                 "policy_not_stored",
                 f"Staged revision {stage.document.revision} isn't in force: its allowance can't be stored on"
                 " this broker's disk.",
-                "Make room for the broker's policy file. The broker is asked again within a minute.",
+                "Free disk space for the broker's policy file. The console repeats the request within "
+                "a minute.",
             )
 
     @property
@@ -525,7 +526,7 @@ def abort_process(error: SluiceError) -> None:
     logs.flush_logs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(BROKEN)
+    os._exit(EXIT_LOG_FAILED)
 
 
 def journal_options(policy: PolicyDocument) -> JournalOptions:

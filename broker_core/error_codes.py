@@ -32,7 +32,7 @@ class ErrorCode(NamedTuple):
 
     meaning: str
     """Meaning as a sentence, without its full stop."""
-    told: ErrorAudience
+    audience: ErrorAudience
     """Audiences that can receive the code."""
     status: HTTPStatus | None = None
     """HTTP status of an answer of the API. None: no request is answered with this code."""
@@ -77,50 +77,55 @@ _FAILED, _AWAY = HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.SERVICE_UNAVAILABL
 CODES: Final = MappingProxyType({
     # Frames and logons.
     "bad_frame": ErrorCode(
-        "A frame's kind or flags are unknown, or a WebSocket message ends within a frame; `position` in the "
-        "stream",
+        "The kind or the flags of a frame are unknown, or a WebSocket message ends inside a frame; "
+        "`position` in the stream",
         _CLIENT | _LIBRARY, close=4000,
     ),
     "frame_too_large": ErrorCode(
-        "The frame is over the limit, which is 64 KiB until the logon is answered; `length`, `limit`, "
-        "`position`",
+        "The frame exceeds the limit, which is 64 KiB until the logon is acknowledged; `length`, "
+        "`limit`, `position`",
         _CLIENT | _LIBRARY, close=4001,
     ),
     "bad_batch": ErrorCode(
-        "A checksum or length in the batch is wrong, or the batch has another client's name; `position` in "
+        "A checksum or length in the batch is wrong, or the batch names another client; `position` in "
         "the batch",
         _CLIENT, close=4002,
     ),
     "bad_command": ErrorCode(
-        "Not JSON, or a field is missing, unknown or wrong; `field`. Ends the connection before logon",
+        "The command isn't JSON, or one of its fields is missing, unknown or wrong; `field`. Before "
+        "logon, it ends the connection",
         _CLIENT, _BAD, 4003,
     ),
     "unknown_command": ErrorCode(
-        "There is no such command. Ends the connection before logon",
+        "The broker doesn't know the command. Before logon, it ends the connection",
         _CLIENT, close=4004,
     ),
     "not_logged_on": ErrorCode("The first command wasn't a logon", _CLIENT, close=4100),
     "bad_logon": ErrorCode(
-        "Wrong password, token or version. A second logon on a connection is refused, and the connection "
-        "stays open",
+        "The password, token or version is wrong, or the connection is logged on already. A second logon "
+        "doesn't close the connection",
         _CLIENT, close=4101,
     ),
     "bad_client_name": ErrorCode(
-        "No client may have this name, or this user may not use it",
+        "The client name is invalid, or the user must not use it",
         _CLIENT, _BAD, 4102,
     ),
     "name_taken": ErrorCode(
-        "The name belongs to another user, or another user's client is connected under it; in the API, the "
-        "name exists already",
+        "The name belongs to another user, or a client of another user is connected under it; in the "
+        "API, the name exists already",
         _CLIENT | _OPERATOR, _CONFLICT, 4103,
     ),
-    "logon_timeout": ErrorCode("No logon came within 10 s", _CLIENT, close=4104, retry_after_ms=SOON),
+    "logon_timeout": ErrorCode(
+        "The client didn't log on within 10 s",
+        _CLIENT, close=4104, retry_after_ms=SOON,
+    ),
     "heartbeat_timeout": ErrorCode(
-        "The client promised heartbeats, and sent and acknowledged no byte for twice that and a second",
+        "The client announced heartbeats, but sent and acknowledged no byte for two intervals and one "
+        "second",
         _CLIENT, close=4105, retry_after_ms=AT_ONCE,
     ),
     "frame_timeout": ErrorCode(
-        "A frame took longer than 60 s and a second for each KiB of it",
+        "A frame took longer than 60 s plus one second for each KiB",
         _CLIENT | _LIBRARY, close=4113, retry_after_ms=SOON,
     ),
     "too_many_attempts": ErrorCode(
@@ -132,24 +137,25 @@ CODES: Final = MappingProxyType({
         _CLIENT, close=4107, retry_after_ms=SOON,
     ),
     "access_changed": ErrorCode(
-        "A new revision changed what you may do",
+        "A new revision changed your permissions",
         _CLIENT, close=4108, retry_after_ms=SOON,
     ),
     "connections_over_quota": ErrorCode(
-        "Your user already has as many connections as its quota allows; `used`, `limit`",
+        "Your user has reached its quota of connections; `used`, `limit`",
         _CLIENT, close=4110, retry_after_ms=SHORTLY,
     ),
     "transport_closed": ErrorCode(
-        "The transport was disabled or moved; reconnect, there or at another address",
+        "An operator disabled or moved the transport. Reconnect to the same address or another one",
         _CLIENT, close=4109, retry_after_ms=SOON,
     ),
     "link_in_use": ErrorCode(
-        "Another link of your instance is connected, for example from another member of your group",
+        "Another link from your instance is already connected, for example from another member of your "
+        "group",
         _CLIENT, close=4111, retry_after_ms=SHORTLY,
     ),
     "stale_sequence": ErrorCode(
-        "Another client has published with your name since you logged on, so your numbers aren't new: log "
-        "on again and number from the new `sequence`",
+        "Another client has published under your name since your logon. Log on again and continue after "
+        "the new `sequence`",
         _CLIENT, close=4112, retry_after_ms=SOON,
     ),
     # Actions of a policy or an operator, and timeouts.
@@ -159,7 +165,7 @@ CODES: Final = MappingProxyType({
         _CLIENT, close=4201, retry_after_ms=SOON,
     ),
     "slow_client_capacity": ErrorCode(
-        "Your spool exceeded its share of the disk limit",
+        "Your spool exceeded its share of the pool's disk limit",
         _CLIENT, close=4202, retry_after_ms=SOON,
     ),
     "slow_client_age": ErrorCode(
@@ -187,15 +193,15 @@ CODES: Final = MappingProxyType({
         _CLIENT, close=4208, retry_after_ms=SOON,
     ),
     "slow_client_conflation": ErrorCode(
-        "A rule on what conflation holds for you was exceeded",
+        "A rule on your conflated messages was exceeded",
         _CLIENT, close=4209, retry_after_ms=SOON,
     ),
     "slow_client_drain_rate": ErrorCode(
-        "You took fewer bytes a second than the rule's floor",
+        "You read fewer bytes per second than the rule requires",
         _CLIENT, close=4210, retry_after_ms=SOON,
     ),
     "slow_client_write_blocked": ErrorCode(
-        "Your connection accepted nothing for longer than the rule allows",
+        "Your connection accepted no bytes for longer than the rule allows",
         _CLIENT, close=4211, retry_after_ms=SOON,
     ),
     "slow_client_window_full": ErrorCode(
@@ -203,15 +209,15 @@ CODES: Final = MappingProxyType({
         _CLIENT, close=4212, retry_after_ms=SOON,
     ),
     "slow_client_unacked": ErrorCode(
-        "You had too many unacknowledged messages, or had them for too long",
+        "You had too many unacknowledged messages, or messages stayed unacknowledged for too long",
         _CLIENT, close=4213, retry_after_ms=SOON,
     ),
     "slow_client_ack_silence": ErrorCode(
-        "You acknowledged nothing for longer than the rule allows",
+        "You acknowledged no message for longer than the rule allows",
         _CLIENT, close=4214, retry_after_ms=SOON,
     ),
     "slow_client_pinned": ErrorCode(
-        "Your pauses, durable positions or replays keep more of the log than the rule allows",
+        "Your pauses, durable positions or replays retain more of the log than the rule allows",
         _CLIENT, close=4218, retry_after_ms=SOON,
     ),
     "slow_client_resource_error": ErrorCode(
@@ -219,177 +225,199 @@ CODES: Final = MappingProxyType({
         _CLIENT, close=4215, retry_after_ms=SOON,
     ),
     "spool_failed": ErrorCode(
-        "Your backlog had to go to disk, and the disk refused it",
+        "The broker couldn't write your backlog to disk",
         _CLIENT, close=4217, retry_after_ms=SOON,
     ),
     "name_refused": ErrorCode(
-        "A policy refuses this name for a while",
+        "A policy temporarily refuses this client name",
         _CLIENT, close=4216, retry_after_ms=SOON,
     ),
-    "lease_expired": ErrorCode("A subscription wasn't renewed within its lease; in `cancelled`", _CLIENT),
+    "lease_expired": ErrorCode(
+        "The client didn't renew a subscription within its lease; in `cancelled`",
+        _CLIENT,
+    ),
     # Failures of the broker itself.
-    "shutting_down": ErrorCode("The broker is being stopped", _CLIENT, close=4300, retry_after_ms=SOON),
+    "shutting_down": ErrorCode("The broker is stopping", _CLIENT, close=4300, retry_after_ms=SOON),
     "journal_failed": ErrorCode(
-        "The disk refused the journal, or the log can't be read there; nothing after that point is stored",
+        "The broker can't write or read its journal. No record after that point is stored",
         _CLIENT | _OPERATOR, _FAILED, 4301, SOON,
     ),
     "journal_taken": ErrorCode(
-        "The journal's lock or its current segment was removed, moved or replaced; `path`",
+        "Another process removed, moved or replaced the journal's lock or its current segment; `path`",
         _CLIENT | _OPERATOR, close=4304, retry_after_ms=SOON,
     ),
     "disk_full": ErrorCode(
-        "There is no room on the disk",
+        "The disk is full",
         _CLIENT | _OPERATOR, HTTPStatus.INSUFFICIENT_STORAGE, 4302, SOON,
     ),
     "input_full": ErrorCode(
-        "The instance already holds as much input from clients (unfinished frames, and frames that wait) as "
-        "it accepts: 4 MiB before logon, 256 MiB of unfinished frames after it, 1 GiB in all. The client "
-        "whose unfinished frame is oldest, of the user or address with most, is closed",
+        "Unprocessed input exceeds 4 MiB before logon, 256 MiB of unfinished frames after it, or 1 GiB in "
+        "all. The broker closes a client of the user or address with the most unfinished input",
         _CLIENT, close=4305, retry_after_ms=SOON,
     ),
     "no_quorum": ErrorCode(
-        "The group's shared log accepts nothing from this broker; as far as is known, nothing of it was "
-        "stored",
+        "The group's log service accepts no records from this broker. As far as the broker knows, none "
+        "of the records was stored",
         _CLIENT | _OPERATOR, HTTPStatus.SERVICE_UNAVAILABLE, 4306, SOON,
     ),
     "behind": ErrorCode(
-        "This member of a group can't be sure that it has all of the log; another one can. `addresses` of "
-        "its `closing` says where those are",
+        "This member of the group may lack records of the log, so another member must serve you; "
+        "`addresses` of `closing` lists the other members",
         _CLIENT | _LIBRARY | _OPERATOR, _AWAY, 4307, SOON,
     ),
     "internal_error": ErrorCode(
-        "The broker failed to do it; its log says how",
+        "The broker failed unexpectedly; its log has the cause",
         _CLIENT | _OPERATOR, _FAILED, 4303, SOON,
     ),
     # Commands.
-    "bad_topic": ErrorCode("Such a topic can't be published to", _CLIENT | _OPERATOR, _BAD),
-    "bad_pattern": ErrorCode("Not a topic pattern; `column`", _CLIENT | _OPERATOR, _BAD),
-    "bad_filter": ErrorCode("Not a filter; `column`", _CLIENT | _OPERATOR, _BAD),
-    "bad_selector": ErrorCode("Not a selector over headers; `column`", _CLIENT | _OPERATOR, _BAD),
+    "bad_topic": ErrorCode("Clients can't publish to this topic", _CLIENT | _OPERATOR, _BAD),
+    "bad_pattern": ErrorCode("The topic pattern is invalid; `column`", _CLIENT | _OPERATOR, _BAD),
+    "bad_filter": ErrorCode("The filter is invalid; `column`", _CLIENT | _OPERATOR, _BAD),
+    "bad_selector": ErrorCode("The selector over headers is invalid; `column`", _CLIENT | _OPERATOR, _BAD),
     "not_supported": ErrorCode(
-        "Other STOMP brokers can do that, but this one can't; `header` or `destination`", _CLIENT
+        "This broker doesn't support a feature of other STOMP brokers; `header` or `destination`",
+        _CLIENT,
     ),
     "bad_transaction": ErrorCode(
-        "STOMP: no such transaction, one of that name exists already, there are too many of them, or one is "
-        "too large",
+        "STOMP: the transaction is unknown, exists already, or is too large, or the connection has too "
+        "many transactions",
         _CLIENT,
     ),
     "bad_bookmark": ErrorCode(
-        "Not a bookmark, or not the bookmark of a record here",
+        "The bookmark is invalid, or names no record of this log",
         _CLIENT | _OPERATOR, _BAD,
     ),
     "not_entitled": ErrorCode(
-        "You may not publish or subscribe to that; `topic` of a publish",
+        "You must not publish or subscribe to this topic; `topic` of a publish",
         _CLIENT, _FORBIDDEN,
     ),
     "not_journaled": ErrorCode(
-        "A bookmark, a durable subscription, a resume, or a message for a queue, on a topic that no journal "
-        "keeps; `topic` of a publish",
+        "A bookmark, a durable subscription, a resume or a queue needs a journaled topic, and the topic "
+        "isn't journaled; `topic` of a publish",
         _CLIENT, _BAD,
     ),
     "unknown_subscription": ErrorCode(
-        "The client has no such subscription, or the command doesn't apply to its kind",
+        "The client has no such subscription, or the command doesn't apply to its type",
         _CLIENT, _NOT_FOUND,
     ),
-    "too_many_subscriptions": ErrorCode("A client has 1,000 subscriptions at most", _CLIENT),
+    "too_many_subscriptions": ErrorCode("A client can have at most 1,000 subscriptions", _CLIENT),
     "over_quota": ErrorCode(
-        "You or your user already have as much of something as a quota allows; `quota`, `used`, `limit`, "
-        "`unit`",
+        "You or your user have reached a quota; `quota`, `used`, `limit`, `unit`",
         _CLIENT,
     ),
     "publish_paced": ErrorCode(
-        "A notice: you publish faster than a quota allows, so the broker reads from you more slowly; "
-        "`wait_ms`",
+        "A notice: you publish faster than a quota allows, so the broker reads more slowly from your "
+        "connection; `wait_ms`",
         _CLIENT,
     ),
-    "not_in_a_group": ErrorCode("A broker in a group has no shared subscriptions and no queues", _CLIENT),
+    "not_in_a_group": ErrorCode(
+        "Brokers in a group don't support shared subscriptions and queues",
+        _CLIENT,
+    ),
     "refused_before": ErrorCode(
-        "A message of yours with a smaller publisher sequence was refused on this connection, so later ones "
-        "aren't taken until you send `skip`; `refused` is the last that was refused",
+        "An earlier message was refused on this connection. Send `skip` before you publish more; "
+        "`refused` is the last refused sequence",
         _CLIENT,
     ),
     "too_many_repeats": ErrorCode(
         "10,000 acknowledgements of repeated messages are waiting for the disk",
         _CLIENT, retry_after_ms=SOON,
     ),
-    "bad_ack": ErrorCode("What was acknowledged wasn't sent; `sent` says how many messages were", _CLIENT),
+    "bad_ack": ErrorCode(
+        "The client acknowledged a message that the broker hasn't sent; `sent` is the number of messages "
+        "sent",
+        _CLIENT,
+    ),
     "durable_differs": ErrorCode("The durable subscription has another topic or filter", _CLIENT),
     "durable_in_use": ErrorCode(
-        "The durable subscription is subscribed already",
+        "Another subscription already uses the durable subscription",
         _CLIENT, retry_after_ms=SOON,
     ),
-    "too_many_durables": ErrorCode("The instance holds no more durable subscriptions", _CLIENT),
+    "too_many_durables": ErrorCode("The instance has reached its limit of durable subscriptions", _CLIENT),
     "not_kept": ErrorCode(
-        "The disk refused the file of durable subscriptions and managed replays",
+        "The broker can't write the file of durable subscriptions and managed replays",
         _CLIENT | _OPERATOR, _FAILED, retry_after_ms=SHORTLY,
     ),
-    "bad_key": ErrorCode("Not a key: `topic`, or fields such as /id", _CLIENT),
+    "bad_key": ErrorCode("The key is invalid. Use `topic`, or fields such as /id", _CLIENT),
     "snapshot_too_large": ErrorCode("The snapshot has more than 100,000 keys", _CLIENT),
-    "bad_resume_token": ErrorCode("Not a token of this instance, client and subscription", _CLIENT),
-    "resume_token_expired": ErrorCode("Resume tokens are valid for 24 hours", _CLIENT),
-    "bad_rate": ErrorCode("Not a rate", _CLIENT, _BAD),
-    "bad_interval": ErrorCode("Not an interval", _CLIENT, _BAD),
-    "bad_conflation": ErrorCode("Not a conflation: its key is missing or wrong", _CLIENT, _BAD),
+    "bad_resume_token": ErrorCode(
+        "The resume token belongs to another instance, client or subscription, or is damaged",
+        _CLIENT,
+    ),
+    "resume_token_expired": ErrorCode(
+        "The resume token has expired: resume tokens are valid for 24 hours",
+        _CLIENT,
+    ),
+    "bad_rate": ErrorCode("The rate is invalid", _CLIENT, _BAD),
+    "bad_interval": ErrorCode("The interval is invalid", _CLIENT, _BAD),
+    "bad_conflation": ErrorCode("The conflation is invalid: its key is missing or wrong", _CLIENT, _BAD),
     "not_steerable": ErrorCode("The subscription has no bookmark, or has durability `live`", _CLIENT),
     "replay_of_another": ErrorCode("The managed replay belongs to another client", _CLIENT),
-    "replay_in_use": ErrorCode("The managed replay is subscribed already", _CLIENT, retry_after_ms=SOON),
+    "replay_in_use": ErrorCode(
+        "Another subscription already uses the managed replay",
+        _CLIENT, retry_after_ms=SOON,
+    ),
     "replay_differs": ErrorCode("The managed replay has another topic or filter", _CLIENT),
-    "too_many_replays": ErrorCode("The instance holds no more managed replays", _CLIENT, _CONFLICT),
+    "too_many_replays": ErrorCode(
+        "The instance has reached its limit of managed replays",
+        _CLIENT, _CONFLICT,
+    ),
     "replay_cancelled": ErrorCode(
         "The managed replay was cancelled; this also ends its subscription",
         _CLIENT,
     ),
     "replay_completed": ErrorCode("The managed replay has reached its end", _CLIENT),
     "bookmark_gone": ErrorCode(
-        "Records after the bookmark were removed, and the subscription asked for `on_gap=\"error\"`; "
+        "Records after the bookmark were removed, and the subscription requested `on_gap=\"error\"`; "
         "`from`, `to`, `oldest`",
         _CLIENT | _OPERATOR, HTTPStatus.GONE,
     ),
     "bookmark_unknown": ErrorCode("A notice: these bookmarks were never in this log; `unknown`", _CLIENT),
     "fully_durable_is_persisted": ErrorCode(
-        "A notice: there is no other member or destination to wait for, so `fully_durable` is the same as "
+        "A notice: the policy lists no sync member or destination, so `fully_durable` is the same as "
         "`persisted`",
         _CLIENT,
     ),
     "not_stored": ErrorCode(
-        "A notice: records delivered with durability `live` weren't stored; `from`, `to`. Of a message "
-        "published by hand: the disk refused it",
+        "A notice: the broker couldn't store records that it delivered with durability `live`; `from`, "
+        "`to`. Or the disk refused a message that an operator published",
         _CLIENT | _OPERATOR, _FAILED,
     ),
     "no_longer_journaled": ErrorCode(
-        "A notice, over STOMP an ERROR: the policy no longer journals what a subscription of the log is "
-        "for; `id`, `topic`, `extent` (`all` or `part`)",
+        "A notice, over STOMP an ERROR: the policy no longer journals a topic of the subscription; `id`, "
+        "`topic`, `extent` (`all` or `part`)",
         _CLIENT,
     ),
     "narrowed": ErrorCode(
-        "A notice: you aren't entitled to all of the pattern, and get the rest; `topics`",
+        "A notice: you are entitled to only a part of the pattern; `topics` lists that part",
         _CLIENT,
     ),
     # Codes of the client library itself.
     "acknowledged_missing": ErrorCode(
-        "A notice: the broker's log lacks what it had acknowledged to this client; `known`, `acknowledged`",
+        "A notice: the broker's log lacks records that it acknowledged to this client; `known`, "
+        "`acknowledged`",
         _LIBRARY,
     ),
     "session_forgotten": ErrorCode(
-        "A notice: the broker no longer remembers this client's publisher session, so unacknowledged "
-        "messages may be stored twice; `messages`",
+        "A notice: the broker has removed this client's publisher session, so it may store "
+        "unacknowledged messages twice; `messages`",
         _LIBRARY,
     ),
-    "bad_address": ErrorCode("Not the address of a transport, or no address", _LIBRARY),
+    "bad_address": ErrorCode("The address of the transport is missing or invalid", _LIBRARY),
     "bad_groups": ErrorCode(
-        "It isn't clear which group has which topics, or two groups share an instance or a store",
+        "Two groups have the same topic, instance or store, so the client can't choose between them",
         _LIBRARY,
     ),
-    "bad_store": ErrorCode("The file isn't a store of this kind", _LIBRARY),
+    "bad_store": ErrorCode("The file isn't a store of this type", _LIBRARY),
     "bad_subscription": ErrorCode("A subscription with that id exists already", _LIBRARY),
     "callback_would_wait": ErrorCode(
-        "A callback of a client without asyncio called something of that client that waits",
+        "A callback of a blocking client called a method of the same client that waits",
         _LIBRARY,
     ),
-    "client_closed": ErrorCode("The client isn't started, or is closed", _LIBRARY),
+    "client_closed": ErrorCode("The client isn't started or is closed", _LIBRARY),
     "client_started": ErrorCode("A client can be started only once", _LIBRARY),
     "damaged_delivery": ErrorCode(
-        "A delivery was damaged on its way from the broker",
+        "A delivery was damaged between the broker and the client",
         _LIBRARY, retry_after_ms=AT_ONCE,
     ),
     "broker_silent": ErrorCode(
@@ -397,73 +425,82 @@ CODES: Final = MappingProxyType({
         _LIBRARY, retry_after_ms=AT_ONCE,
     ),
     "unsent_messages": ErrorCode(
-        "The client closed while messages that are in this process alone weren't acknowledged; `messages`, "
-        "`bytes`",
+        "The client closed with unacknowledged messages that no file stores; `messages`, `bytes`",
         _LIBRARY,
     ),
-    "no_acks": ErrorCode("The subscription has no acknowledgements", _LIBRARY),
+    "no_acks": ErrorCode("The subscription doesn't use acknowledgements", _LIBRARY),
     "no_bookmark_store": ErrorCode("`MOST_RECENT` needs a bookmark store", _LIBRARY),
-    "no_group_for_topic": ErrorCode("No group has the topic", _LIBRARY),
+    "no_group_for_topic": ErrorCode("No group serves the topic", _LIBRARY),
     "other_instance": ErrorCode(
-        "The instance would take your new messages for repeats: it has those numbers from elsewhere",
+        "The instance already has records with these publisher sequences, and would discard your new "
+        "messages as duplicates",
         _LIBRARY,
     ),
-    "store_failed": ErrorCode("A store's file can't be written or repaired", _LIBRARY),
-    "store_full": ErrorCode("The bookmark store can hold no more positions", _LIBRARY),
+    "store_failed": ErrorCode("The client can't write or repair the file of a store", _LIBRARY),
+    "store_full": ErrorCode("The bookmark store has reached its limit of positions", _LIBRARY),
     "store_locked": ErrorCode("Another process is using the store", _LIBRARY),
-    "store_of_another_client": ErrorCode("The publish store holds another client's messages", _LIBRARY),
-    "too_many_undone": ErrorCode("Too many batches were delivered without being marked as done", _LIBRARY),
-    # Requests of operators and programs.
-    "bad_request": ErrorCode("A field is missing, unknown or wrong; `fields` says which", _OPERATOR, _BAD),
-    "parse_error": ErrorCode("The body doesn't match its content type", ErrorAudience(0), _BAD),
-    "bad_action": ErrorCode("The action can't be used; `part` says where", _OPERATOR, _BAD),
-    "bad_age": ErrorCode("Not an age such as 7d", _OPERATOR, _BAD),
-    "bad_grant": ErrorCode("The grant can't be made", _OPERATOR, _BAD),
-    "bad_idempotency_key": ErrorCode(
-        "An `Idempotency-Key` has up to 200 printable characters",
-        ErrorAudience(0), _BAD,
+    "store_of_another_client": ErrorCode("The publish store contains another client's messages", _LIBRARY),
+    "too_many_undone": ErrorCode(
+        "The application received too many batches without marking them as done",
+        _LIBRARY,
     ),
-    "bad_if_match": ErrorCode("`If-Match` isn't an ETag of what is changed", _OPERATOR, _BAD),
-    "bad_import": ErrorCode("The file can't be read as a policy of that system", _OPERATOR, _BAD),
-    "nothing_imported": ErrorCode(
-        "The file has nothing that a policy can express; `left_out`",
+    # Requests of operators and programs.
+    "bad_request": ErrorCode(
+        "A field is missing, unknown or wrong; `fields` lists the fields",
         _OPERATOR, _BAD,
     ),
-    "bad_kind": ErrorCode("There are no statistics of that kind", _OPERATOR, _BAD),
+    "parse_error": ErrorCode("The body doesn't match its content type", ErrorAudience(0), _BAD),
+    "bad_action": ErrorCode("The action is invalid; `part` names the wrong part", _OPERATOR, _BAD),
+    "bad_age": ErrorCode("The age is invalid. Use an age such as 7d", _OPERATOR, _BAD),
+    "bad_grant": ErrorCode("The grant is invalid", _OPERATOR, _BAD),
+    "bad_idempotency_key": ErrorCode(
+        "An `Idempotency-Key` can have up to 200 printable characters",
+        ErrorAudience(0), _BAD,
+    ),
+    "bad_if_match": ErrorCode("`If-Match` isn't an ETag of this resource", _OPERATOR, _BAD),
+    "bad_import": ErrorCode("The file isn't a valid configuration of that system", _OPERATOR, _BAD),
+    "nothing_imported": ErrorCode(
+        "The file contains no setting that a policy can express; `left_out`",
+        _OPERATOR, _BAD,
+    ),
+    "bad_kind": ErrorCode("The type of statistics is unknown", _OPERATOR, _BAD),
     "bad_lifetime": ErrorCode("A token's lifetime is at most 366 days", _OPERATOR, _BAD),
-    "bad_name": ErrorCode("The name can't be used", _OPERATOR, _BAD),
-    "bad_networks": ErrorCode("Not addresses or networks that a token can be bound to", _OPERATOR, _BAD),
-    "bad_number": ErrorCode("An action's option isn't a number within its bounds", _OPERATOR, _BAD),
+    "bad_name": ErrorCode("The name is invalid", _OPERATOR, _BAD),
+    "bad_networks": ErrorCode("A token can't be bound to these addresses or networks", _OPERATOR, _BAD),
+    "bad_number": ErrorCode("An option of an action isn't a number within its limits", _OPERATOR, _BAD),
     "bad_option": ErrorCode("The pipeline job has no such option or value", _OPERATOR, _BAD),
-    "bad_parameters": ErrorCode("The request's parameters can't be used", _OPERATOR, _BAD),
-    "bad_policy": ErrorCode("The policy can't be used; `problems`", _OPERATOR, _BAD),
+    "bad_parameters": ErrorCode("The parameters of the request are invalid", _OPERATOR, _BAD),
+    "bad_policy": ErrorCode("The policy is invalid; `problems`", _OPERATOR, _BAD),
     "bad_moment": ErrorCode(
-        "The time can't be read, is in the future, or is before anything that is kept",
+        "The time is invalid, in the future, or older than the retained data",
         _OPERATOR, _BAD,
     ),
     "bad_range": ErrorCode("`from` must be before `to`", _OPERATOR, _BAD),
-    "bad_rollout": ErrorCode("The rollout can't begin", _OPERATOR, _BAD),
+    "bad_rollout": ErrorCode("The rollout is invalid", _OPERATOR, _BAD),
     "outside_roots": ErrorCode(
-        "A directory in the policy isn't under any of SLUICE_DIRECTORY_ROOTS",
+        "A directory of the policy is outside SLUICE_DIRECTORY_ROOTS",
         _OPERATOR, _BAD,
     ),
-    "bad_spool_path": ErrorCode("Spools can't be written to that directory; `path`", _OPERATOR, _BAD),
-    "bad_schedule": ErrorCode("Not a schedule", _OPERATOR, _BAD),
-    "bad_scope": ErrorCode("A token can't be made for that", _OPERATOR, _BAD),
-    "bad_sort": ErrorCode("It can't be sorted by that", _OPERATOR, _BAD),
-    "message_too_long": ErrorCode("A step's message is longer than an action may send", _OPERATOR, _BAD),
+    "bad_spool_path": ErrorCode("The broker can't write spools to that directory; `path`", _OPERATOR, _BAD),
+    "bad_schedule": ErrorCode("The schedule is invalid", _OPERATOR, _BAD),
+    "bad_scope": ErrorCode("A token can't have these permissions", _OPERATOR, _BAD),
+    "bad_sort": ErrorCode("The list can't be sorted by that column", _OPERATOR, _BAD),
+    "message_too_long": ErrorCode("The message of a step exceeds the limit of actions", _OPERATOR, _BAD),
     "parameter_missing": ErrorCode(
-        "The action needs parameters that the request lacks; `missing`",
+        "The request lacks parameters of the action; `missing`",
         _OPERATOR, _BAD,
     ),
-    "reason_needed": ErrorCode("A reason is required, because the client is told it", _OPERATOR, _BAD),
-    "topic_refused": ErrorCode("Topics that start with $ are the broker's own", _OPERATOR, _BAD),
+    "reason_needed": ErrorCode(
+        "A reason is required, because the broker sends it to the client",
+        _OPERATOR, _BAD,
+    ),
+    "topic_refused": ErrorCode("Topics that start with $ are reserved for the broker", _OPERATOR, _BAD),
     "message_too_large": ErrorCode(
-        "A message published here can have at most 1 MiB",
+        "An operator's message can have at most 1 MiB",
         _OPERATOR, HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     ),
     "body_too_large": ErrorCode(
-        "The body of a request has at most 4 MiB",
+        "The body of a request can have at most 4 MiB",
         ErrorAudience(0), HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     ),
     "authentication_failed": ErrorCode(
@@ -471,19 +508,19 @@ CODES: Final = MappingProxyType({
         ErrorAudience(0), HTTPStatus.UNAUTHORIZED,
     ),
     "second_factor_needed": ErrorCode(
-        "The password is right, but the login also needs a `code`",
+        "The password is right, but the login also requires `code`",
         ErrorAudience(0), HTTPStatus.UNAUTHORIZED,
     ),
     "bad_code": ErrorCode(
-        "Not the current code of the person's app, or a code that was used already",
+        "The code isn't the current code of the authenticator app, or was used already",
         _OPERATOR, HTTPStatus.UNAUTHORIZED,
     ),
     "bad_password": ErrorCode(
-        "Not the password of the account that sends the request",
+        "The password isn't that of the account that sent the request",
         _OPERATOR, HTTPStatus.UNPROCESSABLE_ENTITY,
     ),
     "login_too_old": ErrorCode(
-        "The act needs a login of the last minutes, because the account has no password here",
+        "The account has no password here, so this change requires a login within the last 15 minutes",
         _OPERATOR, _FORBIDDEN,
     ),
     "not_authenticated": ErrorCode(
@@ -491,364 +528,388 @@ CODES: Final = MappingProxyType({
         ErrorAudience(0), HTTPStatus.UNAUTHORIZED,
     ),
     "permission_denied": ErrorCode(
-        "You may not do that, or the CSRF token is missing",
+        "Your account lacks the permission, or the CSRF token is missing",
         ErrorAudience(0), _FORBIDDEN,
     ),
     "second_factor_missing": ErrorCode(
-        "A second factor is required here, and this account has none",
+        "Sluice requires a second factor, and this account has none",
         ErrorAudience(0), _FORBIDDEN,
     ),
-    "not_allowed": ErrorCode("Your role or token may not do that; `permission`", _OPERATOR, _FORBIDDEN),
-    "own_run": ErrorCode("Whoever asked for a run can't approve it", _OPERATOR, _FORBIDDEN),
-    "not_found": ErrorCode("There is nothing at this address", ErrorAudience(0), _NOT_FOUND),
-    "unknown_action": ErrorCode("There is no such action", _OPERATOR, _NOT_FOUND),
-    "unknown_client": ErrorCode("No client of that name is connected", _OPERATOR, _NOT_FOUND),
-    "unknown_alert": ErrorCode("There is no such alert", _OPERATOR, _NOT_FOUND),
-    "unknown_draft": ErrorCode("There is no such draft", _OPERATOR, _NOT_FOUND),
+    "not_allowed": ErrorCode("Your role or token lacks a permission; `permission`", _OPERATOR, _FORBIDDEN),
+    "own_run": ErrorCode("An account can't approve a run that it requested", _OPERATOR, _FORBIDDEN),
+    "not_found": ErrorCode("No page or resource has this address", ErrorAudience(0), _NOT_FOUND),
+    "unknown_action": ErrorCode("The action doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_client": ErrorCode("No client with that name is connected", _OPERATOR, _NOT_FOUND),
+    "unknown_alert": ErrorCode("The alert doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_draft": ErrorCode("The draft doesn't exist", _OPERATOR, _NOT_FOUND),
     "unknown_durable": ErrorCode("The client has no such durable subscription", _OPERATOR, _NOT_FOUND),
     "unknown_entry": ErrorCode("The draft has no such entry", _OPERATOR, _NOT_FOUND),
-    "unknown_grant": ErrorCode("There is no such grant", ErrorAudience(0), _NOT_FOUND),
-    "unknown_instance": ErrorCode("There is no such instance", _OPERATOR, _NOT_FOUND),
-    "unknown_job": ErrorCode("The pipeline has no such job", _OPERATOR, _NOT_FOUND),
-    "unknown_journal": ErrorCode("There is no such segment", _OPERATOR, _NOT_FOUND),
-    "unknown_path": ErrorCode("No enabled action answers at that path", _OPERATOR, _NOT_FOUND),
-    "unknown_person": ErrorCode("There is nobody with that name", _OPERATOR, _NOT_FOUND),
-    "unknown_replay": ErrorCode("There is no such managed replay", _OPERATOR, _NOT_FOUND),
-    "unknown_revision": ErrorCode("There is no such revision", _OPERATOR, _NOT_FOUND),
-    "unknown_run": ErrorCode("There is no such run", _OPERATOR, _NOT_FOUND),
-    "unknown_token": ErrorCode("You have no such token in force", ErrorAudience(0), _NOT_FOUND),
-    "unknown_transport": ErrorCode("There is no such transport", _OPERATOR, _NOT_FOUND),
+    "unknown_grant": ErrorCode("The grant doesn't exist", ErrorAudience(0), _NOT_FOUND),
+    "unknown_instance": ErrorCode("The instance doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_job": ErrorCode("The pipeline job doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_journal": ErrorCode("The segment doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_path": ErrorCode("No enabled action has that path", _OPERATOR, _NOT_FOUND),
+    "unknown_person": ErrorCode("No account has that name", _OPERATOR, _NOT_FOUND),
+    "unknown_replay": ErrorCode("The managed replay doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_revision": ErrorCode("The revision doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_run": ErrorCode("The run doesn't exist", _OPERATOR, _NOT_FOUND),
+    "unknown_token": ErrorCode("Your account has no such valid token", ErrorAudience(0), _NOT_FOUND),
+    "unknown_transport": ErrorCode("The transport doesn't exist", _OPERATOR, _NOT_FOUND),
     "method_not_allowed": ErrorCode(
-        "The address doesn't take this method",
+        "The address doesn't support this method",
         ErrorAudience(0), HTTPStatus.METHOD_NOT_ALLOWED,
     ),
     "not_acceptable": ErrorCode(
-        "The answer isn't available in that form",
+        "The response isn't available in that format",
         ErrorAudience(0), HTTPStatus.NOT_ACCEPTABLE,
     ),
     "unsupported_media_type": ErrorCode(
         "The body's content type isn't supported",
         ErrorAudience(0), HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     ),
-    "immutable": ErrorCode("Such a row can't be changed or deleted", _OPERATOR, _CONFLICT),
+    "immutable": ErrorCode("Recorded rows can't be changed or deleted", _OPERATOR, _CONFLICT),
     "second_factor_on": ErrorCode(
-        "The account has a second factor, which is switched off before another is made",
+        "The account already has a second factor. Switch it off before you create another",
         _OPERATOR, _CONFLICT,
     ),
-    "last_administrator": ErrorCode("Nobody would be left who can give others access", _OPERATOR, _CONFLICT),
+    "last_administrator": ErrorCode("No account that can grant access would remain", _OPERATOR, _CONFLICT),
     "no_rollout": ErrorCode("No rollout is in progress", _OPERATOR, _CONFLICT),
-    "not_awaiting": ErrorCode("The run isn't waiting for approval", _OPERATOR, _CONFLICT),
+    "not_awaiting": ErrorCode("The run doesn't wait for approval", _OPERATOR, _CONFLICT),
     "not_live": ErrorCode("The client's delivery isn't live", _OPERATOR, _CONFLICT),
-    "not_repeatable": ErrorCode("Such a run can't be repeated", _OPERATOR, _CONFLICT),
+    "not_repeatable": ErrorCode("The run can't be repeated in its state", _OPERATOR, _CONFLICT),
     "plan_changed": ErrorCode(
-        "What would be done has changed since the plan was made; `hash`",
+        "The planned changes differ from those of the plan; `hash`",
         _OPERATOR, _CONFLICT,
     ),
-    "plan_needed": ErrorCode("The action removes something, so it needs a plan", _OPERATOR, _CONFLICT),
+    "plan_needed": ErrorCode(
+        "The action removes data or disconnects clients, so it requires a plan",
+        _OPERATOR, _CONFLICT,
+    ),
     "replay_ended": ErrorCode("The managed replay has ended", _OPERATOR, _CONFLICT),
-    "replay_exists": ErrorCode("A managed replay of that name exists already", _OPERATOR, _CONFLICT),
-    "replay_not_ended": ErrorCode("The managed replay hasn't ended", _OPERATOR, _CONFLICT),
+    "replay_exists": ErrorCode("A managed replay with that name exists already", _OPERATOR, _CONFLICT),
+    "replay_not_ended": ErrorCode("The managed replay hasn't ended yet", _OPERATOR, _CONFLICT),
     "run_ended": ErrorCode("The run has ended", _OPERATOR, _CONFLICT),
     "run_in_progress": ErrorCode(
-        "Another run is using what this one needs; `run`",
+        "Another run uses the same resource; `run`",
         _OPERATOR, _CONFLICT, None, SHORTLY,
     ),
     "confirm_needed": ErrorCode(
-        "A change's warnings weren't confirmed; `warnings`, `preview`",
+        "The warnings of the change weren't confirmed; `warnings`, `preview`",
         _OPERATOR, _CONFLICT,
     ),
-    "tray_blocked": ErrorCode("A pending change cannot be applied as it is", _OPERATOR, _CONFLICT),
-    "tray_full": ErrorCode("No more changes can be pending", _OPERATOR, _CONFLICT),
-    "nobody_matches": ErrorCode("No client that you may act on matches the filter", _OPERATOR, _CONFLICT),
+    "tray_blocked": ErrorCode(
+        "A pending change can't be applied in its present form",
+        _OPERATOR, _CONFLICT,
+    ),
+    "tray_full": ErrorCode("The account has reached its limit of pending changes", _OPERATOR, _CONFLICT),
+    "nobody_matches": ErrorCode("The filter matches no client that you may change", _OPERATOR, _CONFLICT),
     "too_many_matching": ErrorCode(
-        "More clients match the filter than one act may cover",
+        "The filter matches more clients than one change may affect",
         _OPERATOR, _CONFLICT,
     ),
     "too_many_views": ErrorCode(
-        "You have as many views of the clients' table as you may",
+        "Your account has reached its limit of views of the client table",
         _OPERATOR, _CONFLICT,
     ),
-    "view_exists": ErrorCode("You have another view of that name already", _OPERATOR, _CONFLICT),
-    "too_many_drafts": ErrorCode("The instance has as many drafts as it may", _OPERATOR, _CONFLICT),
+    "view_exists": ErrorCode("Your account already has another view with that name", _OPERATOR, _CONFLICT),
+    "too_many_drafts": ErrorCode("The instance has reached its limit of drafts", _OPERATOR, _CONFLICT),
     "draft_changed": ErrorCode(
-        "Somebody else changed it first; `version`",
+        "Another user changed the object first; `version`",
         _OPERATOR, HTTPStatus.PRECONDITION_FAILED,
     ),
     "revision_changed": ErrorCode(
-        "Somebody else published first; `revision`",
+        "Another user published a revision first; `revision`",
         _OPERATOR, HTTPStatus.PRECONDITION_FAILED,
     ),
     "rollout_running": ErrorCode(
-        "A staged rollout must be promoted or stopped first; `revision`",
+        "A staged rollout is running: promote or stop it first; `revision`",
         _OPERATOR, _CONFLICT,
     ),
-    "revision_withdrawn": ErrorCode("The revision's staged rollout returned by itself", _OPERATOR, _CONFLICT),
+    "revision_withdrawn": ErrorCode(
+        "Sluice has withdrawn the staged rollout of this revision automatically",
+        _OPERATOR, _CONFLICT,
+    ),
     "idempotency_key_reused": ErrorCode(
         "This `Idempotency-Key` was used for another request; `run`",
         ErrorAudience(0), HTTPStatus.UNPROCESSABLE_ENTITY,
     ),
     "if_match_needed": ErrorCode(
-        "A change must say which version it is based on (`If-Match`)",
+        "The change must name the version on which it is based, in `If-Match`",
         ErrorAudience(0), HTTPStatus.PRECONDITION_REQUIRED,
     ),
     "throttled": ErrorCode(
-        "Too many requests from one account",
+        "The account sent too many requests",
         ErrorAudience(0), HTTPStatus.TOO_MANY_REQUESTS, None, SOON,
     ),
     "request_timeout": ErrorCode(
-        "The request did not become whole in time",
+        "The client didn't send the complete request in time",
         ErrorAudience(0), HTTPStatus.REQUEST_TIMEOUT, None, AT_ONCE,
     ),
     "web_busy": ErrorCode(
-        "Too many requests of the address are unfinished, or bodies hold as much memory as they may",
+        "The address has too many unfinished requests, or request bodies use all of the memory that they "
+        "may use",
         ErrorAudience(0), _AWAY, None, SHORTLY,
     ),
     "locked": ErrorCode(
-        "Too many wrong passwords for this name, or failed logins from this address",
+        "Too many logins with this name or from this address have failed",
         ErrorAudience(0), HTTPStatus.TOO_MANY_REQUESTS, None, SHORTLY,
     ),
-    "login_busy": ErrorCode("Too many passwords are being checked", _OPERATOR, _AWAY, None, SHORTLY),
-    "error": ErrorCode("The API failed; the web process's log says how", ErrorAudience(0), _FAILED),
+    "login_busy": ErrorCode(
+        "The console is checking too many passwords at the moment",
+        _OPERATOR, _AWAY, None, SHORTLY,
+    ),
+    "error": ErrorCode(
+        "The API failed unexpectedly; the log of the web process has the cause",
+        ErrorAudience(0), _FAILED,
+    ),
     "broker_failed": ErrorCode(
-        "The broker closed the connection before it answered, or its answer can't be read. It may have done "
-        "what was asked",
+        "The broker closed the connection before it replied, or its reply is invalid. It may have "
+        "executed the request",
         _OPERATOR, HTTPStatus.BAD_GATEWAY, None, SHORTLY,
     ),
-    "broker_away": ErrorCode("The broker can't be reached", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
+    "broker_away": ErrorCode("The broker isn't reachable", _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY),
     "broker_unproven": ErrorCode(
-        "Whatever answers at the broker's address can't prove that it is the broker: its certificate isn't "
-        "from a trusted authority, has expired, or is for another address",
+        "The broker's certificate isn't from a trusted authority, has expired, or is for another address",
         _LIBRARY | _OPERATOR, _AWAY, None, SHORTLY,
     ),
     "broker_other": ErrorCode(
-        "Another broker answers at the address than the one configured",
+        "Another broker than the configured one answers at the address",
         _OPERATOR, _AWAY, None, SHORTLY,
     ),
-    "control_refused": ErrorCode(
-        "The broker doesn't accept the console's token, or no longer does",
-        _OPERATOR, _AWAY, None, SHORTLY,
-    ),
+    "control_refused": ErrorCode("The broker rejects the console's token", _OPERATOR, _AWAY, None, SHORTLY),
     "bad_control_link": ErrorCode(
-        "The control link between machines can't be set up as configured",
+        "The settings of the control link between machines are invalid",
         _OPERATOR, _AWAY, None, SHORTLY,
     ),
     "unknown_member": ErrorCode(
-        "The instance has no such member, or its policy doesn't list it as sync (`listed`)",
+        "The instance has no such member, or its policy doesn't list the member as sync (`listed`)",
         _OPERATOR, HTTPStatus.NOT_FOUND,
     ),
     "member_in_use": ErrorCode(
-        "A member that takes part, or that sync_members of the policy lists, can't be forgotten", _OPERATOR
+        "The member is active, or the policy lists it in sync_members, so it can't be removed",
+        _OPERATOR,
     ),
     "database_away": ErrorCode(
-        "The control plane's database can't be reached or written, for example because its disk is full. A "
-        "change may have been made nevertheless",
+        "The console can't read or write its database, for example because the disk is full. It may have "
+        "made the change nevertheless",
         ErrorAudience(0), _AWAY, None, SHORTLY,
     ),
     "policy_from_disk": ErrorCode(
-        "The broker runs the policy that is stored on its own disk, because it can't read the "
-        "database. It reads it as soon as the database answers",
+        "The broker can't read the database, and runs the policy on its own disk. It loads the newest "
+        "policy when the database responds",
         _OPERATOR,
     ),
     "policy_unavailable": ErrorCode(
-        "A broker starts for the first time, or its stored policy can't be used, and the database "
-        "can't be read: it waits for the database",
+        "The broker has no valid stored policy and can't read the database. It starts when the database "
+        "responds",
         _OPERATOR,
     ),
     "policy_file_damaged": ErrorCode(
-        "The broker's stored policy can't be used: its checksum, its format or its instance is "
-        "wrong. The file was renamed; `file`",
+        "The broker renamed its stored policy, because its checksum, format or instance is wrong; `file`",
         _OPERATOR,
     ),
     "policy_not_stored": ErrorCode(
-        "The broker can't store its policy on its own disk, so it can't start without the "
-        "database, and puts no staged revision in force",
+        "The broker can't store its policy on its disk. It can't start without the database, and rejects "
+        "staged revisions",
         _OPERATOR,
     ),
     "policy_set_back": ErrorCode(
-        "The database doesn't have the policy that a broker runs: it is a new one, or an older backup. The "
-        "broker keeps its policy until an operator decides; `running`, `database`",
+        "The database lacks the policy that a broker runs, for example after a restored backup. The "
+        "broker retains its policy until an operator decides; `running`, `database`",
         _OPERATOR,
     ),
     "policy_not_set_back": ErrorCode(
-        "There is nothing to decide: the database has the policy of each broker that answers",
+        "The database has the policy of each broker that responds, so no decision is required",
         _OPERATOR,
     ),
     "database_locked": ErrorCode(
-        "Another session has locked a table of the database, or all of it, so that it can't be "
-        "read or written",
+        "Another session has locked the database or one of its tables",
         _OPERATOR, _AWAY, None, SHORTLY,
     ),
-    "database_read_only": ErrorCode(
-        "The database can be read and not written",
-        _OPERATOR, _AWAY, None, SHORTLY,
-    ),
-    "database_full": ErrorCode("The database has no room on its disk", _OPERATOR, _AWAY, None, SHORTLY),
+    "database_read_only": ErrorCode("The database is read-only", _OPERATOR, _AWAY, None, SHORTLY),
+    "database_full": ErrorCode("The disk of the database is full", _OPERATOR, _AWAY, None, SHORTLY),
     "no_worker": ErrorCode(
-        "No worker serves the queue of the broker's machine, so what is to be done with its journal has to "
-        "wait",
+        "No worker serves the queue of the broker's machine, so actions on its journal wait",
         _OPERATOR,
     ),
-    "queue_away": ErrorCode("The task queue can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
-    "redis_away": ErrorCode("Redis can't be reached", _OPERATOR, _AWAY, None, SHORTLY),
+    "queue_away": ErrorCode("The task queue isn't reachable", _OPERATOR, _AWAY, None, SHORTLY),
+    "redis_away": ErrorCode("Redis isn't reachable", _OPERATOR, _AWAY, None, SHORTLY),
     # Runs, processes, files.
-    "already_up": ErrorCode("A supervisor is already running Sluice from this home", _OPERATOR),
-    "audit_failed": ErrorCode(
-        "An audit that was asked to fail on findings found something; see its run",
+    "already_up": ErrorCode(
+        "Another supervisor is already running Sluice from this home directory",
         _OPERATOR,
     ),
-    "bad_group": ErrorCode("The settings that make the broker a member of a group can't be used", _OPERATOR),
-    "bad_certificate": ErrorCode("The certificate or its key can't be used", _LIBRARY | _OPERATOR, _BAD),
-    "bad_columns": ErrorCode("The journal has no such columns", _OPERATOR),
-    "bad_job": ErrorCode("A file in the directory of your own pipeline jobs isn't a job", _OPERATOR),
+    "audit_failed": ErrorCode("The audit found problems; see its run", _OPERATOR),
+    "bad_group": ErrorCode("The broker's group settings are invalid", _OPERATOR),
+    "bad_certificate": ErrorCode("The certificate or its key is invalid", _LIBRARY | _OPERATOR, _BAD),
+    "bad_columns": ErrorCode("The journal doesn't have these columns", _OPERATOR),
+    "bad_job": ErrorCode("A file in the directory of custom pipeline jobs isn't a job", _OPERATOR),
     "bad_kept_positions": ErrorCode(
-        "The file of durable subscriptions and managed replays can't be read",
+        "The broker can't read the file of durable subscriptions and managed replays",
         _OPERATOR,
     ),
-    "bad_owners": ErrorCode(
-        "The file that says which user each client name belongs to can't be read",
-        _OPERATOR,
-    ),
+    "bad_owners": ErrorCode("The broker can't read the file of client names and their users", _OPERATOR),
     "bad_prepared_file": ErrorCode("The prepared file can't replace the segment", _OPERATOR, _CONFLICT),
-    "bad_run_directory": ErrorCode("Sockets can't be created in the run directory", _OPERATOR),
-    "bad_setting": ErrorCode("A pipeline setting can't be used", _OPERATOR),
+    "bad_run_directory": ErrorCode("Sluice can't create sockets in the run directory", _OPERATOR),
+    "bad_setting": ErrorCode("A pipeline setting is invalid", _OPERATOR),
     "console_elsewhere": ErrorCode(
-        "The console is on another machine, and what it shares with this one isn't configured",
+        "The console runs on another machine, and the resources that both machines share aren't "
+        "configured",
         _OPERATOR,
     ),
-    "engine_away": ErrorCode("No engine of the group answers, or they have no quorum", _OPERATOR),
+    "engine_away": ErrorCode(
+        "No server of the group's log service answers, or the servers have no quorum",
+        _OPERATOR,
+    ),
     "engine_behind": ErrorCode(
-        "A server of the group's log service is away or behind; a majority is up to date", _OPERATOR
-    ),
-    "engine_damaged": ErrorCode("An entry of the group's log isn't what was sent; `entry`", _OPERATOR),
-    "engine_lost": ErrorCode(
-        "The engine's log isn't the one that the member has applied, or has less of it than a member has, "
-        "or other entries; `engine`, `applied`, `journal`",
+        "A server of the group's log service is unreachable or behind; a majority is up to date",
         _OPERATOR,
     ),
-    "event_loop": ErrorCode("Events have triggered each other too often", _OPERATOR),
-    "folder_refused": ErrorCode("Actions may not use that directory", _OPERATOR, _BAD),
+    "engine_damaged": ErrorCode(
+        "An entry of the group's log differs from the entry that was sent; `entry`",
+        _OPERATOR,
+    ),
+    "engine_lost": ErrorCode(
+        "The log service has another log, fewer entries or other entries than the member has applied; "
+        "`engine`, `applied`, `journal`",
+        _OPERATOR,
+    ),
+    "event_loop": ErrorCode("Actions have triggered each other through events too often", _OPERATOR),
+    "folder_refused": ErrorCode("Actions must not use that directory", _OPERATOR, _BAD),
     "group_log_lost": ErrorCode(
-        "A member has no journal, the log service has no log, and the control plane knows records "
+        "The member has no journal and the log service has no log, but the control plane knows records "
         "of the group; `known`",
         _OPERATOR,
     ),
     "group_log_other": ErrorCode(
-        "A member has no journal, and the log service's log isn't one that the control plane "
-        "knows of the group; `engine`, `known`",
+        "The member has no journal, and the control plane doesn't know the log service's log; `engine`, "
+        "`known`",
         _OPERATOR,
     ),
-    "group_not_installed": ErrorCode("A group's engine needs packages that aren't installed", _OPERATOR),
-    "java_missing": ErrorCode("Spark needs a newer Java", _OPERATOR),
-    "journal_archived": ErrorCode("The segment has been archived already", _OPERATOR, _CONFLICT),
+    "group_not_installed": ErrorCode(
+        "The packages for the group's log service aren't installed",
+        _OPERATOR,
+    ),
+    "java_missing": ErrorCode("Spark requires a newer Java", _OPERATOR),
+    "journal_archived": ErrorCode("The segment is already archived", _OPERATOR, _CONFLICT),
     "journal_behind": ErrorCode(
-        "The log ends before records that were acknowledged; `found`, `acknowledged`",
+        "The log ends before the last acknowledged record; `found`, `acknowledged`",
         _OPERATOR,
     ),
-    "journal_compressed": ErrorCode("The segment has been compressed already", _OPERATOR, _CONFLICT),
-    "journal_current": ErrorCode("The segment is still being written", _OPERATOR, _CONFLICT),
-    "journal_damaged": ErrorCode("A segment, or its copy, is damaged; `file`, `offset`", _OPERATOR, _FAILED),
+    "journal_compressed": ErrorCode("The segment is already compressed", _OPERATOR, _CONFLICT),
+    "journal_current": ErrorCode("The broker is still writing the segment", _OPERATOR, _CONFLICT),
+    "journal_damaged": ErrorCode("A segment or its copy is damaged; `file`, `offset`", _OPERATOR, _FAILED),
     "journal_elsewhere": ErrorCode(
-        "The policy names a different directory from the one that has the segments",
+        "The segments aren't in the directory that the policy names",
         _OPERATOR, _CONFLICT,
     ),
-    "journal_gap": ErrorCode("Only the oldest segments can be removed, in order", _OPERATOR, _CONFLICT),
-    "journal_in_use": ErrorCode("Somebody needs the segment; `refused`", _OPERATOR, _CONFLICT, None, SHORTLY),
-    "journal_locked": ErrorCode("Another process is using the journal; `pid`", _OPERATOR),
-    "journal_other": ErrorCode("The log isn't the one that the instance wrote last; `logs`", _OPERATOR),
-    "journal_pinned": ErrorCode(
-        "Somebody needs the segment; `needed_by`",
+    "journal_gap": ErrorCode(
+        "Segments can be removed only in order, beginning with the oldest",
+        _OPERATOR, _CONFLICT,
+    ),
+    "journal_in_use": ErrorCode(
+        "A reader or the broker still needs the segment; `refused`",
         _OPERATOR, _CONFLICT, None, SHORTLY,
     ),
-    "journal_short": ErrorCode("Records are missing within a segment; `first`, `last`", _OPERATOR),
-    "journal_there": ErrorCode("The member that is to join has a journal already", _OPERATOR),
+    "journal_locked": ErrorCode("Another process is using the journal; `pid`", _OPERATOR),
+    "journal_other": ErrorCode("The log isn't the log that the instance wrote last; `logs`", _OPERATOR),
+    "journal_pinned": ErrorCode(
+        "A reader still needs the segment; `needed_by`",
+        _OPERATOR, _CONFLICT, None, SHORTLY,
+    ),
+    "journal_short": ErrorCode("Records are missing inside a segment; `first`, `last`", _OPERATOR),
+    "journal_there": ErrorCode("The new member already has a journal", _OPERATOR),
     "lake_busy": ErrorCode("Another job is writing to the lake", _OPERATOR, None, None, SHORTLY),
-    "lake_damaged": ErrorCode("A file of the lake isn't as it was written; `file`", _OPERATOR, _FAILED),
-    "lake_overlap": ErrorCode("Two files of the lake have the same record", _OPERATOR),
-    "lake_unwritable": ErrorCode("The lake can't be written; `directory`", _OPERATOR),
-    "log_exists": ErrorCode("The engine already has a log of the group's name; `log`", _OPERATOR),
-    "master_unreachable": ErrorCode("Spark can't be started on that master; `master`", _OPERATOR),
+    "lake_damaged": ErrorCode("A file of the lake differs from its manifest; `file`", _OPERATOR, _FAILED),
+    "lake_overlap": ErrorCode("Two files of the lake contain the same record", _OPERATOR),
+    "lake_unwritable": ErrorCode("Sluice can't write to the lake; `directory`", _OPERATOR),
+    "log_exists": ErrorCode("The log service already has a log with the group's name; `log`", _OPERATOR),
+    "master_unreachable": ErrorCode("Spark can't start on that master; `master`", _OPERATOR),
     "member_behind": ErrorCode(
-        "The group's log starts after what the member needs next; `engine`, `applied`",
+        "The group's log starts after the next entry that the member needs; `engine`, `applied`",
         _OPERATOR,
     ),
-    "member_fenced": ErrorCode("Another process has joined the group under the member's name", _OPERATOR),
+    "member_fenced": ErrorCode("Another process has joined the group with the member's name", _OPERATOR),
     "member_silent": ErrorCode(
-        "A member of the group takes no part: the others receive nothing from it", _OPERATOR
-    ),
-    "link_away": ErrorCode("A link to another site carries nothing", _OPERATOR),
-    "link_refused": ErrorCode(
-        "The destination of a link refuses a record; nothing after it is carried until it accepts it",
+        "The other members receive no reports from a member of the group",
         _OPERATOR,
     ),
-    "link_to_itself": ErrorCode("A link's address is the broker's own, or its group's", _OPERATOR),
-    "link_elsewhere": ErrorCode("A different instance from before answers at a link's address", _OPERATOR),
+    "link_away": ErrorCode("A link to another site isn't forwarding records", _OPERATOR),
+    "link_refused": ErrorCode(
+        "The destination of a link rejects a record. The link forwards no later record until the "
+        "destination accepts it",
+        _OPERATOR,
+    ),
+    "link_to_itself": ErrorCode("The address of a link is that of its own broker or group", _OPERATOR),
+    "link_elsewhere": ErrorCode("The address of a link now belongs to a different instance", _OPERATOR),
     "link_gap": ErrorCode(
-        "The destination has records of this instance that this log doesn't: it is another log of that "
-        "name, or was truncated; `there`, `here`",
+        "The destination has records of this instance that this log lacks: the log was replaced or "
+        "truncated; `there`, `here`",
         _OPERATOR,
     ),
     "no_link_secret": ErrorCode(
-        "The file of the links' secrets can't be used, or others can read it",
+        "The broker can't use the file of link secrets, or other users can read it",
         _OPERATOR,
     ),
     "no_group": ErrorCode("The broker isn't in a group", _OPERATOR),
     "no_archive": ErrorCode("The instance has no archive directory", _OPERATOR, _CONFLICT),
-    "no_file_system": ErrorCode("A directory can't be examined", _OPERATOR, _CONFLICT),
+    "no_file_system": ErrorCode("Sluice can't examine a directory", _OPERATOR, _CONFLICT),
     "no_history": ErrorCode(
-        "Hourly history of clients was asked for, and client-history hasn't written any",
+        "The job requires the hourly history of clients, but client-history hasn't written any",
         _OPERATOR,
     ),
     "no_journal": ErrorCode(
-        "There is no such journal or archive directory, or no journal of that instance in it", _OPERATOR
+        "The journal or archive directory doesn't exist, or has no journal of that instance",
+        _OPERATOR,
     ),
-    "no_log": ErrorCode("There is no such text log", _OPERATOR, _CONFLICT),
-    "no_memory_figure": ErrorCode("The host doesn't report how much memory it has", _OPERATOR),
-    "no_redis": ErrorCode("No Redis is configured, and none can be started", _OPERATOR),
-    "no_source": ErrorCode("There is no healthy journal to make the member from", _OPERATOR),
+    "no_log": ErrorCode("The text log doesn't exist", _OPERATOR, _CONFLICT),
+    "no_memory_figure": ErrorCode("The host doesn't report its amount of memory", _OPERATOR),
+    "no_redis": ErrorCode("No Redis is configured, and Sluice can't start one", _OPERATOR),
+    "no_source": ErrorCode("No healthy journal is available for the new member", _OPERATOR),
     "no_transport": ErrorCode("The demo needs an enabled TCP transport", _OPERATOR),
     "not_the_groups": ErrorCode(
-        "The member's journal ends with records that no group's log has; `last`",
+        "The member's journal ends with records that aren't in the group's log; `last`",
         _OPERATOR,
     ),
     "not_here": ErrorCode("This broker can't stop its own process", _OPERATOR, _CONFLICT),
     "other_log": ErrorCode(
-        "Two logs have the same instance's name, and the one found is the other; `found`, `expected`",
-        _CLIENT | _OPERATOR,
-        close=4308,
-        retry_after_ms=SHORTLY,
+        "Two different logs have the name of this instance, and the broker found the wrong one; `found`, "
+        "`expected`",
+        _CLIENT | _OPERATOR, close=4308, retry_after_ms=SHORTLY,
     ),
-    "other_origin": ErrorCode("The record was accepted by another instance", _OPERATOR),
-    "pipeline_failed": ErrorCode("The pipeline's job failed; `returncode`", _OPERATOR),
+    "other_origin": ErrorCode("Another instance accepted the record", _OPERATOR),
+    "pipeline_failed": ErrorCode("The pipeline job failed; `returncode`", _OPERATOR),
     "port_taken": ErrorCode("The broker can't listen on an address", _OPERATOR, _CONFLICT),
     "replica_diverged": ErrorCode(
-        "The member's journal differs from those of the others; `members`, `entry`",
+        "The member's journal differs from those of the other members; `members`, `entry`",
         _OPERATOR,
     ),
-    "run_failed": ErrorCode("The run failed unexpectedly; the worker's log says how", _OPERATOR),
-    "segment_missing": ErrorCode("A segment has no file in the journal or the archive", _OPERATOR),
-    "spark_not_started": ErrorCode(
-        "Spark, or the Java that it needs, can't be started on this machine",
+    "run_failed": ErrorCode("The run failed unexpectedly; the log of the worker has the cause", _OPERATOR),
+    "segment_missing": ErrorCode(
+        "The file of a segment is neither in the journal nor in the archive",
         _OPERATOR,
     ),
+    "spark_not_started": ErrorCode("Spark or Java can't start on this machine", _OPERATOR),
     "spool_damaged": ErrorCode("A client's spool is damaged", _OPERATOR, _FAILED),
     "too_many_groups": ErrorCode("The result would have too many rows", _OPERATOR),
-    "too_many_keys": ErrorCode("The state has more keys than a run can hold", _OPERATOR),
-    "unknown_operator": ErrorCode("There is no operator of that name", _OPERATOR),
+    "too_many_keys": ErrorCode("The state has more keys than a run can process", _OPERATOR),
+    "unknown_operator": ErrorCode("No operator has that name", _OPERATOR),
     "oidc_failed": ErrorCode("The login at the identity provider failed", _OPERATOR),
     "account_closed": ErrorCode("The account is closed", _OPERATOR),
     "call_refused": ErrorCode(
-        "Too many calls of other hosts hang already", _OPERATOR, _AWAY, retry_after_ms=SHORTLY
+        "Too many calls to unresponsive hosts are still running",
+        _OPERATOR, _AWAY, retry_after_ms=SHORTLY,
     ),
     "webhook_failed": ErrorCode(
-        "The webhook's host didn't answer, or not with success; `status`",
+        "The host of the webhook didn't respond, or responded with an error; `status`",
         _OPERATOR, retry_after_ms=SHORTLY,
     ),
-    "webhook_refused": ErrorCode("Webhooks may not call that address", _OPERATOR, _BAD),
+    "webhook_refused": ErrorCode("Webhooks must not call that address", _OPERATOR, _BAD),
     "wrong_stream": ErrorCode(
-        "The engine, or its stream of that name, can't carry the group's log",
+        "The log service, or its stream with the group's name, can't carry the group's log",
         _OPERATOR,
     ),
-    "worker_lost": ErrorCode("The run's worker stopped reporting", _OPERATOR, retry_after_ms=AT_ONCE),
+    "worker_lost": ErrorCode("The worker of the run stopped reporting", _OPERATOR, retry_after_ms=AT_ONCE),
 })  # fmt: skip
 
 UNKNOWN: Final = ErrorCode(

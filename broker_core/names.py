@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-OWN: Final = "$"
+RESERVED_PREFIX: Final = "$"
 """Prefix of the broker's own topics.
 
 Only the broker publishes to them, and only patterns with it match them.

@@ -50,17 +50,17 @@ def split_unit(text: str) -> tuple[Fraction, str]:
     """
     bare = text.strip()
     digits = bare.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    whole, _, fraction = digits.strip().partition(".")
-    plain = _remove_commas(whole) + fraction
+    integer_part, _, fraction = digits.strip().partition(".")
+    plain = _remove_commas(integer_part) + fraction
     if not (0 < len(plain) <= MAX_DIGITS and plain.isascii() and plain.isdigit()):
         raise ValueError(text)
     return Fraction(int(plain), 10 ** len(fraction)), bare[len(digits) :].lower()
 
 
-def _remove_commas(whole: str) -> str:
-    first, *groups = whole.split(",")
+def _remove_commas(digits: str) -> str:
+    first, *groups = digits.split(",")
     if groups and not (1 <= len(first) <= 3 and all(len(group) == 3 for group in groups)):
-        raise ValueError(whole)
+        raise ValueError(digits)
     return first + "".join(groups)
 
 

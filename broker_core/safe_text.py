@@ -105,15 +105,15 @@ def to_mail_header(text: str, max_characters: int = 150) -> str:
     return escape_line(" ".join(text.split()))[:max_characters]
 
 
-def say(text: str, stream: TextIO | None = None, *, flush: bool = True) -> None:
+def print_line(text: str, stream: TextIO | None = None, *, flush: bool = True) -> None:
     """Print one escaped line to standard output or another stream."""
     print(escape_line(text), file=stream or sys.stdout, flush=flush)
 
 
-def say_block(text: str, stream: TextIO | None = None) -> None:
+def print_block(text: str, stream: TextIO | None = None) -> None:
     """Print several lines of trusted text, each escaped."""
     for line in text.split("\n"):
-        say(line, stream)
+        print_line(line, stream)
 
 
 def write_bytes(line: bytes) -> None:

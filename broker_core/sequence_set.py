@@ -61,10 +61,10 @@ class SequenceSet:
         start, stop = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         if start >= stop:
             return
-        left = [(self._firsts[start], first - 1), (last + 1, self._lasts[stop - 1])]
-        kept = [(one, other) for one, other in left if one <= other]
-        self._firsts[start:stop] = [one for one, _ in kept]
-        self._lasts[start:stop] = [other for _, other in kept]
+        remainders = [(self._firsts[start], first - 1), (last + 1, self._lasts[stop - 1])]
+        nonempty = [(one, other) for one, other in remainders if one <= other]
+        self._firsts[start:stop] = [one for one, _ in nonempty]
+        self._lasts[start:stop] = [other for _, other in nonempty]
 
     def remove_through(self, sequence: int) -> None:
         """Remove all sequences up to and including `sequence`."""
@@ -88,8 +88,8 @@ class SequenceSet:
             return np.zeros(len(sequences), np.bool_)
         firsts, lasts = np.array(self._firsts, np.uint64), np.array(self._lasts, np.uint64)
         at = np.searchsorted(firsts, sequences, side="right") - 1
-        held: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= lasts[np.maximum(at, 0)])
-        return held
+        is_contained: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= lasts[np.maximum(at, 0)])
+        return is_contained
 
 
 def to_intervals(sequences: npt.NDArray[np.uint64]) -> Iterator[tuple[int, int]]:

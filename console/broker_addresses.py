@@ -80,7 +80,7 @@ def _read(text: str, run: Path) -> BrokerAddress:
     name, _, address = text.partition("=")
     instance, slash, member = name.partition("/")
     if not is_name(instance) or (slash and not is_name(member)):
-        raise _bad(f"{name[:100]!r} names no broker.")
+        raise _bad(f"{name[:100]!r} isn't a valid broker name.")
     if address.startswith("unix:"):
         path = address.removeprefix("unix:").removeprefix("//")
         return BrokerAddress(instance, member, Path(path) if path else run / f"{instance}.sock")
@@ -90,7 +90,7 @@ def _read(text: str, run: Path) -> BrokerAddress:
         or not host
         or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536)
     ):
-        raise _bad(f"{address[:100]!r} is no address of {name}.")
+        raise _bad(f"{address[:100]!r} isn't a valid address of {name}.")
     return BrokerAddress(instance, member, None, host.strip("[]"), int(port))
 
 

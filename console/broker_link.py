@@ -77,8 +77,8 @@ class RequestChannel(Protocol):
 class BrokerLink:
     """Channel to one broker."""
 
-    def __init__(self, place: BrokerAddress | Path, timeout_s: float | None = None) -> None:
-        self.address = BrokerAddress(place.stem, "", place) if isinstance(place, Path) else place
+    def __init__(self, address: BrokerAddress | Path, timeout_s: float | None = None) -> None:
+        self.address = BrokerAddress(address.stem, "", address) if isinstance(address, Path) else address
         self.timeout_s = settings.SLUICE_CONTROL_TIMEOUT_S if timeout_s is None else timeout_s
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
@@ -112,10 +112,10 @@ class BrokerLink:
             except TimeoutError as late:
                 late_by = f"did not answer `{request_name(request)}` within {allowed:g} s"
                 raise self._stalled(late_by) or self._away(late_by) from late
-            except OSError as broken:
+            except OSError as problem:
                 raise self._failed(
-                    f"ended the connection while it was asked to `{request_name(request)}`: {broken}"
-                ) from broken
+                    f"closed the connection during `{request_name(request)}`: {problem}"
+                ) from problem
         made: T = self._result(answer, _RESULTS[type(request)])
         return made
 
@@ -123,7 +123,7 @@ class BrokerLink:
         """Return a connection to the broker, whose identity was verified. Raises BrokerUnreachable."""
         try:
             if self.address.path is None:
-                return self._over_tls(deadline)
+                return self._connect_tls(deadline)
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.settimeout(_seconds_until(deadline))
@@ -145,42 +145,42 @@ class BrokerLink:
         """Return the seconds for connecting."""
         return CONNECT_S if self.address.path is None else self.timeout_s
 
-    def _over_tls(self, deadline: float) -> socket.socket:
+    def _connect_tls(self, deadline: float) -> socket.socket:
         """Return a TLS connection on which the broker accepted this console's token."""
-        own, context, token = self.address, _context(), _token_for(self.address)
+        address, context, token = self.address, _context(), _token_for(self.address)
         until = min(deadline, time.monotonic() + CONNECT_S)
-        connection = socket.create_connection((own.host, own.port), _seconds_until(until))
+        connection = socket.create_connection((address.host, address.port), _seconds_until(until))
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(_seconds_until(until))
-            connection = wrapped = context.wrap_socket(connection, server_hostname=own.host)
-            _note_end(own, wrapped)
+            connection = wrapped = context.wrap_socket(connection, server_hostname=address.host)
+            _note_end(address, wrapped)
             lines = _LineSocket(connection, until)
             lines.send(msgspec.json.encode(Hello(token=token)) + b"\n")
-            self._refuse_other(self._result(lines.read(), _WELCOMES))
+            self._check_identity(self._result(lines.read(), _WELCOMES))
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _refuse_other(self, told: Welcome) -> None:
+    def _check_identity(self, welcome: Welcome) -> None:
         """Raise BrokerUnreachable `broker_other` for another release, or another broker than configured."""
-        own = self.address
-        if told.protocol != PROTOCOL:
+        address = self.address
+        if welcome.protocol != PROTOCOL:
             raise BrokerUnreachable(
                 "broker_other",
-                f"The broker {own.name} speaks release {told.protocol} of the link, "
+                f"The broker {address.name} speaks release {welcome.protocol} of the link, "
                 f"and this console {PROTOCOL}.",
                 "Run the same release of Sluice on both machines.",
-                instance=own.name,
+                instance=address.name,
             )
-        if (told.instance, told.member) != (own.instance, own.member):
-            named = BrokerAddress(told.instance, told.member).name
+        if (welcome.instance, welcome.member) != (address.instance, address.member):
+            named = BrokerAddress(welcome.instance, welcome.member).name
             raise BrokerUnreachable(
                 "broker_other",
-                f"At {own.endpoint} isn't {own.name} but {named}.",
-                "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.",
-                instance=own.name,
+                f"The broker at {address.endpoint} is {named}, not {address.name}.",
+                "Correct SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.",
+                instance=address.name,
             )
 
     def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -192,7 +192,7 @@ class BrokerLink:
             if answer.error is None:
                 raise ValueError("neither a result nor an error")
         except (msgspec.DecodeError, ValueError) as problem:
-            raise self._failed("gave an answer that can't be read, as of another release") from problem
+            raise self._failed("sent an invalid reply; it may run another release") from problem
         error = answer.error
         if error.get("code") == "control_refused":
             raise BrokerUnreachable(
@@ -208,16 +208,20 @@ class BrokerLink:
             error.get("details"),
         )
 
-    def _unreached(self, why: str) -> BrokerUnreachable:
+    def _unreached(self, problem: str) -> BrokerUnreachable:
         """Return the error for a broker that was not reached, with its exit report if there is one."""
         name, path = self.address.name, self.address.path
         words = exit_report.read_exit_report(path) if path is not None else None
         if words is not None:
-            said = f"The broker {name} {why}. It ended, or couldn't start ({words.code}): {words.message}"
-            return BrokerUnreachable("broker_away", said, words.fix, instance=name, ended=words.code)
-        return BrokerUnreachable("broker_away", f"The broker {name} {why}.", self._advice(), instance=name)
+            sentence = (
+                f"The broker {name} {problem}. It stopped or couldn't start ({words.code}): {words.message}"
+            )
+            return BrokerUnreachable("broker_away", sentence, words.fix, instance=name, ended=words.code)
+        return BrokerUnreachable(
+            "broker_away", f"The broker {name} {problem}.", self._advice(), instance=name
+        )
 
-    def _stalled(self, why: str) -> BrokerUnavailable | None:
+    def _stalled(self, problem: str) -> BrokerUnavailable | None:
         """Return the error for a local broker whose event loop is stalled, according to its stall file;
         else None.
         """
@@ -226,41 +230,45 @@ class BrokerLink:
             return None
         name, text = self.address.name, CAUSES[stall.cause]
         since = time.strftime("%H:%M:%S UTC", time.gmtime(stall.at / 1_000))
-        sentence = f"The broker {name} {why}. Its event loop stands still since {since}: {text.meaning}"
+        sentence = (
+            f"The broker {name} {problem}. Its event loop has been blocked since {since}: {text.meaning}"
+        )
         return BrokerUnavailable("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
 
-    def _away(self, why: str) -> BrokerUnavailable:
+    def _away(self, problem: str) -> BrokerUnavailable:
         """Return the error for a broker that did not answer in time."""
         name = self.address.name
-        return BrokerUnavailable("broker_away", f"The broker {name} {why}.", self._advice(), instance=name)
+        return BrokerUnavailable(
+            "broker_away", f"The broker {name} {problem}.", self._advice(), instance=name
+        )
 
     def _advice(self) -> str:
         """Return the advice for a broker that does not answer."""
         if self.address.path is not None:
-            return "Check whether it runs (`manage.py runbroker`, or `make up`), and check its log."
+            return "Check that the broker runs (`manage.py runbroker` or `make up`), and read its log."
         return (
-            f"See whether it runs on its machine, listens at {self.address.endpoint} "
-            "(SLUICE_CONTROL_LISTEN), and can be reached."
+            f"Check that the broker runs on its machine, listens at {self.address.endpoint} "
+            "(SLUICE_CONTROL_LISTEN), and is reachable."
         )
 
-    def _unproven(self, why: str) -> BrokerUnreachable:
+    def _unproven(self, problem: str) -> BrokerUnreachable:
         """Return the error for a broker whose certificate is invalid."""
         return BrokerUnreachable(
             "broker_unproven",
-            f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
-            "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY "
-            "name; the broker loads it automatically."
-            if "expired" in why
-            else f"Its certificate must name {self.address.host} and be of an authority in "
+            f"The server at {self.address.endpoint} can't prove that it is {self.address.name}: {problem}.",
+            "Renew the certificate there. Replace the files of SLUICE_CONTROL_CERTIFICATE and "
+            "SLUICE_CONTROL_KEY; the broker loads them automatically."
+            if "expired" in problem
+            else f"Use a certificate for {self.address.host} from an authority in "
             f"{settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
             instance=self.address.name,
         )
 
-    def _failed(self, why: str) -> BrokerUnavailable:
+    def _failed(self, problem: str) -> BrokerUnavailable:
         """Return the error for a broker that ended during a request or sent an invalid answer."""
-        fix = "Check its log, and whether the request was carried out."
+        fix = "Read the broker's log, and check whether it executed the request."
         name = self.address.name
-        return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
+        return BrokerUnavailable("broker_failed", f"The broker {name} {problem}.", fix, instance=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +302,12 @@ class GroupLink:
         if isinstance(request, group_answers.ANY_ONE):
             return self._first(cast("Request[T]", request), timeout_s)  # mypy narrows the type to a union
         addresses = [link.address for link in self._links]
-        told = ask_brokers(addresses, group_answers.request_for_member(request), timeout_s=timeout_s)
-        answers = [one.answer for one in told if one.answer is not None]
-        if isinstance(request, group_answers.OF_ALL):
-            _note_unreached(told)
+        replies = ask_brokers(addresses, group_answers.request_for_member(request), timeout_s=timeout_s)
+        answers = [one.answer for one in replies if one.answer is not None]
+        if isinstance(request, group_answers.COMBINED):
+            _note_unreached(replies)
         if not answers:
-            errors = [one.error for one in told if one.error is not None]
+            errors = [one.error for one in replies if one.error is not None]
             raise next((one for one in errors if isinstance(one, BrokerUnavailable)), errors[0])
         made: T = group_answers.merge_answers(request, answers)
         return made
@@ -340,11 +348,11 @@ def collect_unreachable() -> Iterator[dict[BrokerAddress, SluiceError]]:
             outer.update(found)
 
 
-def _note_unreached(told: Sequence[BrokerAnswer[Any]]) -> None:
+def _note_unreached(replies: Sequence[BrokerAnswer[Any]]) -> None:
     """Add the members that did not answer to those collected by `collect_unreachable`."""
     noted = _unreached.get()
     if noted is not None:
-        noted.update({one.address: one.error for one in told if one.error is not None})
+        noted.update({one.address: one.error for one in replies if one.error is not None})
 
 
 def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:
@@ -378,12 +386,13 @@ def link_to(instance_name: str, member: str = "") -> RequestChannel:
             raise OperatorError(
                 "unknown_member",
                 f"{instance_name} has no member {member[:80]!r} here.",
-                f"Members: {', '.join(filter(None, members_of(instance_name))) or 'it is no group'} "
+                "Members: "
+                f"{', '.join(filter(None, members_of(instance_name))) or 'none, because it is standalone'} "
                 "(SLUICE_BROKERS).",
             )
     elif member:
-        own = tuple(one for one in found if one.member == member)
-        found = own or found[:1]
+        matching = tuple(one for one in found if one.member == member)
+        found = matching or found[:1]
     return BrokerLink(found[0]) if len(found) == 1 else GroupLink([BrokerLink(one) for one in found])
 
 
@@ -490,10 +499,10 @@ class _LineSocket:
 
 def _seconds_until(deadline: float) -> float:
     """Return the seconds until a monotonic deadline. Raises TimeoutError when it has passed."""
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0:
         raise TimeoutError
-    return left
+    return remaining_s
 
 
 @cache
@@ -514,8 +523,8 @@ def _context() -> ssl.SSLContext:
         raise BrokerUnreachable(
             "bad_control_link",
             f"The authority of the brokers, {path or 'SLUICE_BROKERS_CA'}, can't be used: {problem}.",
-            "Name a PEM file with the certificate of whoever signed the brokers' certificates, "
-            "or with those themselves (SLUICE_BROKERS_CA).",
+            "Set SLUICE_BROKERS_CA to a PEM file with the brokers' certificate authority, or with "
+            "their certificates.",
         ) from None
 
 
@@ -549,16 +558,16 @@ def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
     """Remember the expiry of a broker's certificate. Logs a warning once a day if it expires soon."""
     shown = connection.getpeercert() or {}
     ends, now = int(ssl.cert_time_to_seconds(str(shown["notAfter"]))), time.time()
-    _, told = _ends.get(address, (0, 0.0))
-    if expires_soon(ends, now) and now - told >= DAY_S:
-        told = now
+    _, warned_at = _ends.get(address, (0, 0.0))
+    if expires_soon(ends, now) and now - warned_at >= DAY_S:
+        warned_at = now
         logger.warning(
-            "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of "
-            "its files (SLUICE_CONTROL_CERTIFICATE); the broker loads it automatically.",
+            "certificate_expires: the certificate of %s expires at %s. Replace its files "
+            "(SLUICE_CONTROL_CERTIFICATE) on that machine; the broker loads them automatically.",
             address.name,
             time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends)),
         )
-    _ends[address] = (ends, told)
+    _ends[address] = (ends, warned_at)
 
 
 def _token_for(address: BrokerAddress) -> str:
@@ -570,22 +579,22 @@ def _token_for(address: BrokerAddress) -> str:
     try:
         status = path.stat()
         if status.st_mode & 0o007 or status.st_size > MAX_TOKEN_FILE:
-            raise ValueError("others may read it, or it is too long")
+            raise ValueError("other users can read it, or it is too long")
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as problem:
         raise BrokerUnreachable(
             "bad_control_link",
             f"The file of tokens {path} can't be used: {problem}.",
-            "Name a file that its owner alone may read, with `orders/a TOKEN` on each line "
-            "(SLUICE_BROKERS_TOKENS).",
+            "Set SLUICE_BROKERS_TOKENS to a file that only its owner can read, with `orders/a "
+            "TOKEN` on each line.",
         ) from None
     for words in lines:
         if len(words) == 2 and words[0] == address.name:
             return words[1]
     raise BrokerUnreachable(
         "control_refused",
-        f"There is no token for the broker {address.name} in {path}.",
-        f"Make one with `manage.py controltoken`, and put a line `{address.name} TOKEN` there.",
+        f"{path} has no token for the broker {address.name}.",
+        f"Create one with `manage.py controltoken`, and add the line `{address.name} TOKEN`.",
         instance=address.name,
     )
 

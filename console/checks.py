@@ -57,7 +57,8 @@ def check_home_writable(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"SLUICE_HOME ({settings.SLUICE_HOME}) can't be written to.",
-            hint="Give it to the user that runs Sluice, or set SLUICE_HOME to another directory.",
+            hint="Make the directory writable for the user that runs Sluice, or set SLUICE_HOME to "
+            "another directory.",
             id="sluice.E003",
         )
     ]
@@ -82,7 +83,7 @@ def check_oidc(**kwargs: Any) -> list[CheckMessage]:
         return []
     return [
         Error(
-            "SLUICE_OIDC_ISSUER names a provider, and what talks to it isn't installed.",
+            "SLUICE_OIDC_ISSUER is set, but the packages for OpenID Connect aren't installed.",
             hint="pip install -r requirements-oidc.txt",
             id="sluice.E005",
         )
@@ -94,7 +95,7 @@ def check_directories(**kwargs: Any) -> list[CheckMessage]:
     """Check that configured directories do not overlap each other, nor directories that are served, run or
     logged.
     """
-    places = {
+    directories = {
         name: Path(getattr(settings, name))
         for name in (
             "SLUICE_JOURNAL_DIRECTORY",
@@ -105,22 +106,24 @@ def check_directories(**kwargs: Any) -> list[CheckMessage]:
         )
     }
     reserved = settings.SLUICE_RESERVED_DIRECTORIES
-    pairs = [(name, path, other) for name, path in places.items() for other in reserved]
+    pairs = [(name, path, other) for name, path in directories.items() for other in reserved]
     pairs += [
-        (name, path, places[other])
-        for name, other in combinations(places, 2)
+        (name, path, directories[other])
+        for name, other in combinations(directories, 2)
         if {name, other} != {"SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY"}
-        for path in (places[name],)
+        for path in (directories[name],)
     ]
     found = [f"{name}: {path} overlaps {other}." for name, path, other in pairs if paths_overlap(path, other)]
     logs = settings.SLUICE_HOME / "log"
     inside = [("SLUICE_DIRECTORY_ROOTS", Path(root), reserved) for root in settings.SLUICE_DIRECTORY_ROOTS]
-    kept = (*(one for one in reserved if one != logs), *places.values())
-    inside += [("SLUICE_ACTION_FOLDERS", Path(folder), kept) for folder in settings.SLUICE_ACTION_FOLDERS]
+    protected = (*(one for one in reserved if one != logs), *directories.values())
+    inside += [
+        ("SLUICE_ACTION_FOLDERS", Path(folder), protected) for folder in settings.SLUICE_ACTION_FOLDERS
+    ]
     found += [
-        f"{name}: {path} lies in {other}."
+        f"{name}: {path} is inside {other}."
         for name, path, others in inside
         for other in others
         if path.resolve().is_relative_to(other.resolve())
     ]
-    return [Error(one, hint="Give each its own directory.", id="sluice.E006") for one in found]
+    return [Error(one, hint="Use a separate directory for each.", id="sluice.E006") for one in found]

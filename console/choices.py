@@ -52,7 +52,7 @@ class RolloutState(models.TextChoices):
     """State of a staged rollout."""
 
     RUNNING = "running", "Running"
-    PUBLISHED = "published", "In force everywhere"
+    PUBLISHED = "published", "In force for all clients"
     RETURNED = "returned", "Withdrawn automatically"
     STOPPED = "stopped", "Stopped"
 
@@ -124,7 +124,7 @@ class PendingChangeKind(models.TextChoices):
     DRAFT_DELETE = "draft_delete", "Delete draft"
     ALERT_DELETE = "alert_delete", "Delete alert"
     ACCOUNT_CLOSE = "account_close", "Close account"
-    GRANT_REVOKE = "grant_revoke", "Take role away"
+    GRANT_REVOKE = "grant_revoke", "Revoke role"
     TOKEN_REVOKE = "token_revoke", "Revoke token"
 
 
@@ -132,10 +132,10 @@ class AlertSubject(models.TextChoices):
     """Subject of an alert rule."""
 
     STALLED = "stalled", "a client is stalled"
-    ASKS = "asks", "a client is stalled, flapping or falling behind"
+    NEEDS_ATTENTION = "asks", "a client is stalled, flapping or falling behind"
     LIMIT = "limit", "a client will reach a limit within five minutes"
-    DECISION = "decision", "a client was acted on"
-    STANDING = "standing", "a system condition is reported"
+    DECISION = "decision", "a policy acted on a client"
+    SYSTEM_CONDITION = "standing", "a system condition is reported"
 
 
 class MessageState(models.TextChoices):
@@ -143,7 +143,7 @@ class MessageState(models.TextChoices):
 
     WAITING = "waiting", "Waiting"
     SENT = "sent", "Sent"
-    FAILED = "failed", "Given up"
+    FAILED = "failed", "Abandoned"
 
 
 class ActorKind(models.TextChoices):
@@ -167,7 +167,7 @@ class AuditResult(models.TextChoices):
 class Theme(models.TextChoices):
     """Colour theme of the console."""
 
-    AUTO = "auto", "As the system"
+    AUTO = "auto", "System default"
     LIGHT = "light", "Light"
     DARK = "dark", "Dark"
 
@@ -207,9 +207,9 @@ class Permission(models.TextChoices):
     ACT_ON_CLIENTS = "act_on_clients", "Disconnect clients, pause and end replays"
     RUN_ACTIONS = "run_actions", "Run actions, journal maintenance and pipeline jobs"
     EDIT_POLICIES = "edit_policies", "Edit policies, actions and schedules"
-    APPROVE = "approve", "Approve what another person planned"
+    APPROVE = "approve", "Approve runs of other accounts"
     READ_AUDIT = "read_audit", "Read the audit"
-    MANAGE_ACCESS = "manage_access", "Manage people, grants and tokens"
+    MANAGE_ACCESS = "manage_access", "Manage accounts, roles and tokens"
 
 
 class Role(models.TextChoices):
@@ -263,10 +263,10 @@ class PipelineJobs(Sequence[tuple[str, str]]):
         """Return the names of the built-in jobs, then of the custom ones, sorted."""
         directory = Path(settings.SLUICE_JOBS_DIRECTORY)
         files = sorted(directory.glob("*.py")) if directory.is_dir() else []
-        own = [
+        custom = [
             path.stem.replace("_", "-") for path in files if path.stem.isidentifier() and path.stem[0] != "_"
         ]
-        return [*JOB_OPTIONS, *(name for name in own if name not in JOB_OPTIONS and name.isascii())]
+        return [*JOB_OPTIONS, *(name for name in custom if name not in JOB_OPTIONS and name.isascii())]
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, str]: ...

@@ -47,7 +47,7 @@ ANY_ONE: Final = (
 
 Every member has the data, or the request must be carried out only once.
 """
-OF_ALL: Final = (
+COMBINED: Final = (
     requests.GetStatus,
     requests.GetSnapshot,
     requests.ListClients,
@@ -69,7 +69,7 @@ ONE_BY_NAME: Final = (
 
 
 def request_for_member(request: Request[T]) -> Request[T]:
-    """Return the request to send to each member when all are asked.
+    """Return the request to send to each member of a group.
 
     A page of clients is requested from its start to the page's end. Raises OperatorError `unknown_member`.
     """
@@ -77,11 +77,11 @@ def request_for_member(request: Request[T]) -> Request[T]:
         raise OperatorError(
             "unknown_member",
             f"`{requests.request_name(request)}` must be sent to one member of a group.",
-            "Say which: `member`.",
+            "Name the member in `member`.",
         )
     if isinstance(request, requests.PageClients):
-        most = min(request.offset + request.limit, requests.MAX_CLIENTS)
-        page = structs.replace(request, offset=0, limit=most)
+        page_end = min(request.offset + request.limit, requests.MAX_CLIENTS)
+        page = structs.replace(request, offset=0, limit=page_end)
         return cast("Request[T]", page)  # T is the answer's type of page requests
     return request
 
@@ -173,12 +173,12 @@ def merge_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     """Return one snapshot for the snapshots of all members."""
     if len(parts) == 1:
         return parts[0]
-    told = [one.replays for one in parts if one.replays is not None]
+    replays = [one.replays for one in parts if one.replays is not None]
     return Snapshot(
         at=max(one.at for one in parts),
         status=merge_status(None, [one.status for one in parts]),
         clients=_once([one.clients for one in parts]),
-        replays=_replays(told) if told else None,
+        replays=_replays(replays) if replays else None,
     )
 
 
@@ -195,13 +195,13 @@ def _once(parts: Sequence[Sequence[ClientEntry]]) -> list[ClientEntry]:
     return list(found.values())
 
 
-def _page(asked: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsPage:
+def _page(request: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsPage:
     """Return the requested page. `parts` have each member's matching clients up to the page's end."""
     found = clients.sort_clients(
-        _once([one.clients for one in parts]), asked.sort or client_columns.DEFAULT_SORT
+        _once([one.clients for one in parts]), request.sort or client_columns.DEFAULT_SORT
     )
     return ClientsPage(
-        total=sum(one.total for one in parts), clients=found[asked.offset : asked.offset + asked.limit]
+        total=sum(one.total for one in parts), clients=found[request.offset : request.offset + request.limit]
     )
 
 
@@ -264,7 +264,7 @@ def _effect(_: object, parts: Sequence[PolicyEffect]) -> PolicyEffect:
     return PolicyEffect(**fields)
 
 
-def _all(_: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
+def _concatenate(_: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
     return list(chain.from_iterable(parts))
 
 
@@ -308,7 +308,7 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.PageClients: _page,
     requests.GetClient: lambda _, parts: max(parts, key=lambda one: one.connected_at),
     requests.ListDecisions: lambda _, parts: sorted(chain.from_iterable(parts), key=lambda one: one.at),
-    requests.ListLosses: _all,
+    requests.ListLosses: _concatenate,
     requests.GetStalls: lambda _, parts: _stalls(parts),
     requests.ListDurables: _durables,
     requests.ListReplays: lambda _, parts: _replays(parts),

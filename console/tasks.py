@@ -43,7 +43,7 @@ def run_minute_jobs() -> None:
     runs.mark_lost_runs(now)
     scheduler.start_due_runs(now)
     policies.reconcile()
-    rollup.roll_up(now)
+    rollup.write_rollups(now)
     client_hours_import.import_new_hours(now)
     rollup.delete_old_samples(now)
     loss_ledger.delete_old(now)

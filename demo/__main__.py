@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_core.errors import SluiceError
-from broker_core.safe_text import say
+from broker_core.safe_text import print_line
 from demo import feed, subscribers
 
 
@@ -62,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_until_stopped(work))
     except SluiceError as error:
-        say(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
+        print_line(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
         return 1
     except FileNotFoundError as error:
-        say(str(error), sys.stderr)
+        print_line(str(error), sys.stderr)
         return 1
     return 0
 

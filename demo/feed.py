@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from broker_core.client import AsyncClient, FilePublishStore
-from broker_core.safe_text import say
+from broker_core.safe_text import print_line
 from demo.flights import Flights, load
 from demo.pace import Pace, Rate, Speed
 
@@ -36,10 +36,10 @@ async def run(address: str, store_path: Path, *, rate: float | None, speed: floa
         pace: Pace = (
             Speed(speed, flights.moments, first, start) if speed else Rate(rate or 1000.0, first, start)
         )
-        say(f"{len(flights):,} flights; going on with number {first + 1:,}")
+        print_line(f"{len(flights):,} flights; going on with number {first + 1:,}")
         await publish(client, flights, pace, first)
         await client.flush()
-    say(f"all {len(flights):,} flights are published and acknowledged")
+    print_line(f"all {len(flights):,} flights are published and acknowledged")
 
 
 async def publish(client: AsyncClient, flights: Flights, pace: Pace, sent: int) -> None:
@@ -54,5 +54,5 @@ async def publish(client: AsyncClient, flights: Flights, pace: Pace, sent: int) 
         if now - reported >= REPORT_INTERVAL_S:
             reported = now
             _, newest = flights.topic_and_message(max(sent - 1, 0))
-            say(f"{sent:,} flights published; newest: {newest.decode()}")
+            print_line(f"{sent:,} flights published; newest: {newest.decode()}")
         await asyncio.sleep(PUBLISH_INTERVAL_S)

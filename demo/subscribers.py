@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from broker_core.client import EPOCH, AsyncClient, Subscription
 from broker_core.errors import SluiceError
 from broker_core.protocols.replies import DecisionNotice
-from broker_core.safe_text import say
+from broker_core.safe_text import print_line
 
 TOPIC = "flights.>"
 DELAYED = "/dep_delay > 60"
@@ -122,4 +122,4 @@ def _print_notice(name: str) -> Callable[[DecisionNotice], None]:
 
 
 def _print_line(sentence: str) -> None:
-    say(sentence)
+    print_line(sentence)

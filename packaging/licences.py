@@ -80,16 +80,16 @@ def find_licence(name: str) -> str | None:
         for line in package.metadata.get_all("Classifier") or []
         if line.startswith("License ::") and not line.endswith("OSI Approved")
     ]
-    told = {_spdx(text, package) for text in expressions or classifiers}
-    if len(told) != 1 or None in told:
-        told = {_spdx(text, package) for text in classifiers}
-    return told.pop() if len(told) == 1 else None
+    expressions_found = {_spdx(text, package) for text in expressions or classifiers}
+    if len(expressions_found) != 1 or None in expressions_found:
+        expressions_found = {_spdx(text, package) for text in classifiers}
+    return expressions_found.pop() if len(expressions_found) == 1 else None
 
 
 def problems() -> list[str]:
     """Return the problems, one line each."""
     checked = {one.name: one for file in RUNTIME_LOCKS for one in read_locked(BASE / file) if one.applies}
-    wrong = [said for one in checked.values() if (said := find_problem(one))]
+    wrong = [problem for one in checked.values() if (problem := find_problem(one))]
     unneeded = [name for name in EXCEPTIONS if name not in checked or allows(find_licence(name) or "")]
     return wrong + [f"{name}: the exception isn't needed any more" for name in unneeded]
 

@@ -37,10 +37,10 @@ def read_locked(path: Path) -> list[Locked]:
             continue
         if words[0].lstrip().startswith("-"):
             raise ValueError(f"{path.name}: {line!r} isn't a distribution")
-        wanted = Requirement(words[0].strip())
-        version = str(wanted.specifier).removeprefix("==")
-        if str(wanted.specifier) != f"=={version}" or len(words) < 2:
+        requirement = Requirement(words[0].strip())
+        version = str(requirement.specifier).removeprefix("==")
+        if str(requirement.specifier) != f"=={version}" or len(words) < 2:
             raise ValueError(f"{path.name}: {words[0]!r} has no exact version, or no hash")
         hashes = tuple(word.strip() for word in words[1:])
-        found.append(Locked(canonicalize_name(wanted.name), version, wanted.marker, hashes))
+        found.append(Locked(canonicalize_name(requirement.name), version, requirement.marker, hashes))
     return found

@@ -42,10 +42,10 @@ def build_sbom() -> Bom:
                     purl=PackageURL("pypi", None, one.name, one.version),
                     licenses=[LicenseFactory().make_from_string(find_licence(one.name) or "NOASSERTION")],
                 )
-    whole = Component(name="sluice", type=ComponentType.APPLICATION, bom_ref="sluice")
-    made.metadata.component = whole
+    application = Component(name="sluice", type=ComponentType.APPLICATION, bom_ref="sluice")
+    made.metadata.component = application
     made.components.update(components.values())
-    made.register_dependency(whole, components.values())
+    made.register_dependency(application, components.values())
     for name, component in components.items():
         made.register_dependency(
             component, [components[need] for need in _requirements(name) if need in components]

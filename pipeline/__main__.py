@@ -24,7 +24,7 @@ if not __package__:
 
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.private_files import PRIVATE_UMASK
-from broker_core.safe_text import say, say_block
+from broker_core.safe_text import print_block, print_line
 from pipeline.config import JobSettings, settings_from
 from pipeline.jobs import JOBS, custom_jobs, load_job
 from pipeline.run_record import RecordingReporter
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
 class TextReporter:
     """Reporter that prints text for a person."""
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        say(f"{done} of {total} {what}")
+    def progress(self, done: int, total: int, unit: str) -> None:
+        print_line(f"{done} of {total} {unit}")
 
     def note(self, sentence: str) -> None:
-        say(sentence)
+        print_line(sentence)
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
-        say(f"{title}: {table.num_rows} rows")
+        print_line(f"{title}: {table.num_rows} rows")
 
     def page(self, html: str) -> None:
         """Do nothing: the page is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
-        say(", ".join(f"{key} {value}" for key, value in result.items()))
+        print_line(", ".join(f"{key} {value}" for key, value in result.items()))
 
     def error(self, error: SluiceError) -> None:
-        say(f"{error.code}: {error.sentence} {error.fix}".strip(), sys.stderr)
+        print_line(f"{error.code}: {error.sentence} {error.fix}".strip(), sys.stderr)
 
 
 class JsonReporter:
     """Reporter that prints JSON lines for the process that started this one."""
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        self._say({"event": "progress", "done": done, "total": total, "what": what})
+    def progress(self, done: int, total: int, unit: str) -> None:
+        self._print_event({"event": "progress", "done": done, "total": total, "what": unit})
 
     def note(self, sentence: str) -> None:
-        self._say({"event": "note", "text": sentence})
+        self._print_event({"event": "note", "text": sentence})
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
         """Do nothing: the table is in the run's record."""
@@ -74,13 +74,13 @@ class JsonReporter:
         """Do nothing: the page is in the run's record."""
 
     def result(self, result: dict[str, Any]) -> None:
-        self._say({"event": "result", **result})
+        self._print_event({"event": "result", **result})
 
     def error(self, error: SluiceError) -> None:
-        self._say({"event": "error", **error.as_dict()})
+        self._print_event({"event": "error", **error.as_dict()})
 
-    def _say(self, told: dict[str, Any]) -> None:
-        say(json.dumps(told))
+    def _print_event(self, event: dict[str, Any]) -> None:
+        print_line(json.dumps(event))
 
 
 class ReportingArgumentParser(argparse.ArgumentParser):
@@ -139,8 +139,8 @@ def main(words: Sequence[str] | None = None) -> int:
     os.umask(PRIVATE_UMASK)
     environment = environment_with_home(words)
     arguments = parser(environment).parse_args(words)
-    if broken := getattr(arguments, "broken", None):
-        (JsonReporter() if "--json" in (words or sys.argv) else TextReporter()).error(broken)
+    if settings_error := getattr(arguments, "broken", None):
+        (JsonReporter() if "--json" in (words or sys.argv) else TextReporter()).error(settings_error)
         return 1
     reporter = JsonReporter() if arguments.json else TextReporter()
     record = RecordingReporter(reporter, arguments.name, arguments)
@@ -155,8 +155,8 @@ def main(words: Sequence[str] | None = None) -> int:
             master=arguments.master,
         )
         result = load_job(arguments.name, environment).run(settings, arguments, record)
-        kept = record.store_run(settings, result)
-        reporter.result(result | ({"run": record.id} if kept else {}))
+        is_stored = record.store_run(settings, result)
+        reporter.result(result | ({"run": record.id} if is_stored else {}))
     except SluiceError as error:
         if settings is not None:
             record.store_run(settings, {}, error)
@@ -167,10 +167,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        told = to_sluice_error(error)
+        sluice_error = to_sluice_error(error)
         if settings is not None:
-            record.store_run(settings, {}, told)
-        reporter.error(told)
+            record.store_run(settings, {}, sluice_error)
+        reporter.error(sluice_error)
         return 1
     return 0
 
@@ -182,7 +182,7 @@ def to_sluice_error(error: Exception) -> SluiceError:
     if found is not None:
         return OperatorError.from_dict(found[1], found[2].strip())
     if os.environ.get("SLUICE_PIPELINE_DEBUG"):
-        say_block(text, sys.stderr)
+        print_block(text, sys.stderr)
     return OperatorError(
         "pipeline_failed",
         f"Spark failed: {error_line(text)}.",

@@ -32,24 +32,24 @@ class AxisTick(NamedTuple):
     """A tick of an axis: position and label."""
 
     at: float
-    said: str
+    label: str
     below: str = ""
     """Second line of the label: the day, where a new one begins."""
 
 
-def amount_ticks(low: float, high: float, unit: Unit, whole: bool, most: int = 5) -> list[AxisTick]:
+def amount_ticks(low: float, high: float, unit: Unit, integers: bool, max_ticks: int = 5) -> list[AxisTick]:
     """Return at least two ticks, the first at or below `low`, the last at or above `high`.
 
-    With `whole` no tick is between two integers.
+    With `integers` no tick is between two integers.
     """
     size, name = _binary_size(max(abs(low), abs(high)), unit)
-    step = _round_step((high - low) / size / (most - 1))
-    if whole and size == 1:
+    step = _round_step((high - low) / size / (max_ticks - 1))
+    if integers and size == 1:
         step = max(step, 1.0)
     first, last = math.floor(low / size / step), math.ceil(high / size / step)
     last = max(last, first + 1)
     return [
-        AxisTick(place * step * size, _format_unit(place * step, name)) for place in range(first, last + 1)
+        AxisTick(number * step * size, _format_unit(number * step, name)) for number in range(first, last + 1)
     ]
 
 
@@ -59,33 +59,33 @@ def format_amount(value: float, unit: Unit) -> str:
     return _format_unit(value / size, name)
 
 
-def time_ticks(low: float, high: float, most: int) -> list[AxisTick]:
+def time_ticks(low: float, high: float, max_ticks: int) -> list[AxisTick]:
     """Return ticks at round times from `low` to `high`, microseconds since 1970.
 
     If fewer than two round times are in the range, the ticks are the bounds themselves.
     """
-    step = next((one for one in _SPANS if (high - low) / one <= most - 1), _SPANS[-1])
-    places = [place * step for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    if len(places) < 2:
-        places, step = sorted({int(low), int(high)}), _SECOND
+    step = next((one for one in _SPANS if (high - low) / one <= max_ticks - 1), _SPANS[-1])
+    times = [time * step for time in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    if len(times) < 2:
+        times, step = sorted({int(low), int(high)}), _SECOND
     shape = "%H:%M" if step >= _MINUTE else "%H:%M:%S"
     marks: list[AxisTick] = []
     before = ""
-    for place in places:
-        at = datetime.fromtimestamp(place / _SECOND, UTC)
+    for time in times:
+        at = datetime.fromtimestamp(time / _SECOND, UTC)
         day, zone = f"{at.day} {at:%b}", "" if marks else "UTC"
         if step >= _DAY:
-            marks.append(AxisTick(place, day, zone))
+            marks.append(AxisTick(time, day, zone))
         else:
             below = ", ".join(word for word in (day if day != before else "", zone) if word)
-            marks.append(AxisTick(place, f"{at:{shape}}", below))
+            marks.append(AxisTick(time, f"{at:{shape}}", below))
         before = day
     return marks
 
 
-def _binary_size(most: float, unit: Unit) -> tuple[float, str]:
+def _binary_size(largest: float, unit: Unit) -> tuple[float, str]:
     sizes = _SIZES[unit]
-    return next((one for one in reversed(sizes) if most >= one[0]), sizes[0])
+    return next((one for one in reversed(sizes) if largest >= one[0]), sizes[0])
 
 
 def _round_step(least: float) -> float:

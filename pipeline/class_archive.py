@@ -72,11 +72,11 @@ def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> It
     If there is none, options that make it, for one job at a time.
     """
     folder = _folder(environment)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         found = JvmClassArchive()
         if folder is not None:
             with contextlib.suppress(OSError):
-                found = _find_archive(folder, _key(java, environment), held)
+                found = _find_archive(folder, _key(java, environment), stack)
         yield found
 
 
@@ -101,28 +101,28 @@ def _key(java: Path, environment: Mapping[str, str]) -> str:
     )  # A JVM compares the jars' times, and Spark may have been reinstalled.
     laid = jars.stat().st_mtime_ns if jars.is_dir() else 0
     besides = [environment.get(name, "") for name in _CLASS_PATH]
-    told = f"{of} {of.stat().st_mtime_ns} {version('pyspark')} {origin} {laid} {besides}"
-    return f"classes-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    identity = f"{of} {of.stat().st_mtime_ns} {version('pyspark')} {origin} {laid} {besides}"
+    return f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def _find_archive(folder: Path, key: str, held: ExitStack) -> JvmClassArchive:
+def _find_archive(folder: Path, key: str, stack: ExitStack) -> JvmClassArchive:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    kept = sorted(folder.glob(f"{key}-*.jsa"))
-    for path in kept:
+    archives = sorted(folder.glob(f"{key}-*.jsa"))
+    for path in archives:
         if _is_complete(path):
             with contextlib.suppress(OSError):  # another user's archive is only readable
                 os.utime(path)
             return JvmClassArchive(f'"-XX:SharedArchiveFile={path}" {_SILENT}')
-    lock = held.enter_context((folder / ".lock").open("a"))
+    lock = stack.enter_context((folder / ".lock").open("a"))
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: another job makes it
-    for left in [*folder.glob(f"*{_NEW_ARCHIVE}"), *kept]:
-        _remove(left)
+    for leftover in [*folder.glob(f"*{_NEW_ARCHIVE}"), *archives]:
+        _remove(leftover)
     older = sorted(folder.glob("classes-*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in older[MAX_ARCHIVES - 1 :]:
         _remove(path)
     # A unique name: the JVM of a killed job may still be writing to an earlier one.
     made = folder / f"{key}.{uuid4().hex}{_NEW_ARCHIVE}"
-    held.callback(_remove, made)
+    stack.callback(_remove, made)
     return JvmClassArchive(f'"-XX:ArchiveClassesAtExit={made}" {_SILENT}', made, key)
 
 

@@ -101,8 +101,8 @@ def compact(
 
 def remove_leftovers(records: Path) -> None:
     """Remove directories of killed runs: unfinished days, and days that were replaced."""
-    for left in records.glob(f"{HIDDEN}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in records.glob(f"{HIDDEN}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _files(day: Path, instance: str) -> Iterator[SmallFile]:
@@ -123,11 +123,11 @@ def _compact_group(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile
     made = records / f"{HIDDEN}{day.name}-{uuid4().hex}"
     made.mkdir()
     try:
-        joined = {one.path for group in chosen for one in group}
+        merged_paths = {one.path for group in chosen for one in group}
         for group in chosen:
             write(made, _merge_sorted(group))
         for path in day.iterdir():
-            if path not in joined:
+            if path not in merged_paths:
                 os.link(path, made / path.name)
         # The new day must be on disk before the exchange makes it visible.
         sync_directory(made)
@@ -142,12 +142,12 @@ def _merge_sorted(group: Sequence[SmallFile]) -> pa.Table:
     parts = []
     for one in group:
         try:
-            opened = pq.ParquetFile(one.path)
-            table, noted = opened.read(list(COLUMNS)), file_metadata(opened)["digest"]
+            parquet = pq.ParquetFile(one.path)
+            table, noted = parquet.read(list(COLUMNS)), file_metadata(parquet)["digest"]
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged_file_error(one.path, str(error).splitlines()[0]) from error
-        whole = table.num_rows == one.file.last - one.file.first + 1
-        if not whole or noted != digest_of(table):
+        is_complete = table.num_rows == one.file.last - one.file.first + 1
+        if not is_complete or noted != digest_of(table):
             raise _damaged_file_error(one.path, "the number or checksum of its records is wrong")
         parts.append(table.replace_schema_metadata(None).sort_by("sequence"))
     return pa.concat_tables(parts).combine_chunks()
@@ -172,10 +172,10 @@ def _exchange(made: Path, day: Path) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _damaged_file_error(path: Path, why: str) -> OperatorError:
+def _damaged_file_error(path: Path, reason: str) -> OperatorError:
     return OperatorError(
         "lake_damaged",
-        f"{path.parent.name}/{path.name} is damaged: {why}.",
+        f"{path.parent.name}/{path.name} is damaged: {reason}.",
         "Remove it; while the log still has its records, the next run of `lake` writes them again.",
         file=str(path),
     )

@@ -58,7 +58,9 @@ def settings_from(
     home = (home or Path(environment.get("SLUICE_HOME") or BASE / "var")).expanduser().resolve()
     if not home.is_dir() and (journal is None or lake is None):
         raise OperatorError(
-            "bad_setting", f"There is no data directory {home}.", "Give it as --home, or set SLUICE_HOME."
+            "bad_setting",
+            f"The data directory {home} doesn't exist.",
+            "Give it as --home, or set SLUICE_HOME.",
         )
     name = instance or environment.get("SLUICE_INSTANCE") or "sluice-1"
     if not is_name(name):
@@ -66,8 +68,8 @@ def settings_from(
             "bad_setting", f"{name[:80]!r} can't be an instance's name.", "Set SLUICE_INSTANCE."
         )
 
-    def directory(given: Path | None, variable: str, default: str) -> Path:
-        return (given or Path(environment.get(variable) or home / default)).expanduser().resolve()
+    def directory(argument: Path | None, variable: str, default: str) -> Path:
+        return (argument or Path(environment.get(variable) or home / default)).expanduser().resolve()
 
     shelf: Path | None = directory(archive, "SLUICE_ARCHIVE_DIRECTORY", "archive")
     if (

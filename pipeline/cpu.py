@@ -21,8 +21,8 @@ def record_child_cpu() -> None:
 
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of the recorded descendants."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    return own.ru_utime + own.ru_stime + sum(_recorded_s.values())
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime + sum(_recorded_s.values())
 
 
 def _cpu_of_descendants(parent: int) -> dict[tuple[int, int], float]:
@@ -42,11 +42,11 @@ def _cpu_of_descendants(parent: int) -> dict[tuple[int, int], float]:
     except (OSError, ValueError):
         return {}
     found: dict[tuple[int, int], float] = {}
-    left = list(children.get(parent, ()))
-    while left:
-        one = left.pop()
+    pending = list(children.get(parent, ()))
+    while pending:
+        one = pending.pop()
         if one in spent:
             began, used = spent[one]
             found[one, began] = used
-        left += children.get(one, ())
+        pending += children.get(one, ())
     return found

@@ -55,26 +55,28 @@ def update_delta_table(records: Path) -> int:
         table = DeltaTable(str(records))
         _add_columns(table, records)
         known = {str(row["path"]): int(row["size_bytes"]) for row in _count_rows(table)}
-        there = {
+        file_sizes = {
             _parse_files(records, path): path.stat().st_size
             for path in sorted(records.glob(f"{DAY}=*/[!._]*.parquet"))
         }
         now = int(time.time() * 1_000)
-        gone = [name for name, size in known.items() if there.get(name) != size]
-        new = sorted(name for name, size in there.items() if known.get(name) != size)
-        again = set(gone) & set(new)
-        if again:  # one commit can't remove and add the same file name
+        removed = [name for name, size in known.items() if file_sizes.get(name) != size]
+        new = sorted(name for name, size in file_sizes.items() if known.get(name) != size)
+        rewritten = set(removed) & set(new)
+        if rewritten:  # one commit can't remove and add the same file name
             _commit(
                 table,
-                [RemoveAction(name, True, now, known[name], _partition(name)) for name in sorted(again)],
+                [RemoveAction(name, True, now, known[name], _partition(name)) for name in sorted(rewritten)],
             )
         actions: list[AddAction | RemoveAction] = [
-            RemoveAction(name, True, now, known[name], _partition(name)) for name in gone if name not in again
+            RemoveAction(name, True, now, known[name], _partition(name))
+            for name in removed
+            if name not in rewritten
         ]
-        actions += [_add(records, name, there[name], now) for name in new]
+        actions += [_add(records, name, file_sizes[name], now) for name in new]
         if actions:
             _commit(table, actions)
-        _remove_missing(records, there, time.time() - RETENTION_S)
+        _remove_missing(records, file_sizes, time.time() - RETENTION_S)
         return int(DeltaTable(str(records)).version())
     except (DeltaError, OSError) as error:
         raise OperatorError(
@@ -105,25 +107,25 @@ def _parse_files(records: Path, path: Path) -> str:
     return name
 
 
-def _remove_missing(records: Path, there: Mapping[str, int], before: float) -> None:
+def _remove_missing(records: Path, present: Mapping[str, int], before: float) -> None:
     """Remove links that left the table before `before`.
 
     A file's ctime is when its name in its day was removed.
     """
     for link in records.glob(f"{VERSIONS}/*/*"):
-        if link.relative_to(records).as_posix() not in there and link.stat().st_ctime < before:
+        if link.relative_to(records).as_posix() not in present and link.stat().st_ctime < before:
             link.unlink()
 
 
 def _add_columns(table: DeltaTable, records: Path) -> None:
     """Add new typed columns of the lake to the table."""
     fields = read_typed(records)
-    wanted = pa.schema([]) if fields is None else schema_of(fields)
-    there = {field.name for field in table.schema().fields}
+    lake_schema = pa.schema([]) if fields is None else schema_of(fields)
+    table_columns = {field.name for field in table.schema().fields}
     new = [
         Field(field.name, PrimitiveType(_DELTA[field.type]), nullable=True)
-        for field in wanted
-        if field.name not in there
+        for field in lake_schema
+        if field.name not in table_columns
     ]
     if new:
         table.alter.add_columns(new)
@@ -154,19 +156,20 @@ def _add(records: Path, name: str, size: int, now: int) -> AddAction:
 def _stats(file: pq.ParquetFile) -> dict[str, Any]:
     """Return a file's record count, and the minima and maxima of STATED columns, from its footer."""
     meta = file.metadata
-    places = {meta.schema.column(number).name: number for number in range(meta.num_columns)}
+    column_indexes = {meta.schema.column(number).name: number for number in range(meta.num_columns)}
     least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
     for name in STATS_COLUMNS:
         groups = [
-            meta.row_group(number).column(places[name]).statistics for number in range(meta.num_row_groups)
+            meta.row_group(number).column(column_indexes[name]).statistics
+            for number in range(meta.num_row_groups)
         ]
         if groups and all(one is not None and one.has_min_max for one in groups):
-            least[name], most[name] = (
+            least[name], greatest[name] = (
                 _error_line(min(one.min for one in groups)),
                 _error_line(max(one.max for one in groups)),
             )
-    return {"numRecords": meta.num_rows, "minValues": least, "maxValues": most, "nullCount": {}}
+    return {"numRecords": meta.num_rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
 
 
 def _error_line(value: Any) -> Any:

@@ -46,11 +46,11 @@ class HtmlPage:
         self._title = title
         self._sections = [f"<h1>{escape(title)}</h1><p class='sub'>{escape(sub)}</p>"]
 
-    def add_facts(self, told: Mapping[str, Any]) -> None:
+    def add_facts(self, facts: Mapping[str, Any]) -> None:
         """Add key figures with their names."""
         each = (
             f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(_format_cell(value))}</dd></div>"
-            for name, value in told.items()
+            for name, value in facts.items()
         )
         self._sections.append(f"<dl>{''.join(each)}</dl>")
 
@@ -78,8 +78,8 @@ class HtmlPage:
                 raise ValueError("not a plot of ours")
         self._sections.append(f"<div class='wide'>{wide}</div><div class='narrow'>{narrow}</div>")
 
-    def add_table(self, title: str, table: pa.Table, most: int) -> None:
-        """Add the first `most` rows of a table."""
+    def add_table(self, title: str, table: pa.Table, max_rows: int) -> None:
+        """Add the first `max_rows` rows of a table."""
         numbers = [
             pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in table.schema
         ]
@@ -95,9 +95,13 @@ class HtmlPage:
                 for (name, value), kind in zip(row.items(), kinds, strict=True)
             )
             + "</tr>"
-            for row in table.slice(0, most).to_pylist()
+            for row in table.slice(0, max_rows).to_pylist()
         ]
-        more = f"<p class='sub'>The first {most} of {table.num_rows:,}.</p>" if table.num_rows > most else ""
+        more = (
+            f"<p class='sub'>The first {max_rows} of {table.num_rows:,}.</p>"
+            if table.num_rows > max_rows
+            else ""
+        )
         body = (
             f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
             if rows

@@ -82,12 +82,12 @@ def write_groups(
 
 def file_metadata(file: pq.ParquetFile) -> dict[str, str]:
     """Return the facts that `write_parquet` stored."""
-    told = {
+    metadata = {
         key.decode(): value.decode()
         for key, value in (file.metadata.metadata or {}).items()
         if key.startswith(FACT.encode())
     }
-    return {key.removeprefix(FACT): value for key, value in told.items()}
+    return {key.removeprefix(FACT): value for key, value in metadata.items()}
 
 
 def write_whole(path: Path, text: bytes) -> None:
@@ -132,10 +132,10 @@ def lock_lake(directory: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        opened = (directory / ".lock").open("a")
+        lock_file = (directory / ".lock").open("a")
     except OSError as error:
         raise unwritable_error(directory, error) from error
-    with opened as lock:
+    with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -144,6 +144,6 @@ def lock_lake(directory: Path) -> Iterator[None]:
                 f"Another job is writing to {directory.name} of the lake.",
                 "Wait until it has ended.",
             ) from None
-        for left in directory.glob(f"*/{_TEMPORARY}*"):
-            left.unlink(missing_ok=True)
+        for leftover in directory.glob(f"*/{_TEMPORARY}*"):
+            leftover.unlink(missing_ok=True)
         yield

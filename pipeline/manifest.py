@@ -74,14 +74,12 @@ def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> L
     known = read_manifest(directory, instance)
     if known is not None and known.log is not None:
         if known.log != identity and (identity is not None or log.segments):
-            raise other_log_error(
-                instance, "this one is", identity, f"the one that the lake holds, {known.log},"
-            )
+            raise other_log_error(instance, "this one is", identity, f"that of the lake, {known.log},")
         return known
     foreign = sorted({tag for tag in tags if not (identity or "").startswith(tag)})
     if foreign or (identity is None and log.segments):
-        held = f"the one that the lake holds, {foreign[0]}…," if foreign else None
-        raise other_log_error(instance, "this one is", identity, held)
+        lake_log = f"that of the lake, {foreign[0]}…," if foreign else None
+        raise other_log_error(instance, "this one is", identity, lake_log)
     return (
         msgspec.structs.replace(known, log=identity)
         if known

@@ -103,9 +103,9 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
     )
     base = paper.height + top - TOP - BOTTOM
     low, high = min(one.xs.min() for one in lines), max(one.xs.max() for one in lines)
-    whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
+    integers = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
     least, greatest = min(0.0, *(one.ys.min() for one in lines)), max(0.0, *(one.ys.max() for one in lines))
-    marks = amount_ticks(least, greatest, plot.unit, whole)
+    marks = amount_ticks(least, greatest, plot.unit, integers)
     across = _LinearScale(low, high, LEFT, paper.width - RIGHT)
     up = _LinearScale(marks[0].at, marks[-1].at, base, top)
     timed = pa.types.is_timestamp(table.schema.field(plot.x).type)
@@ -116,7 +116,7 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
     )
     made = [legend, _grid(marks, up, paper)]
     for mark in below:
-        made.append(_text(across(mark.at), base + 16, mark.said, "middle"))
+        made.append(_text(across(mark.at), base + 16, mark.label, "middle"))
         if mark.below:
             made.append(_text(across(mark.at), base + 29, mark.below, "middle"))
     for line, colour in zip(lines, colours, strict=True):
@@ -140,25 +140,25 @@ def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
         [(_describe(name), colour) for name, colour in zip(plot.y, colours, strict=True)], of, "bars", paper
     )
     base = paper.height + top - TOP - BOTTOM
-    whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
-    marks = amount_ticks(0.0, max(max(one) for one in values), plot.unit, whole)
+    integers = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
+    marks = amount_ticks(0.0, max(max(one) for one in values), plot.unit, integers)
     up = _LinearScale(marks[0].at, marks[-1].at, base, top)
-    room = (paper.width - LEFT - RIGHT) / table.num_rows
-    wide = min(room * 0.8, WIDEST_BARS) / len(plot.y)
+    slot_width = (paper.width - LEFT - RIGHT) / table.num_rows
+    wide = min(slot_width * 0.8, WIDEST_BARS) / len(plot.y)
     made = [legend, _grid(marks, up, paper)]
-    every = -(-80 // max(int(room), 1))
-    for place, label in enumerate(table.column(plot.x).to_pylist()):
-        x = LEFT + room * place
+    every = -(-80 // max(int(slot_width), 1))
+    for index, label in enumerate(table.column(plot.x).to_pylist()):
+        x = LEFT + slot_width * index
         for number, (one, colour) in enumerate(zip(values, colours, strict=True)):
-            y = up(one[place])
-            told = f"{label}: {format_amount(one[place], plot.unit)}"
+            y = up(one[index])
+            title = f"{label}: {format_amount(one[index], plot.unit)}"
             made.append(
-                f'<rect x="{x + (room - wide * len(values)) / 2 + wide * number:.1f}" '
+                f'<rect x="{x + (slot_width - wide * len(values)) / 2 + wide * number:.1f}" '
                 f'y="{y:.1f}" width="{wide:.1f}" height="{base - y:.1f}"'
-                f' fill="{colour}"><title>{escape(told)}</title></rect>'
+                f' fill="{colour}"><title>{escape(title)}</title></rect>'
             )
-        if place % every == 0:
-            made.append(_text(x + room / 2, base + 16, _label(label), "middle"))
+        if index % every == 0:
+            made.append(_text(x + slot_width / 2, base + 16, _label(label), "middle"))
     return top, "".join(made)
 
 
@@ -170,12 +170,12 @@ def _legend(
     names: Sequence[tuple[str, str]], of: int, kind: Literal["lines", "bars"], paper: PlotSize
 ) -> tuple[str, int]:
     """Return the legend, and the y where the plot begins below it. A single line needs no legend."""
-    most = MAX_BARS if kind == "bars" else len(names)
-    told = [(shorten_name(name), colour) for name, colour in names] if len(names) > 1 else []
-    if of > most:
-        told.append((f"the first {most} of {of:,}", ""))
+    max_entries = MAX_BARS if kind == "bars" else len(names)
+    entries = [(shorten_name(name), colour) for name, colour in names] if len(names) > 1 else []
+    if of > max_entries:
+        entries.append((f"the first {max_entries} of {of:,}", ""))
     made, x, y = [], float(LEFT), TOP
-    for name, colour in told:
+    for name, colour in entries:
         width = LETTER * len(name) + (18 if colour else 0)
         if x > LEFT and x + width > paper.width - RIGHT:
             x, y = float(LEFT), y + ROW
@@ -183,7 +183,7 @@ def _legend(
             made.append(f'<rect x="{x:.1f}" y="{y - 2}" width="12" height="4" fill="{colour}"/>')
         made.append(_text(x + (18 if colour else 0), y + 4, name, "start"))
         x += width + 16
-    return "".join(made), y + ROW if told else TOP
+    return "".join(made), y + ROW if entries else TOP
 
 
 def _series(plot: PlotSpec, table: pa.Table) -> tuple[list[_PlotLine], int]:
@@ -210,10 +210,10 @@ def _series(plot: PlotSpec, table: pa.Table) -> tuple[list[_PlotLine], int]:
 def _thin_out(xs: Floats, ys: Floats, max_points: int) -> tuple[Floats, Floats]:
     if len(xs) <= max_points:
         return xs, ys
-    kept: list[int] = []
-    for stretch in np.array_split(np.arange(len(xs)), max_points // 2):
-        kept += sorted({int(stretch[ys[stretch].argmin()]), int(stretch[ys[stretch].argmax()])})
-    return xs[kept], ys[kept]
+    indexes: list[int] = []
+    for section in np.array_split(np.arange(len(xs)), max_points // 2):
+        indexes += sorted({int(section[ys[section].argmin()]), int(section[ys[section].argmax()])})
+    return xs[indexes], ys[indexes]
 
 
 class _LinearScale:
@@ -235,7 +235,7 @@ def _grid(marks: Sequence[AxisTick], up: _LinearScale, paper: PlotSize) -> str:
             f'<line x1="{LEFT}" x2="{paper.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
             f'stroke="{INK}" stroke-opacity="0.3"/>'
         )
-        made.append(_text(LEFT - 6, y + 4, mark.said, "end"))
+        made.append(_text(LEFT - 6, y + 4, mark.label, "end"))
     return "".join(made)
 
 
@@ -257,6 +257,8 @@ def _describe(column: str) -> str:
     return column.replace("_", " ")
 
 
-def shorten_name(text: str, most: int = MAX_NAME) -> str:
+def shorten_name(text: str, max_length: int = MAX_NAME) -> str:
     """Cut a long name in the middle, because long names often begin alike."""
-    return text if len(text) <= most else f"{text[: (most - 1) // 2]}…{text[-(most // 2) :]}"
+    return (
+        text if len(text) <= max_length else f"{text[: (max_length - 1) // 2]}…{text[-(max_length // 2) :]}"
+    )

@@ -93,7 +93,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _RecordedTable:
-    kept: StoredTable
+    stored: StoredTable
     table: pa.Table
     plots: Sequence[PlotSpec]
 
@@ -114,8 +114,8 @@ class RecordingReporter:
     def __post_init__(self) -> None:
         self.id = f"{datetime.fromtimestamp(self.began, UTC):%Y%m%dT%H%M%SZ}-{self.job}-{uuid4().hex[:8]}"
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        self.to.progress(done, total, what)
+    def progress(self, done: int, total: int, unit: str) -> None:
+        self.to.progress(done, total, unit)
 
     def note(self, sentence: str) -> None:
         if len(self.lines) < MAX_LINES:
@@ -127,10 +127,10 @@ class RecordingReporter:
 
         Raises ValueError if the name can't be a file name, or is used already.
         """
-        if not _NAME.fullmatch(name) or any(name == one.kept.name for one in self.tables):
+        if not _NAME.fullmatch(name) or any(name == one.stored.name for one in self.tables):
             raise ValueError(f"{name!r} can't be a table's name: small letters, digits and _, each once")
         cut = table.num_rows > MAX_ROWS
-        kept = StoredTable(
+        stored = StoredTable(
             name=name,
             title=title,
             columns=table.schema.names,
@@ -139,7 +139,7 @@ class RecordingReporter:
             plots=[f"{name}.{number}.svg" for number in range(len(plots))],
             captions=[plot.title for plot in plots],
         )
-        self.tables.append(_RecordedTable(kept, table.slice(0, MAX_ROWS), plots))
+        self.tables.append(_RecordedTable(stored, table.slice(0, MAX_ROWS), plots))
         self.to.table(name, table, title, plots)
 
     def page(self, html: str) -> None:
@@ -174,7 +174,7 @@ class RecordingReporter:
             },
             result=result,
             error=error.as_dict() if error else None,
-            tables=[one.kept for one in self.tables] if not error else [],
+            tables=[one.stored for one in self.tables] if not error else [],
             lines=self.lines,
             page=bool(self.html) and not error,
         )
@@ -194,8 +194,8 @@ def _write(shelf: Path, run: StoredRun, tables: Sequence[_RecordedTable], html: 
     making.mkdir(parents=True)
     try:
         for one in tables:
-            write_parquet(one.table, making / f"{one.kept.name}.parquet", [])
-            for name, plot in zip(one.kept.plots, one.plots, strict=True):
+            write_parquet(one.table, making / f"{one.stored.name}.parquet", [])
+            for name, plot in zip(one.stored.plots, one.plots, strict=True):
                 (making / name).write_text(draw_svg(plot, one.table), "utf-8")
                 (making / narrow_plot_name(name)).write_text(draw_svg(plot, one.table, NARROW), "utf-8")
         if run.page:

@@ -42,16 +42,14 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     home = environment.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
-        raise _no_java_error(
-            f"JAVA_HOME is {home}, which has no java" if home else "there is no java on the PATH"
-        )
+        raise _no_java_error(f"JAVA_HOME is {home}, which has no java" if home else "java isn't on the PATH")
     try:
-        told = subprocess.run(
+        version_output = subprocess.run(
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _no_java_error(f"{found} can't be run ({error})") from None
-    version = java_version(told)
+    version = java_version(version_output)
     if version < JAVA_NEEDED:
         raise _no_java_error(f"{found} is Java {version or 'of an unknown version'}")
     return Path(found)
@@ -125,10 +123,10 @@ def java_version(output: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _no_java_error(why: str) -> OperatorError:
+def _no_java_error(reason: str) -> OperatorError:
     return OperatorError(
         "java_missing",
-        f"Spark needs Java {JAVA_NEEDED} or newer, and {why}.",
+        f"Spark needs Java {JAVA_NEEDED} or newer, and {reason}.",
         "Install it: apt install openjdk-17-jre-headless. The rest of Sluice works without Java.",
     )
 

@@ -41,8 +41,10 @@ def map_items(
     numbers = context.parallelize(range(len(items)), len(items))
     for error, image in numbers.mapPartitions(_worker(list(items), work, schema)).collect():
         if error:
-            told = json.loads(error)
-            raise OperatorError.from_dict(told["code"], told["message"], told["fix"], told["details"])
+            document = json.loads(error)
+            raise OperatorError.from_dict(
+                document["code"], document["message"], document["fix"], document["details"]
+            )
         tables.append(pa.ipc.open_stream(image).read_all())
     return pa.concat_tables(tables).combine_chunks()
 
@@ -63,8 +65,8 @@ def _worker(
 
 
 def _image(table: pa.Table) -> bytes:
-    kept = pa.BufferOutputStream()
-    with pa.ipc.new_stream(kept, table.schema) as stream:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, table.schema) as stream:
         stream.write_table(table)
-    image: bytes = kept.getvalue().to_pybytes()
+    image: bytes = buffer.getvalue().to_pybytes()
     return image

@@ -35,7 +35,7 @@ def read_typed(directory: Path) -> dict[str, str] | None:
     try:
         fields = msgspec.json.decode(path.read_bytes(), type=TypedSchema).fields
         if not set(fields.values()) <= TYPES.keys():
-            raise ValueError("it has types that nobody knows")
+            raise ValueError("it has unknown types")
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

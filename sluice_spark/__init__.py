@@ -95,7 +95,7 @@ def journal(
     Raises:
         SluiceError: the options are invalid, or the log lacks a selected record. Its text includes the fix.
     """
-    given: dict[str, object] = {
+    values: dict[str, object] = {
         "path": path,
         "archive": archive,
         "instance": instance,
@@ -109,20 +109,20 @@ def journal(
         "durable": durable,
         "partition_mb": partition_mb,
     }
-    options = {name: str(value) for name, value in given.items() if value not in (None, "")}
+    options = {name: str(value) for name, value in values.items() if value not in (None, "")}
     with show_fix_in_errors():
-        asked = read_options(options)
-        check_log(examine_log(asked.location, asked.request.durable), asked.request)
+        read = read_options(options)
+        check_log(examine_log(read.location, read.request.durable), read.request)
     register(spark)
     return spark.read.format("sluice").options(**options).load()
 
 
 def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str | None = None) -> list[LogGap]:
     """Return the intervals that the log lacks, removed or missing, oldest first. Raises SluiceError."""
-    given = {"path": path, "archive": archive, "instance": instance}
+    values = {"path": path, "archive": archive, "instance": instance}
     with show_fix_in_errors():
-        asked = read_options({name: str(value) for name, value in given.items() if value is not None})
-        log = examine_log(asked.location)
+        read = read_options({name: str(value) for name, value in values.items() if value is not None})
+        log = examine_log(read.location)
         return log.gaps(1, log.frontier)
 
 
@@ -131,7 +131,7 @@ def _text(words: str | Sequence[str]) -> str:
     return words if isinstance(words, str) else json.dumps(list(words)) if words else ""
 
 
-def _register_here() -> None:
+def _register_active_session() -> None:
     """Register the source with the active session, so that a notebook can use it right after the import."""
     # without Spark imported there is no session, and importing it takes long
     sql = sys.modules.get("pyspark.sql")
@@ -140,4 +140,4 @@ def _register_here() -> None:
         register(active)
 
 
-_register_here()
+_register_active_session()

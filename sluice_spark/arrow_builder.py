@@ -71,7 +71,7 @@ class DictionaryEntries(NamedTuple):
     """Index of each dictionary's first entry, which is the publisher."""
     name_indexes: Ints | None
     """Index into `names` of each entry; None: equal to the entry's own index."""
-    is_wanted: npt.NDArray[np.bool_] | None
+    is_selected: npt.NDArray[np.bool_] | None
     """Mask of the entries that are wanted topics; None: all."""
 
     def texts(self, indexes: Ints) -> pa.Array:
@@ -86,7 +86,7 @@ class ArrowBatchBuilder:
         self._schema = schema
         self._instance = instance
         self._filter = record_filter
-        self._skips_left = 0
+        self._batches_to_skip = 0
         self._marks = tuple(len(name).to_bytes(2, "little") + name for name in record_filter.names)
         self._clear()
 
@@ -122,12 +122,12 @@ class ArrowBatchBuilder:
             topic_entries = _find_topics(raw, self._marks)
             if not topic_entries:
                 return
-            if self._skips_left:
-                self._skips_left -= 1
+            if self._batches_to_skip:
+                self._batches_to_skip -= 1
             elif self._add_selected(batch, raw, topic_entries, filtered_rows):
                 return
             else:
-                self._skips_left = SELECTIVITY_RETRY_BATCHES
+                self._batches_to_skip = SELECTIVITY_RETRY_BATCHES
             self._topic_entries.append(topic_entries)
         elif record_filter.needles and not any(needle in raw for needle in record_filter.needles):
             return
@@ -218,7 +218,7 @@ class ArrowBatchBuilder:
         def spread(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return np.repeat(column, counts) if batch_of is None else column[batch_of]
 
-        def joined(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
+        def join_values(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
             if not parts and not lengths.any():  # records usually have no headers
                 return pa.repeat(pa.scalar(b"", pa.binary()), len(pick(sequences)))
             made = _binary_column(lengths, parts)
@@ -234,21 +234,21 @@ class ArrowBatchBuilder:
             "publisher_sequence": lambda: _publisher_sequences(
                 spread(heads["first_publisher_sequence"].astype(np.int64)), pick(rows["delta"])
             ),
-            "header": lambda: joined(rows["headers"], self._headers),
-            "body": lambda: joined(rows["body"], self._bodies),
+            "header": lambda: join_values(rows["headers"], self._headers),
+            "body": lambda: join_values(rows["body"], self._bodies),
         }
         return {name: made[name]() for name in self._schema.names}
 
     def _entries(self) -> DictionaryEntries:
-        wanted = self._filter
+        record_filter = self._filter
         if self._marks:
             return _build_known_entries(self._dictionaries, self._topic_entries)
         names, bases = _build_entries(self._dictionaries)
-        if wanted.topic is None:
+        if record_filter.topic is None:
             return DictionaryEntries(names, bases, None, None)
         # Test each distinct name once, however many dictionaries contain it.
         different = names.dictionary_encode()
-        chosen = np.fromiter(map(wanted.topic, different.dictionary.to_pylist()), np.bool_)
+        chosen = np.fromiter(map(record_filter.topic, different.dictionary.to_pylist()), np.bool_)
         return DictionaryEntries(names, bases, None, chosen[different.indices.to_numpy()])
 
     def _sequences(self, counts: Ints, firsts: Ints) -> Ints:
@@ -261,12 +261,12 @@ class ArrowBatchBuilder:
     def _mask(
         self, sequences: Ints, topics: Ints, entries: DictionaryEntries
     ) -> npt.NDArray[np.bool_] | None:
-        wanted = self._filter
+        record_filter = self._filter
         masks: list[npt.NDArray[np.bool_]] = []
-        if sequences[0] < wanted.first or sequences[-1] > wanted.last:
-            masks.append((sequences >= wanted.first) & (sequences <= wanted.last))
-        if entries.is_wanted is not None:
-            masks.append(entries.is_wanted[topics])
+        if sequences[0] < record_filter.first or sequences[-1] > record_filter.last:
+            masks.append((sequences >= record_filter.first) & (sequences <= record_filter.last))
+        if entries.is_selected is not None:
+            masks.append(entries.is_selected[topics])
         if self._filtered:
             passed = np.ones(len(sequences), np.bool_)
             for start, stop, rows in self._filtered:
@@ -333,10 +333,10 @@ def _build_known_entries(
     name_indexes[indexes] = [
         names.setdefault(text, len(names)) for entries in topic_entries for _, text in entries
     ]
-    is_wanted = np.zeros(len(name_indexes), np.bool_)
-    is_wanted[indexes] = True
+    is_selected = np.zeros(len(name_indexes), np.bool_)
+    is_selected[indexes] = True
     return DictionaryEntries(
-        pa.array(list(names), pa.binary()).view(pa.string()), bases, name_indexes, is_wanted
+        pa.array(list(names), pa.binary()).view(pa.string()), bases, name_indexes, is_selected
     )
 
 

@@ -158,7 +158,7 @@ def plan_log(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
             continue
         span = SegmentSpan(segment, max(segment, first), min(log.segment_end(number), last))
         if span.first <= span.last and _may_match(sidecar_summary(log.location, segment), request):
-            spans += _split_wanted(log.location, span, request, topics)
+            spans += _split_selected(log.location, span, request, topics)
     return spans
 
 
@@ -214,7 +214,7 @@ def _may_match(index: SegmentIndex | None, request: ReadRequest) -> bool:
     return request.end_at is None or index.first_at - CLOCK_SLACK_NS <= request.end_at
 
 
-def _split_wanted(
+def _split_selected(
     location: LogLocation, span: SegmentSpan, request: ReadRequest, topics: TopicMatcher
 ) -> Iterator[SegmentSpan]:
     """Yield the parts of a span to read, each of about a task's bytes."""
@@ -337,7 +337,7 @@ def _compile_row_selector(request: ReadRequest) -> RowSelector | None:
     if request.message_type not in MESSAGE_TYPES:
         raise OperatorError(
             "bad_setting",
-            f"There is no message type {request.message_type[:40]!r}.",
+            f"The message type {request.message_type[:40]!r} is unknown.",
             f"Choose from {', '.join(MESSAGE_TYPES)}.",
         )
     if not request.filter:

@@ -50,8 +50,8 @@ def _block_table() -> _Table:
     """Return the contribution of each byte value at each position of a block to the block's CRC."""
     base, table = _byte_table(), np.empty((_BLOCK, 256), np.uint32)
     table[-1] = base
-    for place in range(_BLOCK - 2, -1, -1):
-        table[place] = (table[place + 1] >> 8) ^ base[table[place + 1] & 0xFF]
+    for index in range(_BLOCK - 2, -1, -1):
+        table[index] = (table[index + 1] >> 8) ^ base[table[index + 1] & 0xFF]
     return table
 
 
@@ -72,13 +72,13 @@ def crc32c(data: Any, value: int = 0) -> int:
     time.
     """
     raw = np.frombuffer(data, np.uint8)
-    state, whole = ~value & 0xFFFFFFFF, len(raw) // _BLOCK * _BLOCK
-    if whole:
-        table, places = _block_table().ravel(), np.arange(_BLOCK, dtype=np.int64) * 256
+    state, whole_blocks_bytes = ~value & 0xFFFFFFFF, len(raw) // _BLOCK * _BLOCK
+    if whole_blocks_bytes:
+        table, table_offsets = _block_table().ravel(), np.arange(_BLOCK, dtype=np.int64) * 256
         shift = _shift_table()
-        for start in range(0, whole, 256 * _BLOCK):
-            blocks = raw[start : min(start + 256 * _BLOCK, whole)].reshape(-1, _BLOCK)
-            for part in np.bitwise_xor.reduce(table[places + blocks], axis=1).tolist():
+        for start in range(0, whole_blocks_bytes, 256 * _BLOCK):
+            blocks = raw[start : min(start + 256 * _BLOCK, whole_blocks_bytes)].reshape(-1, _BLOCK)
+            for part in np.bitwise_xor.reduce(table[table_offsets + blocks], axis=1).tolist():
                 state = (
                     shift[0][state & 0xFF]
                     ^ shift[1][state >> 8 & 0xFF]
@@ -86,15 +86,15 @@ def crc32c(data: Any, value: int = 0) -> int:
                     ^ shift[3][state >> 24]
                     ^ part
                 )
-    rest, base = raw[whole:], _byte_table()
-    if len(rest) >= 4:
+    tail, base = raw[whole_blocks_bytes:], _byte_table()
+    if len(tail) >= 4:
         # The remainder in the same way: the state is XORed into its first four bytes.
-        mixed = rest.copy()
+        mixed = tail.copy()
         mixed[:4] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)
-        table = _block_table()[_BLOCK - len(rest) :]
-        state = int(np.bitwise_xor.reduce(table[np.arange(len(rest)), mixed]))
+        table = _block_table()[_BLOCK - len(tail) :]
+        state = int(np.bitwise_xor.reduce(table[np.arange(len(tail)), mixed]))
     else:
-        for byte in rest.tolist():
+        for byte in tail.tolist():
             state = (state >> 8) ^ int(base[(state ^ byte) & 0xFF])
     return ~state & 0xFFFFFFFF
 

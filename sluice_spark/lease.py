@@ -51,7 +51,7 @@ class LeaseHolder:
 
 
 @contextmanager
-def hold_lease(
+def maintain_lease(
     location: LogLocation, purpose: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
 ) -> Iterator[LeaseHolder]:
     """Hold a lease from `sequence` on within the block. A thread renews it.
@@ -71,7 +71,7 @@ def hold_lease(
     try:
         holder.renew()
     except OSError as error:
-        note(f"The job can't take a lease on the log ({error}). Don't remove segments until it has ended.")
+        note(f"The job can't create a lease on the log ({error}). Don't remove segments until it has ended.")
         yield holder
         return
     stopped = threading.Event()
@@ -104,10 +104,10 @@ def pin_log(
 
     The snapshot is taken after the lease was written, so no segment of it is removed within the block. The
     lease covers all records until the caller releases those that it doesn't read (`LeaseHolder.advance`).
-    Parameters are those of `hold_lease` and `examine_log`. Raises OperatorError no_journal, other_log before
-    anything is written.
+    Parameters are those of `maintain_lease` and `examine_log`. Raises OperatorError no_journal, other_log
+    before anything is written.
     """
     log = examine_log(location, durable)
-    with hold_lease(log.location, purpose, log.first, note) as lease:
+    with maintain_lease(log.location, purpose, log.first, note) as lease:
         # Segments may have been removed between the first snapshot and the lease.
         yield examine_log(log.location, durable), lease

@@ -47,10 +47,10 @@ class LogGap(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the gap for manifests and results."""
-        told: dict[str, Any] = {"first": self.first, "last": self.last, "why": self.why}
+        document: dict[str, Any] = {"first": self.first, "last": self.last, "why": self.why}
         if self.removed_at:
-            told["removed_at"] = _format_time(self.removed_at)
-        return told
+            document["removed_at"] = _format_time(self.removed_at)
+        return document
 
     def __str__(self) -> str:
         records = f"records {self.first} to {self.last}"
@@ -108,8 +108,8 @@ class LogSnapshot:
         for segment, following in pairwise(self.segments):
             known = sidecar_summary(self.location, segment)
             if known is not None and known.last_sequence + 1 < following:
-                why = UNKNOWN if are_skips_unknown(self.location, following) else MISSING
-                yield LogGap(known.last_sequence + 1, following - 1, why)
+                reason = UNKNOWN if are_skips_unknown(self.location, following) else MISSING
+                yield LogGap(known.last_sequence + 1, following - 1, reason)
 
     def segment_end(self, number: int) -> int:
         """Return the last sequence that a segment (by index) may have.
@@ -194,15 +194,15 @@ def gap_error(gap: LogGap, log: LogSnapshot) -> JournalError:
 
 
 def _check_directories(location: LogLocation) -> None:
-    for what, option, directory in (
+    for role, option, directory in (
         ("journal", "path", location.directory),
         ("archive", "archive", location.archive),
     ):
         if directory is not None and not directory.is_dir():
             raise OperatorError(
                 "no_journal",
-                f"There is no {what} directory {directory}.",
-                f"Check the option {option}; of a job --{what}, SLUICE_{what.upper()}_DIRECTORY, or --home.",
+                f"There is no {role} directory {directory}.",
+                f"Check the option {option}; of a job --{role}, SLUICE_{role.upper()}_DIRECTORY, or --home.",
             )
 
 

@@ -81,8 +81,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern,
     bad_filter, bad_bookmark.
     """
-    given = {key.lower(): value for key, value in options.items() if value is not None}
-    unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
+    values = {key.lower(): value for key, value in options.items() if value is not None}
+    unknown = sorted(key for key in values if key not in OPTIONS and key not in _OTHERS)
     if not _OF_TABLES.isdisjoint(unknown):
         raise _bad_setting_error(
             "A journal can't be a table of Spark's catalog.",
@@ -96,38 +96,38 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise _bad_setting_error(
             f"There is no option {unknown[0]!r}.", f"The options are {', '.join(OPTIONS)}."
         )
-    location = _location(given)
+    location = _location(values)
     start, end = (
-        read_bound(given.get("start", ""), "start", location.instance),
-        read_bound(given.get("end", ""), "end", location.instance),
+        read_bound(values.get("start", ""), "start", location.instance),
+        read_bound(values.get("end", ""), "end", location.instance),
     )
-    gaps = given.get("gaps", "error").lower()
+    gaps = values.get("gaps", "error").lower()
     if gaps not in ("error", "note"):
         raise _bad_setting_error(f"gaps is {gaps!r}.", "Give error or note.")
     request = ReadRequest(
-        columns=tuple(_parse_list(given.get("columns", ""))) or None,
-        topics=tuple(_parse_list(given.get("topics", ""))),
+        columns=tuple(_parse_list(values.get("columns", ""))) or None,
+        topics=tuple(_parse_list(values.get("topics", ""))),
         start=start.sequence,
         end=end.sequence,
         start_at=start.at,
         end_at=end.at,
-        durable=_parse_number(given, "durable", 0),
+        durable=_parse_number(values, "durable", 0),
         skip_gaps=gaps == "note",
-        filter=given.get("filter", ""),
-        message_type=given.get("message_type", "json").lower(),
-        split_bytes=(_parse_number(given, "partition_mb", 1) or SPLIT_BYTES // MB) * MB,
+        filter=values.get("filter", ""),
+        message_type=values.get("message_type", "json").lower(),
+        split_bytes=(_parse_number(values, "partition_mb", 1) or SPLIT_BYTES // MB) * MB,
     )
     request.check()
-    reader = given.get("reader", "")
+    reader = values.get("reader", "")
     if reader and not is_name(reader):
         raise _bad_setting_error(
             f"{reader[:80]!r} can't be a reader's name.", "Use letters, digits, dots and dashes."
         )
-    hours = _parse_number(given, "lease_hours", 1) or 24
+    hours = _parse_number(values, "lease_hours", 1) or 24
     if hours > MAX_LEASE_HOURS:
         raise _bad_setting_error(f"lease_hours is {hours}.", f"Give at most {MAX_LEASE_HOURS}.")
     limits = StreamLimits(
-        _parse_number(given, "max_rows", 1), _parse_number(given, "max_bytes", 1), reader, hours * 3_600.0
+        _parse_number(values, "max_rows", 1), _parse_number(values, "max_bytes", 1), reader, hours * 3_600.0
     )
     return ReadOptions(location, request, limits)
 
@@ -145,21 +145,21 @@ def check_batch_options(options: Mapping[str, str]) -> None:
             )
 
 
-def _location(given: Mapping[str, str]) -> LogLocation:
-    if not given.get("path"):
+def _location(values: Mapping[str, str]) -> LogLocation:
+    if not values.get("path"):
         raise _bad_setting_error(
             "The option path is missing.", "Give the journal's directory in option() or load()."
         )
-    directory = Path(given["path"]).expanduser().absolute()
+    directory = Path(values["path"]).expanduser().absolute()
     if not directory.is_dir():
         raise OperatorError(
-            "no_journal", f"There is no journal directory {directory}.", "Check the option path."
+            "no_journal", f"The journal directory {directory} doesn't exist.", "Check the option path."
         )
     beside = directory.parent / "archive"
-    archive = Path(given["archive"]).expanduser().absolute() if given.get("archive") else None
+    archive = Path(values["archive"]).expanduser().absolute() if values.get("archive") else None
     if archive is None and beside.is_dir():
         archive = beside
-    instance = given.get("instance") or _only_instance(directory)
+    instance = values.get("instance") or _only_instance(directory)
     if not is_name(instance):
         raise _bad_setting_error(
             f"{instance[:80]!r} can't be an instance's name.", "Check the option instance."
@@ -182,10 +182,10 @@ def _only_instance(directory: Path) -> str:
         elif path.name.endswith(".durable"):
             names.add(path.name.removesuffix(".durable"))
     if len(names) != 1:
-        what = f"the journals of {', '.join(sorted(names)[:5])}" if names else "no journal"
+        content = f"the journals of {', '.join(sorted(names)[:5])}" if names else "no journal"
         raise OperatorError(
             "no_journal",
-            f"{directory} holds {what}.",
+            f"{directory} holds {content}.",
             "Name one with the option instance.",
             instances=sorted(names)[:5],
         )
@@ -210,8 +210,8 @@ def _parse_list(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _parse_number(given: Mapping[str, str], name: str, least: int) -> int | None:
-    text = given.get(name, "")
+def _parse_number(values: Mapping[str, str], name: str, least: int) -> int | None:
+    text = values.get(name, "")
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19) or int(text) < least:
@@ -253,11 +253,11 @@ def read_bound(text: str, name: str, instance: str) -> RangeBound:
 
 
 def _parse_iso(text: str, name: str) -> int:
-    whole, point, rest = text.partition(".")
-    digits = re.match(r"\d*", rest)
+    seconds_text, point, fraction_text = text.partition(".")
+    digits = re.match(r"\d*", fraction_text)
     fraction = digits[0] if point and digits else ""
     try:
-        moment = datetime.fromisoformat(whole + rest[len(fraction) :])
+        moment = datetime.fromisoformat(seconds_text + fraction_text[len(fraction) :])
     except ValueError:
         raise _bad_setting_error(
             f"{name} is {text!r}, which isn't a valid time.", "Give one like 2026-11-21T13:45:00Z."

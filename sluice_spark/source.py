@@ -87,8 +87,8 @@ class SluiceSource(DataSource):
 
         Otherwise Spark would report the difference itself, in a worker and in its own terms.
         """
-        asked = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
-        if asked != self.schema():
+        requested = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+        if requested != self.schema():
             raise OperatorError(
                 "bad_columns",
                 f"The given schema differs from the journal's: {self.schema()}.",

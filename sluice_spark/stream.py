@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, parse_bookmark
 from broker_core.errors import OperatorError
-from broker_core.safe_text import say
+from broker_core.safe_text import print_line
 from sluice_spark.arrow_reader import ReadRequest, plan_log, sequence_bounds
 from sluice_spark.lease import LeaseHolder
 from sluice_spark.location import LogLocation
@@ -154,7 +154,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spans = plan_log(log, request)
             if request.skip_gaps:
                 for gap in log.gaps(first, last):
-                    say(f"sluice: {gap}", sys.stderr)
+                    print_line(f"sluice: {gap}", sys.stderr)
             return [
                 SpanPartition(log.location, part)
                 for part in plan_tasks(log.location, spans, request.split_bytes)
@@ -178,7 +178,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._make_lease(0).release()
             except OSError as error:
-                say(f"sluice: the lease on the log can't be released: {error}", sys.stderr)
+                print_line(f"sluice: the lease on the log can't be released: {error}", sys.stderr)
 
     # Helpers.
 
@@ -187,10 +187,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.refused is not None:
             raise self.refused
         log = examine_log(self.location, self.request.durable)
-        told = (offset or {}).get(log.location.instance, {}).get("log", "")
-        if told and log.location.log and told != log.location.log:
+        checkpoint_log = (offset or {}).get(log.location.instance, {}).get("log", "")
+        if checkpoint_log and log.location.log and checkpoint_log != log.location.log:
             raise other_log_error(
-                log.location.instance, "the checkpoint belongs to", str(told), log.location.log
+                log.location.instance, "the checkpoint belongs to", str(checkpoint_log), log.location.log
             )
         return log
 
@@ -201,18 +201,20 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _processed_sequence(self, offset: dict[str, Any]) -> int:
         """Return the newest record before an offset. Raises OperatorError other_origin."""
-        mine = offset.get(self.location.instance)
-        if mine is None:
+        instance_offset = offset.get(self.location.instance)
+        if instance_offset is None:
             raise OperatorError(
                 "other_origin",
                 f"The checkpoint belongs to {', '.join(offset)}, and this is the log of "
                 f"{self.location.instance}.",
                 "Use the checkpoint that belongs to it, or a new one.",
             )
-        match parse_bookmark(str(mine["bookmark"])):
+        match parse_bookmark(str(instance_offset["bookmark"])):
             case AfterBookmarks((one,)):
                 return one.sequence
-        raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
+        raise OperatorError(
+            "bad_setting", f"{instance_offset} isn't an offset of this source.", "Use a new checkpoint."
+        )
 
     def _make_lease(self, sequence: int) -> LeaseHolder:
         """Return the stream's lease from `sequence` on."""
@@ -228,7 +230,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._make_lease(sequence).renew()
         except OSError as error:
-            say(f"sluice: the lease on the log can't be renewed: {error}", sys.stderr)
+            print_line(f"sluice: the lease on the log can't be renewed: {error}", sys.stderr)
 
 
 def _limit_by_bytes(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:

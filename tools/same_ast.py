@@ -172,14 +172,14 @@ def main() -> int:
             continue
         old = [n for s in sources for n in old_trees[s].body if not is_import(n) and not is_docstring(n)]
         new = [n for n in new_trees[name].body if not is_import(n) and not is_docstring(n)]
-        left = list(new)
+        unmatched = list(new)
         for statement in old:
-            wanted = definition_name(statement)
+            old_name = definition_name(statement)
             reasons = []
-            for candidate in left:
+            for candidate in unmatched:
                 found = definition_name(candidate)
-                if bool(wanted) != bool(found) or (
-                    wanted and not all(map(comparison.same_identifier, wanted.split(), found.split()))
+                if bool(old_name) != bool(found) or (
+                    old_name and not all(map(comparison.same_identifier, old_name.split(), found.split()))
                 ):
                     continue
                 noted = len(comparison.strings)
@@ -189,12 +189,14 @@ def main() -> int:
                     reasons.append(str(difference))
                     del comparison.strings[noted:]
                 else:
-                    left.remove(candidate)
+                    unmatched.remove(candidate)
                     compared += 1
                     break
             else:
-                problems.append(f"{name}: {wanted or show(statement)}: {'; '.join(reasons) or 'is missing'}")
-        problems.extend(f"{name}: {definition_name(n) or show(n)} is new" for n in left)
+                problems.append(
+                    f"{name}: {old_name or show(statement)}: {'; '.join(reasons) or 'is missing'}"
+                )
+        problems.extend(f"{name}: {definition_name(n) or show(n)} is new" for n in unmatched)
     for old_text, new_text in sorted(set(comparison.strings)):
         if WORD.findall(old_text) != WORD.findall(new_text):
             print(f"string: {old_text!r} → {new_text!r}")

@@ -50,7 +50,7 @@ class WebSocketSink:
         send: ASGI `send`, which returns once the kernel has the message.
         remote: Peer address for logs.
         raw: Socket of the connection.
-        held_bytes: Returns the bytes between `send` and the kernel, or None if the WebSocket is not open.
+        buffered_bytes: Returns the bytes between `send` and the kernel, or None if the WebSocket is not open.
         read_progress: Returns the progress of reading from the peer.
         logged_on: Called at the logon with the name of the connection's input share.
         drop: Closes the connection without a close frame.
@@ -64,7 +64,7 @@ class WebSocketSink:
         remote: str,
         instance: str,
         raw: socket.socket,
-        held_bytes: Callable[[], int | None],
+        buffered_bytes: Callable[[], int | None],
         read_progress: Callable[[], ReadProgress],
         logged_on: Callable[[str], None],
         drop: Callable[[], None],
@@ -79,7 +79,7 @@ class WebSocketSink:
         self._instance = instance
         self._waiting: deque[bytes | str] = deque()
         self._waiting_bytes = 0
-        self._held_bytes = held_bytes
+        self._buffered_bytes = buffered_bytes
         self._read_progress = read_progress
         self._logged_on = logged_on
         self._drop = drop
@@ -90,7 +90,7 @@ class WebSocketSink:
         self._ending = SingleWaiterEvent()
         self._closing = (1000, "")
         self._sender: asyncio.Task[None] | None = None
-        self._over = False
+        self._is_closed = False
 
     @property
     def is_flushed(self) -> bool:
@@ -99,9 +99,9 @@ class WebSocketSink:
 
     def acked_bytes(self) -> int:
         """Return the bytes that the peer's kernel has acknowledged."""
-        held = self._held_bytes()
-        if held is not None:
-            self._progress.update(self.written_bytes, self._waiting_bytes + held)
+        buffered = self._buffered_bytes()
+        if buffered is not None:
+            self._progress.update(self.written_bytes, self._waiting_bytes + buffered)
         return self._progress.acked_bytes
 
     def read_progress(self) -> ReadProgress:
@@ -207,12 +207,12 @@ class WebSocketSink:
         such clients save a sending task each, and its pump task.
         """
         self._wake.set()
-        if self._sender is None and not self._over:
+        if self._sender is None and not self._is_closed:
             self._sender = asyncio.create_task(self._run(), name=f"websocket-sender-{self.remote}")
 
     async def wait_closed(self) -> None:
         """Stop sending, because the connection is lost, and wait for the sending task to end."""
-        self._over = True
+        self._is_closed = True
         if self._sender is not None:
             self._sender.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -280,7 +280,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
             f"{peer[0]}:{peer[1]}",
             self.engine.instance,
             scope["raw_socket"],
-            scope["held_bytes"],
+            scope["buffered_bytes"],
             scope["read_progress"],
             scope["logged_on"],
             scope["drop"],

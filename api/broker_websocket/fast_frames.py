@@ -20,7 +20,7 @@ MASK_BYTES: Final = 4
 """Bytes of the mask before the payload."""
 
 
-class WholeMessage(NamedTuple):
+class CompleteMessage(NamedTuple):
     """Unmasked message, and the index in the buffer at which the next frame begins."""
 
     message: bytes
@@ -36,7 +36,7 @@ class IncompleteMessage(NamedTuple):
     end: int
 
 
-def parse_whole_message(data: bytes, at: int, limit: int) -> WholeMessage | IncompleteMessage | None:
+def parse_complete_message(data: bytes, at: int, limit: int) -> CompleteMessage | IncompleteMessage | None:
     """Return the message whose frame begins at index `at` of `data`.
 
     None when the fast path does not apply: another kind of frame, an incomplete header, or more than
@@ -59,4 +59,4 @@ def parse_whole_message(data: bytes, at: int, limit: int) -> WholeMessage | Inco
         return None
     if len(data) < end:
         return IncompleteMessage(end)
-    return WholeMessage(apply_mask(memoryview(data)[begin:end], data[body:begin]), end)
+    return CompleteMessage(apply_mask(memoryview(data)[begin:end], data[body:begin]), end)

@@ -51,20 +51,20 @@ class UvloopReactor(AsyncioSelectorReactor):
         queue.
         """
 
-    def read_in_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
-        """Read a connection in the queue's order, until `read_normally` is called or it is closed."""
+    def read_in_turns(self, connection: Connection, read_queue: PreLogonReadQueue) -> None:
+        """Read a connection in the queue's order until `read_normally` is called or it is closed."""
         connection.bufferSize = PENDING_READ_BYTES
-        self._move(connection, door)
+        self._move(connection, read_queue)
 
     def read_normally(self, connection: Connection) -> None:
         """Read a connection whenever data arrives."""
         self._move(connection, None)
 
-    def _move(self, connection: Any, door: PreLogonReadQueue | None) -> None:
-        """Read a connection in the queue's order, or normally if `door` is None."""
+    def _move(self, connection: Any, read_queue: PreLogonReadQueue | None) -> None:
+        """Read a connection in the queue's order, or normally if `read_queue` is None."""
         reads = connection in self._readers
         self.removeReader(connection)
-        connection.door = door
+        connection.read_queue = read_queue
         if reads:
             self.addReader(connection)
 
@@ -89,11 +89,11 @@ class UvloopReactor(AsyncioSelectorReactor):
 
     def addReader(self, reader: Any) -> None:
         """Start reading: by the queue if the connection has one, else by the event loop."""
-        door = getattr(reader, "door", None)
-        if door is not None:
+        read_queue = getattr(reader, "read_queue", None)
+        if read_queue is not None:
             if reader not in self._readers:
                 self._readers[reader] = reader.fileno()
-                self._enqueue_reader(reader, door)
+                self._enqueue_reader(reader, read_queue)
             return
         try:
             super().addReader(reader)
@@ -102,25 +102,25 @@ class UvloopReactor(AsyncioSelectorReactor):
 
     def removeReader(self, reader: Any) -> None:
         """Stop reading, and leave the queue."""
-        if getattr(reader, "door", None) is None:
+        if getattr(reader, "read_queue", None) is None:
             super().removeReader(reader)
             return
         self._readers.pop(reader, None)
-        if (leave := self._queue_exits.pop(reader, None)) is not None:
-            leave()
+        if (remove := self._queue_exits.pop(reader, None)) is not None:
+            remove()
 
-    def _enqueue_reader(self, reader: Any, door: PreLogonReadQueue) -> None:
+    def _enqueue_reader(self, reader: Any, read_queue: PreLogonReadQueue) -> None:
         """Wait in the queue for the next read."""
-        descriptor, heard = self._readers[reader], partial(self._on_read_turn, reader)
-        self._queue_exits[reader] = partial(door.remove_reader, descriptor, heard)
-        door.add_reader(descriptor, heard)
+        descriptor, callback = self._readers[reader], partial(self._read_once, reader)
+        self._queue_exits[reader] = partial(read_queue.remove_reader, descriptor, callback)
+        read_queue.add_reader(descriptor, callback)
 
-    def _on_read_turn(self, reader: Any) -> None:
-        """Read once because it is the connection's turn, then wait again."""
+    def _read_once(self, reader: Any) -> None:
+        """Read once, then wait in the queue again."""
         del self._queue_exits[reader]
         callWithLogger(reader, self._readOrWrite, reader, True)
-        if reader in self._readers and reader not in self._queue_exits and reader.door is not None:
-            self._enqueue_reader(reader, reader.door)
+        if reader in self._readers and reader not in self._queue_exits and reader.read_queue is not None:
+            self._enqueue_reader(reader, reader.read_queue)
 
     def addWriter(self, writer: Any) -> None:
         try:
@@ -130,8 +130,8 @@ class UvloopReactor(AsyncioSelectorReactor):
 
     def _lose(self, selectable: Any) -> None:
         """Report a connection as lost whose uvloop handle was closed in this event-loop iteration."""
-        why = Failure(error.ConnectionLost())
-        self._asyncioEventloop.call_soon(self._disconnectSelectable, selectable, why.value, False)
+        failure = Failure(error.ConnectionLost())
+        self._asyncioEventloop.call_soon(self._disconnectSelectable, selectable, failure.value, False)
 
 
 def _has_socket_error(connection: Any) -> bool:

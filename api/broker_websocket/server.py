@@ -36,7 +36,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 from zope.interface import implementer
 
-from api.broker_websocket.fast_frames import IncompleteMessage, WholeMessage, parse_whole_message
+from api.broker_websocket.fast_frames import CompleteMessage, IncompleteMessage, parse_complete_message
 from api.broker_websocket.tls import context_factory, peer_names
 from api.broker_websocket.wait_primitives import SingleReaderQueue, SingleWaiterEvent
 from broker_core.config import TlsSettings
@@ -78,7 +78,7 @@ REQUEST_TIMEOUT_S = 10
 class BackpressureProtocol(WebSocketProtocol):
     """WebSocket connection that makes its application wait for a peer that does not read."""
 
-    asked = False
+    has_request = False
     """Whether the protocol has received the handshake request."""
     failed = False
     """Whether the peer violated RFC 6455 and was sent a close frame."""
@@ -98,7 +98,7 @@ class BackpressureProtocol(WebSocketProtocol):
 
         Until the logon, messages are limited to `BEFORE_LOGON` bytes and one frame header.
         """
-        self.room = SingleWaiterEvent(is_open=True)
+        self.writable = SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
         self.unfinished = InputBufferUsage(self.factory.server_class.pending_connections, self._reject_input)
@@ -134,8 +134,8 @@ class BackpressureProtocol(WebSocketProtocol):
 
     def read_progress(self) -> ReadProgress:
         """Return bytes read in total, bytes of an incomplete message, and where that message begins."""
-        begun = bool(self.data) or self.inside_message
-        unfinished = self.received_bytes - self.message_start if begun else 0
+        is_incomplete = bool(self.data) or self.inside_message
+        unfinished = self.received_bytes - self.message_start if is_incomplete else 0
         return ReadProgress(self.received_bytes, unfinished, self.message_start)
 
     def unsent_bytes(self) -> int | None:
@@ -145,26 +145,26 @@ class BackpressureProtocol(WebSocketProtocol):
         """
         if self.state != self.STATE_OPEN:
             return None
-        transport, held = self.transport, 0
+        transport, buffered = self.transport, 0
         if not isinstance(transport, FileDescriptor):
             # Under TLS, small writes wait for the end of the event-loop iteration. Writes that TLS cannot
             # encrypt yet wait for the peer.
             small = transport._aggregator
-            held = small.MAX_BUFFER_SIZE - small._bufferLeft + sum(map(len, transport._appSendBuffer))
+            buffered = small.MAX_BUFFER_SIZE - small._bufferLeft + sum(map(len, transport._appSendBuffer))
             transport = transport.transport
-        return int(held + len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
+        return int(buffered + len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
 
     def pauseProducing(self) -> None:
         """Make `send` wait, because the kernel's buffer is full."""
-        self.room.clear()
+        self.writable.clear()
 
     def resumeProducing(self) -> None:
         """Let `send` return, because the kernel has all bytes."""
-        self.room.set()
+        self.writable.set()
 
     def stopProducing(self) -> None:
         """Let `send` return, because the connection is lost."""
-        self.room.set()
+        self.writable.set()
 
     # Autobahn's own `dataReceived` and `onMessage…` first format a coloured line for the debug log, even if
     # that log is off. It took a twelfth of the broker's time on this transport (cProfile of `python -m
@@ -176,13 +176,13 @@ class BackpressureProtocol(WebSocketProtocol):
             return  # bytes after a violation can't be trusted
         if self.state == self.STATE_CONNECTING:
             if (
-                self.asked
+                self.has_request
                 # a request that was not answered yet must be the last input (RFC 6455, 4.1); no limit counts
                 # more
             ):
                 self.drop()
                 return
-            self.asked = True
+            self.has_request = True
         else:
             self.received_bytes += len(data)
         self._dataReceived(data)
@@ -230,7 +230,7 @@ class BackpressureProtocol(WebSocketProtocol):
         """
         self.failedByMe = True  # the rest of the message is skipped
         sentence = f"A WebSocket message of {msg_size} bytes is over the limit of {max_msg_size}."
-        fix = "Send smaller batches; the logon acknowledgement says the limit in max_frame."
+        fix = "Send smaller batches; the logon acknowledgement has the limit in max_frame."
         self._reject_input(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
 
     def _fail_connection(self, code: int = 1002, reason: str = "") -> None:
@@ -245,7 +245,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
         self.unfinished.set_bytes(0)
         below = _descriptor(self.transport)
-        reactor.read_in_turns(below, self.factory.server_class.door)
+        reactor.read_in_turns(below, self.factory.server_class.read_queue)
         self.sendCloseFrame(code, reason.encode()[:MAX_REASON])
         # The peer closes once it has read the close frame; otherwise the connection is dropped a moment
         # later. Closing now would reset the connection, and the peer could lose the frame.
@@ -267,7 +267,7 @@ class BackpressureProtocol(WebSocketProtocol):
             # Twisted pauses a producer only above its bufferSize (64 KiB). Two thousand stalled clients
             # would each hold that much, so the producer is paused earlier.
             if isinstance(transport, FileDescriptor) and (self.unsent_bytes() or 0) >= GATHERED_BYTES:
-                self.room.clear()
+                self.writable.clear()
                 transport.producerPaused = True  # makes Twisted call resumeProducing once all is written
 
     def _write_now(self, data: bytes) -> bytes:
@@ -316,7 +316,7 @@ class BackpressureProtocol(WebSocketProtocol):
             return False
         data, at, found = self.data, 0, None
         while self.reading and isinstance(
-            found := parse_whole_message(data, at, self.maxFramePayloadSize), WholeMessage
+            found := parse_complete_message(data, at, self.maxFramePayloadSize), CompleteMessage
         ):
             at = found.end
             self.onMessage(found.message, True)
@@ -344,7 +344,7 @@ class BackpressureProtocol(WebSocketProtocol):
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """Let `send` return, and stop counting buffered bytes."""
-        self.room.set()
+        self.writable.set()
         self.unfinished.set_bytes(0)
         super().onClose(wasClean, code, reason)
 
@@ -377,7 +377,7 @@ class PendingUpgrade(HTTPChannel):
         self.unfinished = InputBufferUsage(self.pending_connections)
         peer = self.transport.getPeer()
         self.remote = f"{peer.host}:{peer.port}"
-        reactor.read_in_turns(_descriptor(self.transport), self.factory.server.door)
+        reactor.read_in_turns(_descriptor(self.transport), self.factory.server.read_queue)
         self.pending_connections.add_pending(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -410,7 +410,7 @@ class PendingUpgrade(HTTPChannel):
         self.unfinished.set_bytes(0)
         self.requests.clear()
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close the connection, because a newer pending connection needs its slot."""
         self.drop()  # before the handshake is answered there is no protocol in which to report the reason
 
@@ -475,7 +475,7 @@ class BackpressureServer(Server):
         host: str,
         port: int,
         pending_connections: PendingConnections,
-        door: PreLogonReadQueue,
+        read_queue: PreLogonReadQueue,
         tls: TlsSettings | None = None,
     ) -> None:
         super().__init__(
@@ -488,7 +488,7 @@ class BackpressureServer(Server):
             server_name="Sluice",
         )
         self.connections: dict[Any, Any] = {}
-        self.pending_connections, self.door = pending_connections, door
+        self.pending_connections, self.read_queue = pending_connections, read_queue
         self.http_factory = BackpressureHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
         self.ws_factory.setProtocolOptions(
@@ -502,8 +502,8 @@ class BackpressureServer(Server):
         )
         # Autobahn copies its settings to each connection and lists them for its debug log, even if that log
         # is off. It was half of the cost of a handshake, so the settings are class attributes here.
-        given = {name: getattr(self.ws_factory, name) for name in BackpressureProtocol.CONFIG_ATTRS}
-        settings = {name: staticmethod(one) if callable(one) else one for name, one in given.items()}
+        attributes = {name: getattr(self.ws_factory, name) for name in BackpressureProtocol.CONFIG_ATTRS}
+        settings = {name: staticmethod(one) if callable(one) else one for name, one in attributes.items()}
         self.ws_factory.protocol = type("Paced", (BackpressureProtocol,), settings | {"CONFIG_ATTRS": []})
         self._address = (host, port)
         self._tls = tls
@@ -553,7 +553,7 @@ class BackpressureServer(Server):
 
         scope.setdefault("asgi", {"version": "3.0"})
         scope["peer_names"] = peer_names(protocol.transport)
-        scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.unsent_bytes
+        scope["raw_socket"], scope["buffered_bytes"] = protocol.raw_socket(), protocol.unsent_bytes
         scope["read_progress"] = protocol.read_progress
         scope["logged_on"] = protocol.on_logged_on
         scope["on_overflow"] = partial(setattr, protocol, "on_overflow")
@@ -573,8 +573,8 @@ class BackpressureServer(Server):
         daphne checks for ended applications once a second, and a thousand may end in that time. daphne
         handles failed ones.
         """
-        went_well = not application.cancelled() and application.exception() is None
-        if went_well and "disconnected" in self.connections.get(protocol, ()):
+        has_succeeded = not application.cancelled() and application.exception() is None
+        if has_succeeded and "disconnected" in self.connections.get(protocol, ()):
             del self.connections[protocol]
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
@@ -585,4 +585,4 @@ class BackpressureServer(Server):
             protocol.transport.loseConnection()
         if message["type"] == "websocket.send":
             del message  # Twisted has its own copy; a thousand stalled clients don't need two
-            await protocol.room.wait()
+            await protocol.writable.wait()

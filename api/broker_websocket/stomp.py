@@ -61,9 +61,9 @@ class StompSink(WebSocketSink):
 
     def acked_bytes(self) -> int:
         """Return the bytes that the peer's kernel has acknowledged."""
-        held = self._held_bytes()
-        if held is not None:
-            self._progress.update(self.written_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
+        buffered = self._buffered_bytes()
+        if buffered is not None:
+            self._progress.update(self.written_bytes, self._waiting_bytes + self._outgoing.nbytes + buffered)
         return self._progress.acked_bytes
 
     def read_progress(self) -> ReadProgress:

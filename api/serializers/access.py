@@ -23,7 +23,7 @@ class LoginSerializer(serializers.Serializer[Any]):
         default="",
         allow_blank=True,
         write_only=True,
-        help_text="Of the authenticator app, from those who have one.",
+        help_text="Code of the authenticator app, for accounts with a second factor.",
     )
 
 
@@ -87,17 +87,20 @@ class NewTokenSerializer(OwnPasswordSerializer):
     """Request to create an API token."""
 
     name = serializers.CharField(max_length=100)
-    lifetime = serializers.CharField(max_length=40, default="90d", help_text="Like 90d; at most 366d.")
+    lifetime = serializers.CharField(
+        max_length=40, default="90d", help_text="Lifetime such as 90d; at most 366d."
+    )
     scope = serializers.ListField(
         child=serializers.ChoiceField([(str(one), one.label) for one in TOKEN_PERMISSIONS]),
         default=lambda: [str(Permission.VIEW)],
-        help_text="What the token may do, at most; view alone unless said otherwise.",
+        help_text="Maximum permissions of the token. Default: only view.",
     )
     networks = serializers.ListField(
         child=serializers.CharField(max_length=50),
         default=list,
         max_length=MAX_NETWORKS,
-        help_text="Addresses and networks that it may be used from, like 10.1.0.0/16; none is from anywhere.",
+        help_text="Addresses and networks from which the token is valid, such as 10.1.0.0/16. Empty: any "
+        "address.",
     )
 
 

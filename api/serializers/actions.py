@@ -142,7 +142,7 @@ class RepeatSerializer(StrictSerializer):
         required=False,
         default="",
         allow_blank=True,
-        help_text="The hash of the plan of what is left, which plan_needed gives.",
+        help_text="Hash of the plan of the remaining steps, from the error plan_needed.",
     )
 
 

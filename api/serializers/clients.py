@@ -51,7 +51,7 @@ class ClientQuerySerializer(serializers.Serializer[Any]):
         default="",
         help_text="Part of the client's name, transport, address or user.",
     )
-    sort = SortField(help_text="Of equal ones the greatest lag comes first, then they go by name.")
+    sort = SortField(help_text="Equal entries are sorted by descending lag, then by name.")
     instance = serializers.CharField(required=False, default="")
 
 
@@ -69,7 +69,7 @@ class ActSerializer(serializers.Serializer[Any]):
 
     reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)
     subscription = serializers.CharField(
-        max_length=128, required=False, default="", allow_blank=True, help_text="Of pause and resume."
+        max_length=128, required=False, default="", allow_blank=True, help_text="Only for pause and resume."
     )
 
 

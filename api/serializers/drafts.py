@@ -110,7 +110,7 @@ class ImportReportSerializer(serializers.Serializer[Any]):
     not_about_policy = UnrelatedSettingSerializer(many=True, source="imported.unrelated")
     warnings = serializers.ListField(
         child=serializers.CharField(),
-        help_text="What the file would take away: topics that it no longer journals.",
+        help_text="Topics that the file would no longer journal.",
     )
 
 
@@ -186,9 +186,11 @@ class RolloutSerializer(serializers.Serializer[Any]):
     most_decisions = serializers.IntegerField()
     allowances = serializers.DictField(
         child=serializers.IntegerField(),
-        help_text="The part of most_decisions that each member of a group may carry out, by its name.",
+        help_text="Share of most_decisions for each member of a group, by its name.",
     )
-    decisions = serializers.IntegerField(help_text="Carried out by the staged revision so far.")
+    decisions = serializers.IntegerField(
+        help_text="Number of decisions that the staged revision has carried out."
+    )
     state = serializers.CharField()
     why = serializers.CharField()
     started_at = serializers.DateTimeField()

@@ -16,7 +16,7 @@ class BrowseSerializer(serializers.Serializer[Any]):
 
     filter = serializers.CharField(max_length=4096, required=False, default="")
     bookmark = serializers.CharField(
-        max_length=4096, required=False, default="", help_text="Go on after this; see `next`."
+        max_length=4096, required=False, default="", help_text="Continue after this position; see `next`."
     )
     to = serializers.DateTimeField(required=False)
     limit = serializers.IntegerField(min_value=1, max_value=1_000, required=False, default=100)

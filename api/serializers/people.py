@@ -39,14 +39,14 @@ class NewGrantSerializer(OwnPasswordSerializer):
         required=False,
         default="",
         allow_blank=True,
-        help_text="Like desk-*; empty is every client.",
+        help_text="Pattern such as desk-*; empty means every client.",
     )
     topic_pattern = serializers.CharField(
         max_length=255,
         required=False,
         default="",
         allow_blank=True,
-        help_text="Like flights.>; empty is every topic.",
+        help_text="Pattern such as flights.>; empty means every topic.",
     )
 
 

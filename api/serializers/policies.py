@@ -46,7 +46,7 @@ class JournaledTopicField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> Any:
         """Return the value unchanged. Raises ValidationError for other JSON types."""
         if not isinstance(data, (str, dict)):
-            raise serializers.ValidationError("Give a topic pattern or an object.")
+            raise serializers.ValidationError("Use a topic pattern or an object.")
         return data
 
     def to_representation(self, value: Any) -> Any:
@@ -75,18 +75,19 @@ class JournalSettingsSerializer(StrictSerializer):
         child=serializers.CharField(max_length=64),
         max_length=MAX_SYNC_MEMBERS,
         required=False,
-        help_text="Of a group: the members that `fully_durable` waits for.",
+        help_text="Members of a group for which `fully_durable` waits.",
     )
     sync_topics = serializers.ListField(
         child=serializers.CharField(max_length=255),
         required=False,
-        help_text="Of a group: patterns of topics whose `persisted` waits for those members too.",
+        help_text="Patterns of topics whose `persisted` also waits for the sync members of a group.",
     )
     downgrade_after_ms = serializers.IntegerField(
         min_value=MIN_DOWNGRADE_MS,
         max_value=MAX_DOWNGRADE_MS,
         required=False,
-        help_text="After which one of them that doesn't confirm isn't waited for any more.",
+        help_text="Time after which the broker stops waiting for a sync member or destination that "
+        "doesn't confirm.",
     )
 
 
@@ -145,7 +146,7 @@ class PolicyStatusSerializer(serializers.Serializer[Any]):
     running = serializers.IntegerField(allow_null=True)
     converged = serializers.BooleanField()
     set_back = serializers.BooleanField(
-        help_text="Whether the broker keeps a policy that this database lacks, until an operator decides."
+        help_text="Whether the broker retains a policy that this database lacks, until an operator decides."
     )
     staged = serializers.CharField(allow_blank=True)
     reported_at = serializers.DateTimeField(allow_null=True)
@@ -168,7 +169,7 @@ class RevisionSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField(allow_blank=True)
     created_at = serializers.DateTimeField()
     withdrawn = serializers.CharField(
-        help_text="Why its staged rollout returned by itself; empty when it didn't."
+        help_text="Reason for the automatic withdrawal of its staged rollout; empty without a withdrawal."
     )
     document = DocumentField()
 

@@ -34,9 +34,9 @@ def _list_of(entry: type[StrictSerializer], **options: Any) -> StrictSerializer:
     return entry(many=True, **options)
 
 
-def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
+def _texts(max_items: int = 1_000, length: int = 255) -> serializers.ListField:
     return serializers.ListField(
-        child=serializers.CharField(max_length=length), max_length=most, required=False
+        child=serializers.CharField(max_length=length), max_length=max_items, required=False
     )
 
 
@@ -101,7 +101,7 @@ class RuleSerializer(StrictSerializer):
     mode = serializers.ChoiceField(choices=[str(mode) for mode in EnforcementMode], **OPTIONAL)
     signal = serializers.ChoiceField(choices=[str(signal) for signal in Signal], **OPTIONAL)
     shape = serializers.ChoiceField(choices=[str(shape) for shape in Shape], **OPTIONAL)
-    limit = _number(help_text="In the signal's unit.")
+    limit = _number(help_text="Limit in the signal's unit.")
     percent = _number(1, 1_000)
     hold_ms = _number()
     window_ms = _number()
@@ -123,10 +123,10 @@ class UserSerializer(StrictSerializer):
 
     name = serializers.CharField(max_length=64)
     password = serializers.CharField(
-        help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL
+        help_text=f'A hash, or "{SET}" to retain the stored hash.', max_length=500, **OPTIONAL
     )
     token = serializers.CharField(
-        help_text=f'A hash, or "{SET}": the one that is stored stays.', max_length=500, **OPTIONAL
+        help_text=f'A hash, or "{SET}" to retain the stored hash.', max_length=500, **OPTIONAL
     )
     certificate = serializers.CharField(max_length=255, **OPTIONAL)
     groups = _texts()
@@ -173,7 +173,9 @@ class DestinationSerializer(StrictSerializer):
     The link's credentials are in a file on the broker's machine.
     """
 
-    name = serializers.CharField(max_length=59, help_text="Its client is `link.` and this.")
+    name = serializers.CharField(
+        max_length=59, help_text="Name of the destination. The link's client is `link.` and this name."
+    )
     addresses = serializers.ListField(
         child=serializers.CharField(max_length=1_024),
         min_length=1,
@@ -183,20 +185,20 @@ class DestinationSerializer(StrictSerializer):
     topic = serializers.CharField(
         max_length=4_096, required=False, help_text="A topic or pattern; default `>`."
     )
-    filter = serializers.CharField(**OPTIONAL_TEXT, help_text="Only messages that pass it.")
+    filter = serializers.CharField(**OPTIONAL_TEXT, help_text="Filter over the forwarded messages.")
     begin = serializers.ChoiceField(
-        choices=BEGIN_POSITIONS, required=False, help_text="Where a new link begins; default `oldest`."
+        choices=BEGIN_POSITIONS, required=False, help_text="Start of a new link; default `oldest`."
     )
     durability = serializers.ChoiceField(
         choices=DURABILITIES,
         required=False,
         help_text=(
-            "`sync`: what it carries is acknowledged to publishers when the destination has it, as long "
-            "as it isn't downgraded. Default `async`."
+            "`sync`: the broker acknowledges forwarded messages when the destination has them, "
+            "unless it is downgraded. Default `async`."
         ),
     )
     enabled = serializers.BooleanField(
-        required=False, help_text="Switched off it keeps its place. Default true."
+        required=False, help_text="A disabled link retains its position. Default true."
     )
     ca = serializers.CharField(max_length=1_024, **OPTIONAL)
     certificate = serializers.CharField(max_length=1_024, **OPTIONAL)

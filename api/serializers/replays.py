@@ -29,7 +29,7 @@ class RateSerializer(StrictSerializer):
         required=False,
         allow_null=True,
         default=None,
-        help_text="Longest wait of a multiple, like 10s.",
+        help_text="Longest pause of a rate such as 2X, for example 10s.",
     )
 
 

@@ -16,15 +16,15 @@ from console.services.actors import access_of_request
 SegmentSerializer = serializer_for(SegmentEntry)
 
 
-IN_LAKE = "Remove only what the lake has, by counts and checksums of its files."
+IN_LAKE = "Remove only segments that the lake has, by counts and checksums of its files."
 
 
 class JournalActionSerializer(StrictSerializer):
     """Request to archive, compress or remove segments older than `age`."""
 
-    age = serializers.CharField(max_length=40, help_text="Like 7d, 1h30m, 45s, or seconds.")
+    age = serializers.CharField(max_length=40, help_text="Age such as 7d, 1h30m or 45s, or in seconds.")
     dry_run = serializers.BooleanField(
-        required=False, default=False, help_text="Only say what would be done."
+        required=False, default=False, help_text="Only report the planned changes."
     )
     in_lake = serializers.BooleanField(required=False, default=False, help_text=IN_LAKE)
     plan = serializers.CharField(
@@ -32,7 +32,7 @@ class JournalActionSerializer(StrictSerializer):
         required=False,
         default="",
         allow_blank=True,
-        help_text="The hash of the plan, which `remove` needs and the others may have.",
+        help_text="Hash of the plan. Required for `remove`, optional for the others.",
     )
 
 
@@ -51,7 +51,8 @@ class SkippedSerializer(serializers.Serializer[Any]):
     why = serializers.CharField()
     reason = serializers.CharField(
         help_text=(
-            "current, archived, compressed, young, gap, or who needs it: replay, spool, managed_replay, …"
+            "current, archived, compressed, young, gap, or the reader that needs it: replay, "
+            "spool, managed_replay, …"
         )
     )
 
@@ -65,12 +66,12 @@ class PlanSerializer(serializers.Serializer[Any]):
     chosen = serializers.ListField(child=serializers.CharField())
     segments = serializers.ListField(
         child=serializers.DictField(),
-        help_text="Of each chosen: name, bytes, records, first_sequence, last_sequence.",
+        help_text="For each selected segment: name, bytes, records, first_sequence, last_sequence.",
     )
     archive_directory = serializers.CharField()
     skipped = SkippedSerializer(many=True)
     bytes = serializers.IntegerField()
-    hash = serializers.CharField(required=False, help_text="What `apply` and `remove` are held to.")
+    hash = serializers.CharField(required=False, help_text="Hash that `apply` and `remove` compare.")
 
 
 class PipelineSerializer(StrictSerializer):
@@ -90,7 +91,7 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
 
     duration_ms = serializers.SerializerMethodField()
     withheld = serializers.SerializerMethodField(
-        help_text="What is left out because the caller may not see it: messages, clients."
+        help_text="Parts that the caller lacks the permission to see: messages, clients."
     )
 
     class Meta:
@@ -131,10 +132,10 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
 
         The serializer's context must have the `request`.
         """
-        seen: dict[str, Any] = super().to_representation(
+        document: dict[str, Any] = super().to_representation(
             run_redaction.redact_run(run, access_of_request(self.context["request"]))
         )
-        return seen
+        return document
 
     def get_withheld(self, run: ActionRun) -> list[Literal["messages", "clients"]]:
         """Return the redacted parts; usually empty."""

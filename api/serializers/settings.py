@@ -32,7 +32,7 @@ def preset_field(row: PresetField) -> serializers.Field[Any, Any, Any, Any]:
     """
     options = {**OPTIONAL, "help_text": row.help_text + (f" Unit: {row.unit}." if row.unit else "")}
     match row.kind:
-        case SettingType.WHOLE:
+        case SettingType.INTEGER:
             return serializers.IntegerField(min_value=row.low, max_value=row.high, **options)
         case SettingType.DECIMAL:
             return serializers.FloatField(min_value=row.low, max_value=row.high, **options)

@@ -20,13 +20,13 @@ class StatisticsQuerySerializer(serializers.Serializer[Any]):
 
     of = serializers.ChoiceField(KINDS, default="instance")
     name = serializers.CharField(
-        max_length=64, required=False, default="", help_text="Needed unless `of` is instance."
+        max_length=64, required=False, default="", help_text="Required unless `of` is instance."
     )
     to = serializers.DateTimeField(required=False)
     step = serializers.IntegerField(required=False, default=1, min_value=1, max_value=86_400)
     instance = serializers.CharField(max_length=64, required=False, default="")
     member = serializers.CharField(
-        max_length=64, required=False, default="", help_text="Of a group; not of a client."
+        max_length=64, required=False, default="", help_text="Member of a group; not available for a client."
     )
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:

@@ -16,7 +16,7 @@ class StrictSerializer(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated data. Raises ValidationError for unknown keys."""
         if isinstance(data, dict) and (unknown := sorted(map(str, set(data) - set(self.fields)))):
-            raise serializers.ValidationError({name: ["There is no such setting."] for name in unknown})
+            raise serializers.ValidationError({name: ["The setting doesn't exist."] for name in unknown})
         return super().to_internal_value(data)
 
 
@@ -26,5 +26,6 @@ class ConfirmationSerializer(StrictSerializer):
     confirmed = serializers.BooleanField(
         required=False,
         default=False,
-        help_text="Make the change although its preview has warnings. Without it, nothing is done.",
+        help_text="Apply the change despite the warnings of its preview. Without it, the API applies no "
+        "change.",
     )

@@ -49,12 +49,12 @@ class LoginView(ApiView):
 
         Too many wrong passwords lock the user name at the caller's address for 15 minutes.
         """
-        given = parse_request(LoginSerializer, request.data)
+        body = parse_request(LoginSerializer, request.data)
         django_request = request._request
-        user = authenticate(django_request, username=given["username"], password=given["password"])
+        user = authenticate(django_request, username=body["username"], password=body["password"])
         if user is None:
             raise AuthenticationFailed("The name or the password is wrong.")
-        _second_factor(django_request, user, given["code"])
+        _second_factor(django_request, user, body["code"])
         login(django_request, user)
         return Response(account_document(user, None))
 
@@ -110,7 +110,9 @@ class TokensView(PagedView):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("everyone", enum=["yes"], description="Everybody's, for administrators.")
+            OpenApiParameter(
+                "everyone", enum=["yes"], description="Tokens of all accounts, for administrators."
+            )
         ],
         responses=TokenSerializer(many=True),
     )
@@ -134,16 +136,16 @@ class TokensView(PagedView):
         request with an API token cannot create tokens.
         """
         if isinstance(request.auth, ApiToken):
-            raise OperatorError("not_allowed", "A token can't make tokens.", "Log in with your password.")
-        wanted = parse_request(NewTokenSerializer, request.data)
-        proof.prove_person(request._request, wanted["own_password"])
+            raise OperatorError("not_allowed", "A token can't create tokens.", "Log in with your password.")
+        body = parse_request(NewTokenSerializer, request.data)
+        proof.prove_person(request._request, body["own_password"])
         token, text = operators.create_token(
             actor_of(request),
             require_user(request),
-            wanted["name"],
-            lifetime=timedelta(seconds=parse_age(wanted["lifetime"])),
-            scope=wanted["scope"],
-            networks=wanted["networks"],
+            body["name"],
+            lifetime=timedelta(seconds=parse_age(body["lifetime"])),
+            scope=body["scope"],
+            networks=body["networks"],
         )
         return Response({**TokenSerializer(token).data, "token": text}, status=status.HTTP_201_CREATED)
 
@@ -161,11 +163,11 @@ class TokenView(ApiView):
         only revoke that token.
         """
         found = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).first()
-        own = found is not None and found.user_id == request.user.pk
-        theirs = found if own or is_allowed(actor_of(request), Permission.MANAGE_ACCESS) else None
+        is_owner = found is not None and found.user_id == request.user.pk
+        theirs = found if is_owner or is_allowed(actor_of(request), Permission.MANAGE_ACCESS) else None
         if theirs is None or (isinstance(request.auth, ApiToken) and request.auth.pk != theirs.pk):
             raise OperatorError(
-                "unknown_token", f"You have no token {token_id} in force.", "See /api/v1/tokens."
+                "unknown_token", f"You have no valid token {token_id}.", "See /api/v1/tokens."
             )
         operators.revoke_token(actor_of(request), theirs)
         return Response(status=status.HTTP_204_NO_CONTENT)

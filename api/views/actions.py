@@ -62,8 +62,8 @@ class ActionsView(PagedView):
     @extend_schema(request=ActionWriteSerializer, responses={201: ActionSerializer})
     def post(self, request: Request) -> Response:
         """Create an action."""
-        asked = parse_request(ActionWriteSerializer, request.data)
-        made = editor.create(actor_of(request), instance_named(instance_name(request)), asked)
+        body = parse_request(ActionWriteSerializer, request.data)
+        made = editor.create(actor_of(request), instance_named(instance_name(request)), body)
         answer = _detail_response(made, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:action", args=[made.pk])
         return answer
@@ -82,9 +82,9 @@ class ActionView(ApiView):
     @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, action_id: int) -> Response:
         """Change fields of an action. Requires If-Match with the action's ETag, or *."""
-        asked = parse_request(ActionPatchSerializer, request.data)
+        body = parse_request(ActionPatchSerializer, request.data)
         return _detail_response(
-            editor.change(actor_of(request), _action(request, action_id), asked, required_revision(request))
+            editor.change(actor_of(request), _action(request, action_id), body, required_revision(request))
         )
 
     @extend_schema(request=None, responses={204: None})
@@ -103,8 +103,8 @@ class ActionPlanView(ApiView):
     def post(self, request: Request, action_id: int) -> Response:
         """Return the effect that the action would have now, and the plan's hash. Changes nothing."""
         audit.mark_read_only(request)
-        asked = parse_request(RunRequestSerializer, request.data)
-        return Response(run_requests.plan_action(_action(request, action_id), asked["parameters"]))
+        body = parse_request(RunRequestSerializer, request.data)
+        return Response(run_requests.plan_action(_action(request, action_id), body["parameters"]))
 
 
 class ActionApplyView(ApiView):
@@ -118,13 +118,13 @@ class ActionApplyView(ApiView):
 
         Returns 409 `plan_changed` if the action would now do something else than the plan says.
         """
-        asked, action = parse_request(RunRequestSerializer, request.data), _action(request, action_id)
+        body, action = parse_request(RunRequestSerializer, request.data), _action(request, action_id)
         run = run_requests.apply_action(
             actor_of(request),
             action,
-            asked["parameters"],
-            asked["plan"],
-            once=idempotency_key(request, "apply", action.pk, asked),
+            body["parameters"],
+            body["plan"],
+            once=idempotency_key(request, "apply", action.pk, body),
         )
         return accepted_response(request, run)
 
@@ -141,11 +141,11 @@ class RequestPlanView(ApiView):
         Changes nothing.
         """
         audit.mark_read_only(request)
-        asked = parse_request(RunRequestSerializer, request.data)
+        body = parse_request(RunRequestSerializer, request.data)
         action, _ = run_requests.action_at_path(
-            instance_named(instance_name(request)), path, asked["parameters"]
+            instance_named(instance_name(request)), path, body["parameters"]
         )
-        return Response(run_requests.plan_action(action, asked["parameters"]))
+        return Response(run_requests.plan_action(action, body["parameters"]))
 
 
 class RequestView(ApiView):
@@ -159,15 +159,15 @@ class RequestView(ApiView):
 
         Returns 400 when a required parameter is missing.
         """
-        asked = parse_request(RunRequestSerializer, request.data)
+        body = parse_request(RunRequestSerializer, request.data)
         action, trigger = run_requests.action_at_path(
-            instance_named(instance_name(request)), path, asked["parameters"]
+            instance_named(instance_name(request)), path, body["parameters"]
         )
-        key = idempotency_key(request, "at", path, asked)
+        key = idempotency_key(request, "at", path, body)
         return accepted_response(
             request,
             run_requests.apply_action(
-                actor_of(request), action, asked["parameters"], asked["plan"], trigger=trigger, once=key
+                actor_of(request), action, body["parameters"], body["plan"], trigger=trigger, once=key
             ),
         )
 
@@ -184,9 +184,9 @@ class EventPlanView(ApiView):
         Changes nothing.
         """
         audit.mark_read_only(request)
-        asked = parse_request(RunRequestSerializer, request.data)
+        body = parse_request(RunRequestSerializer, request.data)
         return Response(
-            run_requests.event_plan(instance_named(instance_name(request)), name, asked["parameters"])
+            run_requests.event_plan(instance_named(instance_name(request)), name, body["parameters"])
         )
 
 
@@ -202,9 +202,9 @@ class EventView(ApiView):
         Returns 409 `plan_needed` when a run removes data and the request has no plan hash, and
         `plan_changed` when the runs would now do something else.
         """
-        asked = parse_request(RunRequestSerializer, request.data)
+        body = parse_request(RunRequestSerializer, request.data)
         instance = instance_named(instance_name(request))
-        runs = run_requests.raise_event(actor_of(request), instance, name, asked["parameters"], asked["plan"])
+        runs = run_requests.raise_event(actor_of(request), instance, name, body["parameters"], body["plan"])
         return Response(
             RunSerializer(runs, many=True, context={"request": request}).data, status=status.HTTP_202_ACCEPTED
         )
@@ -218,12 +218,12 @@ class FiringsView(ApiView):
     @extend_schema(parameters=[FiringsQuerySerializer], responses=FiringsSerializer)
     def get(self, request: Request) -> Response:
         """Return the next five firings of the schedule in `every`."""
-        asked: dict[str, Any] = parse_request(FiringsQuerySerializer, request.query_params)
+        query: dict[str, Any] = parse_request(FiringsQuerySerializer, request.query_params)
         zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
         return Response(
             {
                 "zone": str(zone),
-                "firings": schedule.next_firings(schedule.parse_schedule(asked["every"], zone), now, now),
+                "firings": schedule.next_firings(schedule.parse_schedule(query["every"], zone), now, now),
             }
         )
 

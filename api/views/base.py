@@ -74,8 +74,8 @@ def required_revision(request: Request) -> int | None:
     if not request.headers.get("If-Match", "").strip():
         raise OperatorError(
             "if_match_needed",
-            "A change must name the version that it is based on, so that no other edit is lost.",
-            "Send the ETag of your last GET as If-Match, or * to overwrite whatever is there.",
+            "A change must name its base version, so that it can't overwrite another edit.",
+            "Send the ETag of your last GET as If-Match, or * to overwrite any version.",
         )
     return expected_revision(request)
 

@@ -92,14 +92,14 @@ class ClientsView(PagedView):
 
         The list is filtered, sorted and paginated.
         """
-        asked = parse_request(ClientQuerySerializer, request.query_params)
+        query = parse_request(ClientQuerySerializer, request.query_params)
         found = clients.ClientSequence(
-            asked["instance"] or None,
-            delivery=asked["delivery"],
-            health=asked["health"],
-            transport=asked["transport"],
-            search=asked["search"],
-            sort=asked["sort"],
+            query["instance"] or None,
+            delivery=query["delivery"],
+            health=query["health"],
+            transport=query["transport"],
+            search=query["search"],
+            sort=query["sort"],
             patterns=visible_patterns(request),
             member=member_name(request),
         )
@@ -157,27 +157,31 @@ class DisconnectView(ApiView):
     @extend_schema(request=DisconnectSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
         """Disconnect a client. The broker sends the reason to the client."""
-        asked = parse_request(DisconnectSerializer, request.data)
-        result = services.disconnect(actor_of(request), name, asked["reason"], instance_name(request))
+        body = parse_request(DisconnectSerializer, request.data)
+        result = services.disconnect(actor_of(request), name, body["reason"], instance_name(request))
         return Response({"name": name, "disconnected": True, "result": to_plain(result)})
 
 
-class ActView(ApiView):
+class ClientControlView(ApiView):
     """Pausing, resuming and offlining of a client."""
 
     needs = {"POST": Permission.ACT_ON_CLIENTS}
     scope = {"client": "name"}
     word = ""
-    """Key of `console.services.clients.ACTS`."""
+    """Key of `console.services.clients.CONTROL_REQUESTS`."""
 
     @extend_schema(request=ActSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
         """Pause or resume a client's subscriptions, or move its backlog to its spool (offline)."""
-        asked = parse_request(ActSerializer, request.data)
-        only = {} if self.word == "offline" else {"subscription": asked["subscription"]}
-        act = services.ACTS[self.word](name=name, **only)
+        body = parse_request(ActSerializer, request.data)
+        options = {} if self.word == "offline" else {"subscription": body["subscription"]}
+        control_request = services.CONTROL_REQUESTS[self.word](name=name, **options)
         return Response(
-            to_plain(services.act_on_client(actor_of(request), act, asked["reason"], instance_name(request)))
+            to_plain(
+                services.control_client(
+                    actor_of(request), control_request, body["reason"], instance_name(request)
+                )
+            )
         )
 
 
@@ -194,13 +198,13 @@ class ClientHistoryView(ApiView):
 
         A longer `step` gives the worst values of each step. An idle client has one sample a minute.
         """
-        asked = parse_request(HistoryQuerySerializer, request.query_params)
-        end = asked.get("end") or timezone.now()
-        start = asked.get("start") or end - timedelta(hours=1)
+        query = parse_request(HistoryQuerySerializer, request.query_params)
+        end = query.get("end") or timezone.now()
+        start = query.get("start") or end - timedelta(hours=1)
         if start >= end:
             raise ValidationError({"start": ["Must be before end."]})
         instance = instance_named(instance_name(request))
-        return Response(history.client_samples(instance, name, start, end, asked["step"]))
+        return Response(history.client_samples(instance, name, start, end, query["step"]))
 
 
 class DecisionsView(PagedView):

@@ -61,12 +61,12 @@ class DraftsView(PagedView):
     @extend_schema(request=DraftWriteSerializer, responses={201: DraftSerializer})
     def post(self, request: Request) -> Response:
         """Create a draft from the newest revision, an older revision, or a document."""
-        asked = parse_request(DraftWriteSerializer, request.data)
+        body = parse_request(DraftWriteSerializer, request.data)
         draft = drafts.create_draft(
             actor_of(request),
-            asked["title"],
-            document=asked.get("document"),
-            revision=asked.get("revision"),
+            body["title"],
+            document=body.get("document"),
+            revision=body.get("revision"),
             instance_name=instance_name(request),
         )
         answer = _detail_response(draft, status.HTTP_201_CREATED)
@@ -86,12 +86,12 @@ class DraftImportView(ApiView):
 
         Actions in the file are created disabled.
         """
-        asked, instance = (
+        body, instance = (
             parse_request(ImportSerializer, request.data),
             queries.instance_named(instance_name(request)),
         )
         made = policy_files.make_draft(
-            actor_of(request), instance, asked["system"], asked["text"], title=asked["title"]
+            actor_of(request), instance, body["system"], body["text"], title=body["title"]
         )
         answer = set_etag(
             Response(ImportReportSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version
@@ -114,12 +114,12 @@ class DraftView(ApiView):
     def patch(self, request: Request, draft_id: int) -> Response:
         """Apply changes to a draft. Requires If-Match with the draft's ETag, or *."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
-        asked = parse_request(DraftPatchSerializer, request.data)
+        body = parse_request(DraftPatchSerializer, request.data)
         draft = drafts.edit_draft(
             actor_of(request),
             draft_id,
-            asked["changes"],
-            title=asked.get("title"),
+            body["changes"],
+            title=body.get("title"),
             expected_version=required_revision(request),
         )
         return _detail_response(draft)
@@ -147,8 +147,8 @@ class DraftPreviewView(ApiView):
         audit.mark_read_only(request)
         draft = _draft(request, draft_id, Permission.VIEW)
         patterns = access_of_request(request).client_patterns(draft.instance.name)
-        asked = parse_request(DraftPreviewSerializer, request.data)
-        plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
+        body = parse_request(DraftPreviewSerializer, request.data)
+        plan = rollouts.RolloutPlan(**body["rollout"]) if body["rollout"] else None
         return Response(preview_document(drafts.restrict_preview(drafts.preview(draft, plan), patterns)))
 
 
@@ -167,15 +167,15 @@ class DraftPublishView(ApiView):
         true.
         """
         _draft(request, draft_id, Permission.EDIT_POLICIES)
-        asked = parse_request(DraftPublishSerializer, request.data)
-        plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
+        body = parse_request(DraftPublishSerializer, request.data)
+        plan = rollouts.RolloutPlan(**body["rollout"]) if body["rollout"] else None
         change = drafts.publish(
             actor_of(request),
             draft_id,
-            reason=asked["reason"],
+            reason=body["reason"],
             expected_version=required_revision(request),
             rollout=plan,
-            guard=guard_publishing(request, confirmed=asked["confirmed"], rollout=plan),
+            guard=guard_publishing(request, confirmed=body["confirmed"], rollout=plan),
         )
         return set_etag(Response(PolicyChangeResultSerializer(change).data), change.revision.number)
 
@@ -206,13 +206,13 @@ class RolloutPromoteView(ApiView):
         Returns 409 `confirm_needed` when that closes connections or acts on clients, and `confirmed` isn't
         true.
         """
-        asked = parse_request(ConfirmationSerializer, request.data)
+        body = parse_request(ConfirmationSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         change = rollouts.promote(
             actor_of(request),
             instance,
             expected_revision=required_revision(request),
-            guard=guard_ending_rollout(request, confirmed=asked["confirmed"]),
+            guard=guard_ending_rollout(request, confirmed=body["confirmed"]),
         )
         return Response(PolicyChangeResultSerializer(change).data)
 
@@ -231,14 +231,14 @@ class RolloutStopView(ApiView):
         Requires If-Match with the policy's ETag, or *. Returns 409 `confirm_needed` when that closes
         connections or acts on clients, and `confirmed` isn't true.
         """
-        asked = parse_request(RolloutStopSerializer, request.data)
+        body = parse_request(RolloutStopSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
-        reason = asked["reason"] or "Stopped by an operator."
+        reason = body["reason"] or "Stopped by an operator."
         change = rollouts.stop(
             actor_of(request),
             instance,
             reason=reason,
             expected_revision=required_revision(request),
-            guard=guard_ending_rollout(request, confirmed=asked["confirmed"]),
+            guard=guard_ending_rollout(request, confirmed=body["confirmed"]),
         )
         return Response(PolicyChangeResultSerializer(change).data)

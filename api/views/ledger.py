@@ -29,14 +29,14 @@ class LedgerView(PagedView):
     @extend_schema(parameters=[LossQuerySerializer], responses=LossSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List intervals of messages that subscriptions did not get, newest first."""
-        asked = parse_request(LossQuerySerializer, request.query_params)
+        query = parse_request(LossQuerySerializer, request.query_params)
         found = ledger.losses(
-            instance_named(asked["instance"] or None),
-            client=asked["client"],
-            subscription=asked["subscription"],
-            cause=asked["cause"],
-            rule=asked["rule"],
-            since=asked.get("since"),
+            instance_named(query["instance"] or None),
+            client=query["client"],
+            subscription=query["subscription"],
+            cause=query["cause"],
+            rule=query["rule"],
+            since=query.get("since"),
             patterns=visible_patterns(request),
         )
         return self.page(found, LossSerializer)

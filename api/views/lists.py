@@ -65,10 +65,10 @@ def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) ->
 
     The console's page uses the same filters.
     """
-    asked = filters(request.query_params, rows)
-    if not asked.is_valid():
-        raise ValidationError(asked.errors)
-    found: QuerySet[Any] = asked.qs
+    filter_set = filters(request.query_params, rows)
+    if not filter_set.is_valid():
+        raise ValidationError(filter_set.errors)
+    found: QuerySet[Any] = filter_set.qs
     return found
 
 

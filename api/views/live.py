@@ -53,13 +53,13 @@ class LiveView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """Return a snapshot of one window, in the form of the feed's first message."""
         try:
-            want = (
+            window_request = (
                 live_window.parse_query(request.META.get("QUERY_STRING", "")) or live_window.WindowRequest()
             )
         except (msgspec.MsgspecError, ValueError) as problem:
             raise ValidationError({"view": [str(problem)]}) from problem
         shared = live_window.SharedSnapshot(live.instance_snapshot(instance_name(request)))
-        window = live_window.build_window(shared, want, visible_patterns(request))
+        window = live_window.build_window(shared, window_request, visible_patterns(request))
         return HttpResponse(
             msgspec.json.encode(live_window.window_snapshot(window)), content_type="application/json"
         )

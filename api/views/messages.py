@@ -29,14 +29,14 @@ class MessagesView(ApiView):
     @extend_schema(parameters=[BrowseSerializer], responses=MessagesSerializer)
     def get(self, request: Request, topic: str) -> Response:
         """List messages of a topic or topic pattern, in journal order, up to the durable frontier."""
-        asked = parse_request(BrowseSerializer, request.query_params)
+        query = parse_request(BrowseSerializer, request.query_params)
         found = queries.browse_messages(
             topic,
-            filter=asked["filter"],
-            bookmark=asked["bookmark"],
-            start=asked.get("from"),
-            end=asked.get("to"),
-            limit=asked["limit"],
+            filter=query["filter"],
+            bookmark=query["bookmark"],
+            start=query.get("from"),
+            end=query.get("to"),
+            limit=query["limit"],
             instance_name=instance_name(request),
         )
         csv = request.accepted_renderer.format == CsvRenderer.format
@@ -48,8 +48,8 @@ class MessagesView(ApiView):
 
         Returns 202, because the message is written to disk shortly after the response.
         """
-        asked = parse_request(PublishSerializer, request.data)
+        body = parse_request(PublishSerializer, request.data)
         made = messages.publish(
-            actor_of(request), topic, asked["data"], asked["reason"], instance_name(request)
+            actor_of(request), topic, body["data"], body["reason"], instance_name(request)
         )
         return Response(to_plain(made), status=status.HTTP_202_ACCEPTED)

@@ -29,7 +29,7 @@ class MetricsView(ApiView):
         """Return all metrics, collected for this request."""
         if not _is_local(request):
             if not request.user.is_authenticated:
-                raise NotAuthenticated("From another machine, send a token that may view.")
+                raise NotAuthenticated("From another machine, send a token with the permission view.")
             access.require_permission(actor_of(request), Permission.VIEW)
         return HttpResponse(metrics.metrics_text(), content_type=CONTENT_TYPE_LATEST)
 

@@ -69,10 +69,10 @@ class PersonView(ApiView):
 
         Reactivating requires the caller's own password.
         """
-        wanted, user = parse_request(PersonChangeSerializer, request.data), people.get_person(name)
-        if wanted["is_active"]:
-            proof.prove_person(request._request, wanted["own_password"])
-        people.set_active(actor_of(request), user, wanted["is_active"])
+        body, user = parse_request(PersonChangeSerializer, request.data), people.get_person(name)
+        if body["is_active"]:
+            proof.prove_person(request._request, body["own_password"])
+        people.set_active(actor_of(request), user, body["is_active"])
         return Response(PersonSerializer(user).data)
 
 
@@ -109,9 +109,9 @@ class PersonGrantsView(ApiView):
 
         Requires the caller's own password.
         """
-        wanted = parse_request(NewGrantSerializer, request.data)
-        proof.prove_person(request._request, wanted.pop("own_password"))
-        made = people.grant(actor_of(request), people.get_person(name), **wanted)
+        body = parse_request(NewGrantSerializer, request.data)
+        proof.prove_person(request._request, body.pop("own_password"))
+        made = people.grant(actor_of(request), people.get_person(name), **body)
         return Response(GrantSerializer(made).data, status=status.HTTP_201_CREATED)
 
 
@@ -126,7 +126,9 @@ class GrantView(ApiView):
         """Revoke a grant. The last administrator's grant cannot be revoked."""
         found = Grant.objects.select_related("user", "instance").filter(pk=grant_id).first()
         if found is None:
-            raise OperatorError("unknown_grant", f"There is no grant {grant_id}.", "See /api/v1/people.")
+            raise OperatorError(
+                "unknown_grant", f"The grant {grant_id} doesn't exist.", "See /api/v1/people."
+            )
         people.revoke(actor_of(request), found)
         return Response(status=status.HTTP_204_NO_CONTENT)
 

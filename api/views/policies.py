@@ -59,7 +59,7 @@ class TransportView(ApiView):
             if transport["name"] == name:
                 return set_etag(Response(transport), document["revision"])
         raise OperatorError(
-            "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+            "unknown_transport", f"The transport {name!r} doesn't exist.", "See /api/v1/transports."
         )
 
     @extend_schema(

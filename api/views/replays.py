@@ -40,9 +40,9 @@ class ReplaysView(PagedView):
     @extend_schema(parameters=[ReplayQuerySerializer], responses=ReplaySerializer(many=True))
     def get(self, request: Request) -> Response:
         """List managed replays, newest first: progress, remaining time, position."""
-        asked = parse_request(ReplayQuerySerializer, request.query_params)
+        query = parse_request(ReplayQuerySerializer, request.query_params)
         return self.page(
-            queries.replays(instance_name(request), state=asked["state"], patterns=visible_patterns(request))
+            queries.replays(instance_name(request), state=query["state"], patterns=visible_patterns(request))
         )
 
     @extend_schema(request=NewReplaySerializer, responses={201: ReplaySerializer})
@@ -51,9 +51,9 @@ class ReplaysView(PagedView):
 
         Returns 409 when the name is in use.
         """
-        asked = parse_request(NewReplaySerializer, request.data)
-        check_permission(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
-        made = services.create(actor_of(request), CreateReplay(**asked), instance_name(request))
+        body = parse_request(NewReplaySerializer, request.data)
+        check_permission(request, Permission.ACT_ON_CLIENTS, client=body["client"], topic=body["topic"])
+        made = services.create(actor_of(request), CreateReplay(**body), instance_name(request))
         return Response(
             to_plain(queries.to_replay_view(made, author=actor_of(request).name)),
             status=status.HTTP_201_CREATED,
@@ -76,8 +76,8 @@ class ReplayView(ApiView):
     def patch(self, request: Request, name: str) -> Response:
         """Change a replay's rate, effective immediately. Null removes the limit."""
         author = _allow(request, name)
-        asked = SetReplayRate(name=name, **parse_request(RateSerializer, request.data))
-        made = services.control_replay(actor_of(request), asked, instance_name(request))
+        rate_request = SetReplayRate(name=name, **parse_request(RateSerializer, request.data))
+        made = services.control_replay(actor_of(request), rate_request, instance_name(request))
         return Response(to_plain(queries.to_replay_view(made, author=author)))
 
     @extend_schema(responses={204: None})

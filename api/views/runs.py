@@ -73,30 +73,30 @@ class JournalActionView(ApiView):
         With `dry_run` it returns 200 and the plan, and changes nothing. `remove` needs the hash in `plan`:
         409 `plan_needed` without it, 409 `plan_changed` when other segments would be removed now.
         """
-        asked = parse_request(JournalActionSerializer, request.data)
-        if asked["dry_run"]:
+        body = parse_request(JournalActionSerializer, request.data)
+        if body["dry_run"]:
             audit.mark_read_only(request)
-            return Response(_plan(request, action, asked))
-        key = idempotency_key(request, "journals", action, asked)
+            return Response(_plan(request, action, body))
+        key = idempotency_key(request, "journals", action, body)
         return accepted_response(
             request,
             run_requests.request_journal_run(
                 actor_of(request),
                 action,
-                asked["age"],
-                asked["plan"],
+                body["age"],
+                body["plan"],
                 instance_name(request),
                 key,
-                in_lake=asked["in_lake"],
+                in_lake=body["in_lake"],
                 member=member_name(request),
             ),
         )
 
 
-def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _plan(request: Request, action: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return the plan of a journal action."""
     return planner.journal_plan(
-        action, asked["age"], instance_name(request), in_lake=asked["in_lake"], member=member_name(request)
+        action, body["age"], instance_name(request), in_lake=body["in_lake"], member=member_name(request)
     )
 
 
@@ -110,8 +110,8 @@ class JournalPlanView(ApiView):
     def post(self, request: Request, action: str) -> Response:
         """Return the segments that the action would change now, and the plan's hash. Changes nothing."""
         audit.mark_read_only(request)
-        asked = parse_request(JournalActionSerializer, request.data)
-        return Response(_plan(request, action, asked))
+        body = parse_request(JournalActionSerializer, request.data)
+        return Response(_plan(request, action, body))
 
 
 class JournalApplyView(ApiView):
@@ -126,18 +126,18 @@ class JournalApplyView(ApiView):
 
         Returns 409 `plan_changed` when other segments would be affected now.
         """
-        asked = parse_request(JournalApplySerializer, request.data)
-        key = idempotency_key(request, "journals.apply", action, asked)
+        body = parse_request(JournalApplySerializer, request.data)
+        key = idempotency_key(request, "journals.apply", action, body)
         return accepted_response(
             request,
             run_requests.apply_journal_plan(
                 actor_of(request),
                 action,
-                asked["age"],
-                asked["plan"],
+                body["age"],
+                body["plan"],
                 instance_name(request),
                 key,
-                in_lake=asked["in_lake"],
+                in_lake=body["in_lake"],
                 member=member_name(request),
             ),
         )
@@ -151,10 +151,10 @@ class PipelineView(ApiView):
     @extend_schema(request=PipelineSerializer, responses={202: RunSerializer})
     def post(self, request: Request, job: str) -> Response:
         """Start a pipeline job. Returns 202 and a run."""
-        asked = parse_request(PipelineSerializer, request.data)
-        key = idempotency_key(request, "pipeline", job, asked)
+        body = parse_request(PipelineSerializer, request.data)
+        key = idempotency_key(request, "pipeline", job, body)
         return accepted_response(
-            request, pipeline.request(actor_of(request), job, asked["options"], instance_name(request), key)
+            request, pipeline.request(actor_of(request), job, body["options"], instance_name(request), key)
         )
 
 
@@ -220,13 +220,13 @@ class RepeatView(ApiView):
         """
         run = queries.run(run_id)
         check_permission(request, Permission.RUN_ACTIONS, instance=run.instance.name)
-        asked = parse_request(RepeatSerializer, request.data)
+        body = parse_request(RepeatSerializer, request.data)
         try:
-            return accepted_response(request, run_requests.repeat(actor_of(request), run, asked["plan"]))
+            return accepted_response(request, run_requests.repeat(actor_of(request), run, body["plan"]))
         except OperatorError as problem:
             if problem.code == "plan_needed":
-                seen = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
-                problem.details = {**problem.details, "plan": seen}
+                redacted = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
+                problem.details = {**problem.details, "plan": redacted}
             raise
 
 

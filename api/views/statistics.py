@@ -39,23 +39,23 @@ class StatisticsView(ApiView):
 
         Resolutions: seconds from Redis (15 minutes), samples of 10 s (one day), minutes (two weeks), hours.
         """
-        asked = parse_request(StatisticsQuerySerializer, request.query_params)
+        query = parse_request(StatisticsQuerySerializer, request.query_params)
         instance, now = instance_named(instance_name(request)), timezone.now()
-        name = asked["name"] or (instance.name if asked["of"] == "instance" else "")
+        name = query["name"] or (instance.name if query["of"] == "instance" else "")
         if not name:
             raise ValidationError({"name": ["Say which."]})
-        if asked["of"] == "client":
+        if query["of"] == "client":
             check_permission(request, Permission.VIEW, client=name)
-        end = asked.get("to") or now
+        end = query.get("to") or now
         found = time_series(
             instance,
-            asked["of"],
+            query["of"],
             name,
-            asked.get("from") or end - USUAL,
+            query.get("from") or end - USUAL,
             end,
-            asked["step"],
+            query["step"],
             now,
-            asked["member"],
+            query["member"],
         )
         csv = request.accepted_renderer.format == CsvRenderer.format
         return Response(found["points"] if csv else {**found, "missing": to_plain(self.missing())})

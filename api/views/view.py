@@ -40,9 +40,9 @@ class ApiView(APIView):
         if self.of_members is not MemberSource.STORED:
             return unreachable_members(self._unreached)
         if self._silent is None:
-            asked = self.request.query_params
-            instance = instance_named(asked.get("instance") or None)
-            self._silent = members_without_reports(instance, timezone.now(), asked.get("member", ""))
+            parameters = self.request.query_params
+            instance = instance_named(parameters.get("instance") or None)
+            self._silent = members_without_reports(instance, timezone.now(), parameters.get("member", ""))
         return self._silent
 
     _silent: list[MissingMember] | None = None
@@ -60,8 +60,10 @@ class ApiView(APIView):
             (type(self), str(request.method)), sorted(documented_parameters(self, str(request.method)))
         )
         if unknown := sorted(set(request.query_params) - set(known)):
-            there = f"Known: {', '.join(known)}." if known else "This address has none."
-            raise ValidationError({name[:100]: [f"No such parameter. {there}"] for name in unknown[:20]})
+            there = f"Known: {', '.join(known)}." if known else "This address has no parameters."
+            raise ValidationError(
+                {name[:100]: [f"The parameter doesn't exist. {there}"] for name in unknown[:20]}
+            )
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the response with errors as JSON and missing members in the `Sluice-Missing` header."""
@@ -72,6 +74,8 @@ class ApiView(APIView):
             made[MISSING] = ", ".join(names)
             # a saved CSV file lacks the header, so its name lists the missing members
             if getattr(made, "accepted_media_type", "").startswith(CSV):
-                what = request.path.rstrip("/").rpartition("/")[2]
-                made["Content-Disposition"] = f'attachment; filename="{what}-without-{"-".join(names)}.csv"'
+                file_stem = request.path.rstrip("/").rpartition("/")[2]
+                made["Content-Disposition"] = (
+                    f'attachment; filename="{file_stem}-without-{"-".join(names)}.csv"'
+                )
         return made

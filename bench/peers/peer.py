@@ -66,8 +66,8 @@ def free_port() -> int:
 
 def installed(program: str) -> str | None:
     """Return the path of a program. Also searches directories of root and of wheels."""
-    places = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    return shutil.which(program, path=f"{places}:/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
+    search_path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return shutil.which(program, path=f"{search_path}:/usr/sbin:/sbin:/usr/lib/rabbitmq/bin")
 
 
 @contextlib.contextmanager

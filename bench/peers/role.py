@@ -54,7 +54,7 @@ class Tally:
         self.first = self.last = 0.0
         self.drained = 0.0
         """Messages a second from its return until it had caught up; 0 if it never did."""
-        self._heard = time.monotonic_ns()
+        self._received_at = time.monotonic_ns()
         self._back: tuple[int, int] | None = None
 
     def add(self, bodies: Sequence[bytes]) -> None:
@@ -78,16 +78,16 @@ class Tally:
         self.count += len(bodies)
 
     def _follow_return(self, now: int, age: int, number: int) -> None:
-        if self._back is None and not self.drained and now - self._heard > AWAY_NS and age > AWAY_NS:
+        if self._back is None and not self.drained and now - self._received_at > AWAY_NS and age > AWAY_NS:
             self._back = (now, 0)
         elif self._back is not None:
             began, count = self._back
             self._back = (began, count + number)
             if age < CAUGHT_UP_NS:
                 self.drained, self._back = count / ((now - began) / 1e9), None
-        self._heard = now
+        self._received_at = now
 
-    def say(self) -> None:
+    def print_figures(self) -> None:
         import numpy as np
 
         p50, p99 = np.percentile(self.latencies, [50, 99]) / 1_000 if self.latencies else (0, 0)
@@ -112,7 +112,7 @@ def subscribe(peer: str, port: int, name: str, skip: int) -> None:
     tally = Tally(skip)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        tally.say()
+        tally.print_figures()
         sys.stdout.flush()
         import os
 
@@ -120,7 +120,7 @@ def subscribe(peer: str, port: int, name: str, skip: int) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     PEERS[peer].subscribe(port, name, lambda: print('{"ready": true}', flush=True), tally.add)
-    tally.say()  # its broker has closed the connection
+    tally.print_figures()  # its broker has closed the connection
     signal.pause()
 
 

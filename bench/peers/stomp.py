@@ -31,11 +31,11 @@ class _Stomp:
         connection = self._connect(port)
         frame = f"SUBSCRIBE\nid:0\ndestination:{self.destination}\nack:auto\nreceipt:s\n{self.headers}\n\0"
         connection.sendall(frame.encode())
-        buffer, told = b"", False
+        buffer, is_subscribed = b"", False
         while data := connection.recv(READ):
             *frames, buffer = (buffer + data).split(b"\0")
-            if not told and any(b"RECEIPT" in one for one in frames):
-                told = True
+            if not is_subscribed and any(b"RECEIPT" in one for one in frames):
+                is_subscribed = True
                 ready()
             if bodies := [
                 one.split(b"\n\n", 1)[1] for one in frames if one.lstrip(b"\n").startswith(b"MESSAGE")

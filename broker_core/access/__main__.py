@@ -10,14 +10,14 @@ import getpass
 import sys
 
 from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_password, hash_token, make_token
-from broker_core.safe_text import say, say_block
+from broker_core.safe_text import print_block, print_line
 
 _ABOUT = """\
-Make what a user's entry in a policy document holds instead of the secret.
+Create the hash of a user's secret for a policy document.
 
   python -m broker_core.access password      \
-asks for a password (or reads a line of standard input); prints its hash
-  python -m broker_core.access token         makes a token; prints it once, and its hash
+reads a password (from the terminal or a line of standard input) and prints its hash
+  python -m broker_core.access token         creates a token, and prints it once with its hash
 """
 
 
@@ -31,13 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=("password", "token"))
     if parser.parse_args(arguments).kind == "token":
         token = make_token()
-        say_block(f"token {token}\nhash  {hash_token(token)}")
+        print_block(f"token {token}\nhash  {hash_token(token)}")
         return 0
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not 0 < len(password) <= MAX_SECRET_CHARACTERS:
-        say(f"A password has 1 to {MAX_SECRET_CHARACTERS} characters.", sys.stderr)
+        print_line(f"A password has 1 to {MAX_SECRET_CHARACTERS} characters.", sys.stderr)
         return 1
-    say(hash_password(password))
+    print_line(hash_password(password))
     return 0
 
 

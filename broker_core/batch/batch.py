@@ -357,11 +357,11 @@ class Batch:
         header = self.header
         flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
         sequences = self._select_sequences(rows) if explicit else None
-        joined, texts = self._select_texts(rows)
+        encoded_headers, texts = self._select_texts(rows)
         table = self.rows[rows]
         dictionary = self._select_dictionary(table)
         tables = table.tobytes() + (sequences.tobytes() if sequences is not None else b"")
-        body = dictionary + tables + joined + texts
+        body = dictionary + tables + encoded_headers + texts
         payload = body + PADDING[len(body) & 7]
         # Fields in the order of layout.BatchHeader.
         made = bytearray(HEADER.pack(
@@ -369,7 +369,7 @@ class Batch:
             len(dictionary), len(payload), len(payload), crc32c(payload), 0,
             header.origin, header.epoch, self.session, int(sequences[0]) if sequences is not None else 0,
             header.accepted_at,
-            header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
+            header.publisher, header.first_publisher_sequence, len(encoded_headers), len(texts), 0,
         ))  # fmt: skip
         update_header_crc(made)
         made += payload
@@ -409,12 +409,14 @@ class Batch:
         """
         sequences = self.sequences()[rows]
         first = int(sequences[0])
-        joined, texts = self._select_texts(rows)
+        encoded_headers, texts = self._select_texts(rows)
         table = self.rows[rows]
         if int(sequences[-1]) - first > MAX_DELTA:
             raise bad_batch_error(f"a batch's numbers are at most {MAX_DELTA} apart", 72)
         table["delta"] = sequences - np.uint64(first)
-        return build_from_tables(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
+        return build_from_tables(
+            publisher, self.topics, len(rows), table.tobytes(), encoded_headers, texts, first
+        )
 
     def with_conflation_mark(self, mark: int) -> Batch:
         """Return a copy with only this mark (CONFLATED or CONFLATION_OVER). The payload is unchanged."""

@@ -102,14 +102,14 @@ def build_batch(
     if len(numbers) >= MAX_DICTIONARY:
         raise bad_batch_error(f"a batch holds {MAX_DICTIONARY - 1} topics at most", 12)
     table = _make_row_table(bodies, indexes)
-    joined = b""
+    encoded_headers = b""
     if headers is not None:
         table["headers"] = list(map(len, headers))
-        joined = b"".join(headers)
+        encoded_headers = b"".join(headers)
     rows = table.tobytes() + np.array(sequences, "<u8").tobytes()
     flags = EXPLICIT_SEQUENCES if sequences else 0
     return _assemble_batch(
-        publisher, tuple(numbers), rows, joined, bodies, first_publisher_sequence, flags, session
+        publisher, tuple(numbers), rows, encoded_headers, bodies, first_publisher_sequence, flags, session
     )
 
 
@@ -177,10 +177,10 @@ def build_from_tables(
         MAGIC, VERSION, 0, flags, count, len(dictionary), length, length, crc32c(payload), 0,
         0, 0, session, 0, 0, hash64(publisher), first, len(headers), len(texts), 0,
     )  # fmt: skip
-    whole = bytearray(header)
-    update_header_crc(whole)
-    whole += payload
-    return whole
+    encoded = bytearray(header)
+    update_header_crc(encoded)
+    encoded += payload
+    return encoded
 
 
 def stamp_header(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:

@@ -190,8 +190,8 @@ def encode_dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
     for entry in (publisher, *topics):
         raw = entry.encode()
         parts += (struct.pack("<H", len(raw)), raw)
-    whole = b"".join(parts)
-    return whole + PADDING[len(whole) & 7]
+    encoded = b"".join(parts)
+    return encoded + PADDING[len(encoded) & 7]
 
 
 @lru_cache(maxsize=8_192)

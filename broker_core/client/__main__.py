@@ -24,12 +24,12 @@ from broker_core.client import (
     tls_context,
 )
 from broker_core.errors import SluiceError
-from broker_core.safe_text import escape_bytes, escape_line, say, to_json_line, write_bytes
+from broker_core.safe_text import escape_bytes, escape_line, print_line, to_json_line, write_bytes
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:9007"
 
 _ABOUT = f"""\
-Publish messages to a Sluice broker, or watch them.
+Publish messages to a Sluice broker, or print messages from it.
 
   python -m broker_core.client publish orders.eu '{{"id": 1, "amount": 120}}'
   python -m broker_core.client subscribe 'orders.>'
@@ -89,7 +89,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--address", default=default_address, help="transport's address, or several by commas (%(default)s)")
     add("--name", help="unique client name; a second client of that name replaces the first")
     add("--user", help="user name; the password is read from SLUICE_PASSWORD")
-    add("--ca", type=Path, help="authorities to trust for tcps:// and wss:// (PEM; default the system's)")
+    add("--ca", type=Path, help="trusted authorities for tcps:// and wss:// (PEM; default: the system's)")
     add("--certificate", type=Path, help="client certificate to show (PEM)")
     add("--key", type=Path, help="its key, when it isn't in the same file")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="publish | subscribe")
@@ -97,15 +97,19 @@ def _make_parser() -> argparse.ArgumentParser:
     add = add_command("publish", description=_PUBLISH, help="publish messages to a topic").add_argument
     add("topic")
     add("message", nargs="*", help="messages; without any, each line of standard input is one")
-    add("--store", type=Path, help="file that keeps unacknowledged messages")
+    add("--store", type=Path, help="file that stores unacknowledged messages")
     add = add_command(
         "subscribe", description=_SUBSCRIBE, help="print the messages of a topic or pattern"
     ).add_argument
     add("topic", help="topic or pattern")
     add("--filter", help="expression on JSON messages, as \"/amount > 100 AND /side = 'buy'\"")
     add("--bookmark", help="0 (from the start), 0|1| (now), a bookmark, a moment, or MOST_RECENT")
-    add("--store", type=Path, help="file that keeps how far was printed, for MOST_RECENT")
-    add("--count", type=int, help="end after so many messages")
+    add(
+        "--store",
+        type=Path,
+        help="file that stores the position of the last printed message, for MOST_RECENT",
+    )
+    add("--count", type=int, help="end after this number of messages")
     add("--replay-only", action="store_true", help="end when the log is replayed; needs --bookmark")
     add("--format", choices=("body", "line", "json"), default="body")
     return parser
@@ -129,7 +133,7 @@ def _make_client(options: argparse.Namespace) -> AsyncClient:
         publish_store=FilePublishStore(store) if store and publishes else None,
         bookmark_store=FileBookmarkStore(store) if store and not publishes else None,
         reconnect=ReconnectPolicy(first_connect_timeout=3.0),
-        on_notice=lambda notice: say(f"notice {notice.code}: {notice.message}", sys.stderr),
+        on_notice=lambda notice: print_line(f"notice {notice.code}: {notice.message}", sys.stderr),
         on_disconnect=_report_loss,
     )
 
@@ -141,7 +145,7 @@ async def _publish(options: argparse.Namespace) -> None:
             await client.publish(options.topic, body)
             number += 1
         await client.flush()
-        say(f"{number} message{'' if number == 1 else 's'} acknowledged", sys.stderr)
+        print_line(f"{number} message{'' if number == 1 else 's'} acknowledged", sys.stderr)
 
 
 async def _read_bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
@@ -201,7 +205,7 @@ def _report_loss(loss: ConnectionLoss) -> None:
     The last loss is not printed here: it becomes the error of the command, which `main` prints.
     """
     if loss.retry_in_s is not None:
-        say(str(loss), sys.stderr)
+        print_line(str(loss), sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -219,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_publish(options) if options.kind == "publish" else _subscribe(options))
     except SluiceError as error:
-        say(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
+        print_line(f"{error.code}: {error.sentence} {error.fix}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

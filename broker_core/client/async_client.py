@@ -296,7 +296,7 @@ class AsyncClient(SubscriptionControl):
             self._bookmark_store.close()
         if not messages:
             return NOTHING_UNSENT
-        location = "kept by its publish store" if store.durable else "lost with this process"
+        location = "stored in its publish store" if store.durable else "lost with this process"
         log.warning(
             "%s: closed with %d unacknowledged messages (%d bytes), %s.",
             self.name,
@@ -559,8 +559,8 @@ class AsyncClient(SubscriptionControl):
             replies.DecisionNotice(
                 code="acknowledged_missing",
                 message=f"{self.instance} has this client's messages up to {known}, and had acknowledged "
-                f"{acknowledged}: its log was restored"
-                " from an older backup. Publish again what it lacks, if nobody else has it.",
+                f"{acknowledged}: its log was restored from an older backup. Publish the missing "
+                "messages again, if no other system has them.",
                 details={"known": known, "acknowledged": acknowledged},
             )
         )

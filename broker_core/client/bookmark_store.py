@@ -109,7 +109,7 @@ class MemoryBookmarkStore:
                 raise OperatorError(
                     "store_full",
                     f"A bookmark store holds at most {MAX_POSITIONS} positions.",
-                    "forget() subscriptions that no longer exist, or give each client a store of its own.",
+                    "forget() subscriptions that no longer exist, or use a separate store for each client.",
                 )
             self._positions += 1
             self._sequences[subscription] = sequences

@@ -308,7 +308,7 @@ class Connector:
             link.sample_liveness()
             now, liveness = link.now_ms(), link.liveness
             if self._expects_heartbeats and liveness.is_silent(now, interval_ms):
-                link.abort(_silence_error(now - liveness.heard_at))
+                link.abort(_silence_error(now - liveness.last_alive_at))
             elif liveness.is_frame_overdue(now):
                 link.abort(_frame_timeout_error())
             elif interval_ms and now - heartbeat_sent_at >= interval_ms / 2 and not link.unwritten_bytes:
@@ -384,7 +384,7 @@ def _to_sluice_error(failure: Exception | None) -> SluiceError:
     if isinstance(failure, SSLCertVerificationError):
         return OperatorError(
             "broker_unproven",
-            f"Whatever answers can't prove that it is the broker: {failure.verify_message or failure}.",
+            f"The server can't prove that it is the broker: {failure.verify_message or failure}.",
             "Trust the authority that signed its certificate, and connect to a name that is in the "
             "certificate.",
         )
@@ -444,7 +444,7 @@ async def open_link(
             lambda: link, address.host, address.port, ssl=tls if address.secure else None
         )
         try:
-            await asyncio.shield(link.opened)
+            await asyncio.shield(link.ready)
         except BaseException:
             link.abort()
             raise

@@ -217,7 +217,7 @@ class AsyncGroups:
                 raise OperatorError(
                     "bad_groups",
                     f"The groups {other!r} and {group!r} are the same instance, {client.instance!r}.",
-                    "Give their topics to one group, or give each broker an instance name of its own.",
+                    "Assign their topics to one group, or give each broker its own instance name.",
                 )
 
     async def close(self, timeout: float | None = None) -> None:

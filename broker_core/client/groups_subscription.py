@@ -156,15 +156,15 @@ class GroupsSubscription(SubscriptionReader):
         start. See `Subscription.bookmark_after`.
         """
         subscription = self._find_subscription(item)
-        own = subscription.bookmark_after(item) if subscription is not None else None
-        if own is None:
+        bookmark = subscription.bookmark_after(item) if subscription is not None else None
+        if bookmark is None:
             return None
         others = [
-            format_positions(other.processed_positions)
-            for other in self.subscriptions
-            if other is not subscription
+            format_positions(sibling.processed_positions)
+            for sibling in self.subscriptions
+            if sibling is not subscription
         ]
-        return ",".join([own, *filter(None, others)])
+        return ",".join([bookmark, *filter(None, others)])
 
     def ack(self, item: Message | None = None) -> None:
         """Acknowledge a message, or the last read batch if `item` is None; see `Subscription.ack`.

@@ -95,14 +95,14 @@ OnFrames = Callable[["ClientLink", list[NativeFrame]], None]
 class ClientLink(asyncio.BaseProtocol):
     """Base class of TCP and WebSocket links.
 
-    `opened` completes when the link is ready for the logon. `lost` completes when the connection is closed;
+    `ready` completes when the link is ready for the logon. `lost` completes when the connection is closed;
     its result is the reason if it is known.
     """
 
     def __init__(self, on_frames: OnFrames) -> None:
         loop = asyncio.get_running_loop()
         self.on_frames = on_frames
-        self.opened: asyncio.Future[None] = loop.create_future()
+        self.ready: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[Exception | None] = loop.create_future()
         self.error: Exception | None = None
         self.paused = False
@@ -121,11 +121,11 @@ class ClientLink(asyncio.BaseProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.resume_writing()
         error = self.error or exc
-        if not self.opened.done():
-            self.opened.set_exception(
+        if not self.ready.done():
+            self.ready.set_exception(
                 error or ConnectionResetError("the connection was closed while it was opened")
             )
-            self.opened.exception()  # mark it as retrieved: perhaps no caller waits for it any more
+            self.ready.exception()  # mark it as retrieved: perhaps no caller waits for it any more
         if not self.lost.done():
             self.lost.set_result(error)
 
@@ -217,7 +217,7 @@ class ClientLink(asyncio.BaseProtocol):
         """
         self.abort(
             OperatorError(
-                "damaged_delivery", f"What came from the broker can't be read: {error.sentence}", error.fix
+                "damaged_delivery", f"The data from the broker is invalid: {error.sentence}", error.fix
             )
         )
 
@@ -231,8 +231,8 @@ class TcpLink(ClientLink, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self.opened.done():
-            self.opened.set_result(None)
+        if not self.ready.done():
+            self.ready.set_result(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)

@@ -614,7 +614,7 @@ class Publisher:
                 raise OperatorError(
                     "store_of_another_client",
                     f"The publish store belongs to client {owner!r}, not {self._name!r}.",
-                    "Give each client a store of its own.",
+                    "Use a separate store for each client.",
                 )
             return
 

@@ -59,7 +59,7 @@ class StoreFile:
                 raise OperatorError(
                     "store_locked",
                     f"The {self._description} {self.path} is in use by another process.",
-                    "Give each client a store of its own.",
+                    "Use a separate store for each client.",
                 ) from None
             except BaseException:
                 os.close(file)

@@ -92,7 +92,7 @@ class Subscription(SubscriptionReader):
         self._error: SluiceError | None = None
         self._closed = False
         self._batches_received = 0
-        self._batches_taken = 0
+        self._batches_returned = 0
         self._completed_at: int | None = None
         self.lease_ms = command.lease_ms or 0
         self.resubscribes = bool(command.lease_ms or command.snapshot_key)
@@ -335,7 +335,7 @@ class Subscription(SubscriptionReader):
         if not self._inbox or (until_completed and self.replay_batches_remaining() <= 0):
             return None
         arrived = self._inbox.popleft()
-        self._batches_taken += 1
+        self._batches_returned += 1
         self._credit.on_consumed(arrived.batch.nbytes)
         return arrived
 
@@ -366,7 +366,7 @@ class Subscription(SubscriptionReader):
             self._current_numbers = (number, number + batch.header.count - 1)
 
     def replay_batches_remaining(self) -> float:
-        return math.inf if self._completed_at is None else self._completed_at - self._batches_taken
+        return math.inf if self._completed_at is None else self._completed_at - self._batches_returned
 
     # Called by the application.
 

@@ -227,7 +227,9 @@ class ActiveSubscriptions:
         else:
             self.remove(subscription)
             subscription.fail(
-                ClientError.from_dict(reply.code, reply.message, "Subscribe again when you can keep up.")
+                ClientError.from_dict(
+                    reply.code, reply.message, "Subscribe again when the application can keep up."
+                )
             )
 
     def _resubscribe(self, subscription: Subscription) -> None:

@@ -170,7 +170,8 @@ class LoopThread:
         if self.is_current:
             raise OperatorError(
                 "callback_would_wait",
-                f"Client {self._name} was asked to wait in one of its own callbacks, which would never end.",
+                f"Client {self._name} was called to wait in one of its own callbacks, which would "
+                "never return.",
                 "Do it in another thread.",
             )
 

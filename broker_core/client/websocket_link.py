@@ -61,10 +61,10 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
         for event in self._protocol.events_received():
             if isinstance(event, WireFrame):
                 self._on_wire_frame(event)
-            elif self._protocol.handshake_exc is None and not self.opened.done():
-                self.opened.set_result(None)
+            elif self._protocol.handshake_exc is None and not self.ready.done():
+                self.ready.set_result(None)
         parser_error, problem = self._protocol.parser_exc, self._protocol.handshake_exc
-        if problem is not None and not self.opened.done():
+        if problem is not None and not self.ready.done():
             self.abort(ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}"))
         elif parser_error is not None and self.error is None:
             self.fail_on_garbage(ClientError("bad_frame", f"The WebSocket was broken: {parser_error}.", ""))

@@ -212,11 +212,11 @@ def _read_user(reader: DocumentReader, source: Mapping[str, Any]) -> UserSetting
 def _read_entitlement(reader: DocumentReader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
     where = f"entitlement {number}"
     reader.check_known_keys(source, EntitlementSettings.__dataclass_fields__, where)
-    who = reader.read_texts(source, "who", where, (), "names")
-    if not who:
-        reader.problems.append(f"{where}: who must name somebody, or be ['*']")
+    users = reader.read_texts(source, "who", where, (), "names")
+    if not users:
+        reader.problems.append(f"{where}: who must name a user or group, or be ['*']")
     return EntitlementSettings(
-        who,
+        users,
         reader.read_texts(source, "transports", where, (), "names"),
         reader.read_texts(source, "publish", where, ()),
         reader.read_texts(source, "subscribe", where, ()),

@@ -89,8 +89,8 @@ def _read_destination(reader: DocumentReader, entry: Mapping[str, Any]) -> Desti
     )
     if durability == "sync" and begin == "now":
         reader.problems.append(
-            f"{where}: sync goes with begin oldest; make a link that begins now async until it carries, "
-            "then it goes on from its place"
+            f"{where}: sync requires begin oldest. Create a link that begins now as async; change "
+            "it to sync when it forwards"
         )
     enabled = reader.read_bool(entry, "enabled", where)
     certificate, key = reader.read_path(entry, "certificate", where), reader.read_path(entry, "key", where)

@@ -113,7 +113,7 @@ class PolicyDocument:
             if transport.name == name:
                 return transport
         raise OperatorError(
-            "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+            "unknown_transport", f"The transport {name!r} doesn't exist.", "See /api/v1/transports."
         )
 
     def client_policy_for(self, transport: str) -> ClientPolicy:
@@ -241,9 +241,9 @@ def misplaced_paths(
         if path.is_absolute() and not any(path.resolve().is_relative_to(root) for root in allowed)
     ]
     overlapping = [
-        f"{setting}: {path} overlaps {other}, which has another purpose"
-        for (setting, path), other in product(named, reserved)
-        if paths_overlap(path, other)
+        f"{setting}: {path} overlaps {reserved_path}, which has another purpose"
+        for (setting, path), reserved_path in product(named, reserved)
+        if paths_overlap(path, reserved_path)
     ]
     return relative + outside + overlapping
 
@@ -319,7 +319,7 @@ def outside_roots_error(problems: list[str]) -> OperatorError:
     return OperatorError(
         "outside_roots",
         f"The policy names directories that it may not: {'; '.join(problems)}.",
-        "Name one of its own below a root, or add a root to SLUICE_DIRECTORY_ROOTS and restart.",
+        "Use a separate directory below a root, or add a root to SLUICE_DIRECTORY_ROOTS and restart.",
         problems=problems,
     )
 
@@ -355,8 +355,8 @@ def _shared_directories(
         if paths_overlap(path, other)
     ]
     journal, archive = (
-        Path(wanted) if wanted is not None else default
-        for wanted, default in (
+        Path(configured) if configured is not None else default
+        for configured, default in (
             (instance.journal_directory, defaults and defaults.journal),
             (instance.archive_directory, defaults and defaults.archive),
         )

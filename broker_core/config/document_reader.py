@@ -136,18 +136,18 @@ class DocumentReader:
         key: str,
         where: str,
         default: tuple[str, ...],
-        what: str = "topic patterns",
+        item_name: str = "topic patterns",
     ) -> tuple[str, ...]:
         """Return a list of at most 1,000 strings, or `default` if it is not set.
 
-        `what` says in a problem's sentence what the strings are.
+        `item_name` names the strings in a problem's sentence.
         """
         found = self.read_checked(
-            source, key, where, lambda value: is_list_of(value, str, MAX_TEXTS), f"a list of {what}"
+            source, key, where, lambda value: is_list_of(value, str, MAX_TEXTS), f"a list of {item_name}"
         )
         return default if found is None else tuple(found)
 
-    def check_unique(self, values: list[Any], what: str) -> None:
-        """Report a problem for each value that occurs more than once. `what` says what the values are."""
+    def check_unique(self, values: list[Any], value_name: str) -> None:
+        """Report a problem for each value that occurs more than once. `value_name` names the values."""
         for value in {value for value in values if values.count(value) > 1}:
-            self.problems.append(f"two transports have the {what} {value}")
+            self.problems.append(f"two transports have the {value_name} {value}")

@@ -87,7 +87,7 @@ def _read_journaled_topic(reader: DocumentReader, item: Any, where: str) -> Jour
     filter_text = reader.read_checked(item, "filter", where, _is_text, _TEXT_DESCRIPTION)
     separator = reader.read_checked(item, "separator", where, _is_text, _TEXT_DESCRIPTION)
     if filter_text and message_type == "binary":
-        reader.problems.append(f"{where}: a filter can't look into binary messages")
+        reader.problems.append(f"{where}: a filter can't read binary messages")
     if separator is not None and (
         message_type not in ("fix", "nvfix") or len(separator) != 1 or separator == "="
     ):

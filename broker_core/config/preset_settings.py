@@ -48,7 +48,7 @@ MODE_MEANING: Final = "In shadow its decisions are recorded and nothing is done.
 class SettingType(StrEnum):
     """Type of a setting's value."""
 
-    WHOLE = "whole number"
+    INTEGER = "whole number"
     DECIMAL = "number"
     FLAG = "true or false"
     CONFIRMATION = "true or false, to confirm another setting"
@@ -75,7 +75,7 @@ class PresetField:
 
     word: str
     meaning: str
-    kind: SettingType = SettingType.WHOLE
+    kind: SettingType = SettingType.INTEGER
     unit: str = ""
     low: int = 0
     high: int = 0
@@ -118,21 +118,21 @@ class PoolSettings:
 
     message_memory_limit: Annotated[int | None, PresetField(
         "MessageMemoryLimit",
-        "What the messages of a pool’s clients may take in memory together. Over it, of the clients that "
-        "aren’t offlined the one that holds most is offlined; then the next, until the pool is within.",
+        "Memory limit for the messages of a pool’s clients. Above it, the broker offlines the "
+        "clients with the largest usage until the pool is within the limit.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES,
         default_words=f"the lower of {DEFAULT_MEMORY_PERCENT} % of the host’s memory and "
-        f"{DEFAULT_MEMORY_PERCENT} % of what the process may use",
+                      f"{DEFAULT_MEMORY_PERCENT} % of the process’s memory limit",
     )] = None
     message_disk_limit: Annotated[int | None, PresetField(
         "MessageDiskLimit",
-        "What the spools of a pool’s offlined clients may take together. Over it, the client with the "
-        "largest spool is disconnected; then the next, until the pool is within.",
+        "Disk limit for the spools of a pool’s offlined clients. Above it, the broker "
+        "disconnects the clients with the largest spools until the pool is within the limit.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES,
         default_words=f"{DEFAULT_DISK_LIMIT // 10**9} GB or the memory limit, whichever is higher",
     )] = None
     message_disk_path: Annotated[str | None, PresetField(
-        "MessageDiskPath", "The directory in which spools are written: an absolute path.", SettingType.PATH,
+        "MessageDiskPath", "Absolute path of the directory for spools.", SettingType.PATH,
         default_words="the spool directory under SLUICE_HOME",
     )] = None
 
@@ -143,13 +143,13 @@ class ClientPolicy:
 
     client_max_capacity: Annotated[int | None, PresetField(
         "ClientMaxCapacity",
-        "The share one client may use: of the memory limit before it is offlined; of the disk limit after, "
-        "where it is disconnected.",
+        "Maximum share of one client. Above this share of the memory limit it is offlined; "
+        "above this share of the disk limit it is disconnected.",
         unit="%", low=1, high=100, default=DEFAULT_CLIENT_MAX_CAPACITY,
     )] = None
     client_message_age_limit_ms: Annotated[int | None, PresetField(
         "ClientMessageAgeLimit",
-        "A client whose oldest message has waited longer, in memory or on disk, is disconnected.",
+        "The broker disconnects a client whose oldest message has waited longer in memory or on disk.",
         unit=Unit.MILLISECONDS, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
 
@@ -160,18 +160,20 @@ class XapPolicy:
 
     transport: str = ""
     enabled: Annotated[bool | None, PresetField(
-        "slow-consumer.enabled", "Whether slow consumers are looked for.", SettingType.FLAG, default=False,
+        "slow-consumer.enabled",
+        "Whether the broker detects slow consumers.",
+        SettingType.FLAG, default=False,
     )] = None
     throughput: Annotated[int | None, PresetField(
-        "slow-consumer.throughput", "What a client must take while there is something for it.",
+        "slow-consumer.throughput", "Minimum read rate of a client while messages wait for it.",
         unit=Unit.BYTES_PER_SECOND, low=1, high=MAX_COUNT, default=5_000,
     )] = None
     latency: Annotated[int | None, PresetField(
-        "slow-consumer.latency", "The time it has to recover.",
+        "slow-consumer.latency", "Time for the client to recover.",
         unit=Unit.MILLISECONDS, low=1, high=MAX_MS, default=500,
     )] = None
     retries: Annotated[int | None, PresetField(
-        "slow-consumer.retries", "How many times within the latency it is looked at again.",
+        "slow-consumer.retries", "Number of further checks within the latency.",
         unit=Unit.TIMES, low=1, high=1_000, default=3,
     )] = None
     mode: Annotated[EnforcementMode | None, _MODE] = None
@@ -184,50 +186,53 @@ class ActiveMqPolicy:
     topic: str
     transport: str = ""
     prefetch: Annotated[int | None, PresetField(
-        "topicPrefetch", "Messages that may be unacknowledged.",
-        unit=Unit.MESSAGES, low=1, high=MAX_PREFETCH, default_words="what the subscription asks for",
+        "topicPrefetch", "Maximum unacknowledged messages.",
+        unit=Unit.MESSAGES, low=1, high=MAX_PREFETCH, default_words="the subscription’s value",
     )] = None
     constant_pending_message_limit_strategy: Annotated[int | None, PresetField(
         "constantPendingMessageLimitStrategy limit",
-        "Messages kept beyond the prefetch, also of a subscription without acknowledgements; older ones are "
-        "discarded.",
-        unit=Unit.MESSAGES, low=-1, high=MAX_COUNT, default=-1, default_words="all are kept",
+        "Maximum retained messages beyond the prefetch, also without acknowledgements; the "
+        "broker discards older messages.",
+        unit=Unit.MESSAGES, low=-1, high=MAX_COUNT, default=-1, default_words="all are retained",
     )] = None
     prefetch_rate_pending_message_limit_strategy: Annotated[float | None, PresetField(
         "prefetchRatePendingMessageLimitStrategy multiplier",
-        "The same as a multiple of the prefetch, such as 2.5. The lower of the two counts.",
+        "Maximum retained messages as a multiple of the prefetch, such as 2.5. The lower limit applies.",
         SettingType.DECIMAL, high=1_000_000, default_words="none",
     )] = None
     abort_slow_consumer_strategy: Annotated[bool | None, PresetField(
-        "abortSlowConsumerStrategy", "Whether slow consumers are aborted.", SettingType.FLAG, default=False,
+        "abortSlowConsumerStrategy",
+        "Whether the broker aborts slow consumers.",
+        SettingType.FLAG, default=False,
     )] = None
     abort_slow_ack_consumer_strategy: Annotated[bool | None, PresetField(
         "abortSlowAckConsumerStrategy",
-        "Whether consumers are aborted that owe acknowledgements and send none.",
+        "Whether the broker aborts consumers that don’t acknowledge their messages.",
         SettingType.FLAG, default=False,
     )] = None
     max_time_since_last_ack: Annotated[int | None, PresetField(
         "maxTimeSinceLastAck",
-        "With abortSlowAckConsumerStrategy: a consumer is slow while its last acknowledgement is longer ago; "
-        "-1 is any time.",
+        "With abortSlowAckConsumerStrategy: a consumer is slow if its last acknowledgement is "
+        "older; -1 means no limit.",
         unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
     )] = None
     max_slow_count: Annotated[int | None, PresetField(
         "maxSlowCount",
-        "How often a consumer may be slow before it is aborted; with abortSlowAckConsumerStrategy, at how "
-        "many looks.",
+        "Number of times that a consumer may be slow before the broker aborts it; with "
+        "abortSlowAckConsumerStrategy, number of checks.",
         unit=Unit.TIMES, low=-1, high=2**31 - 1, default=-1, default_words="any number",
     )] = None
     max_slow_duration: Annotated[int | None, PresetField(
-        "maxSlowDuration", "How long it may be slow without a pause; 0 and -1 are any time.",
+        "maxSlowDuration",
+        "Maximum time that a consumer may be slow without interruption; 0 and -1 mean no limit.",
         unit=Unit.MILLISECONDS, low=-1, high=MAX_MS, default=30_000,
     )] = None
     check_period: Annotated[int | None, PresetField(
-        "checkPeriod", "The time between two looks.",
+        "checkPeriod", "Time between two checks.",
         unit=Unit.MILLISECONDS, low=100, high=MAX_MS, default=30_000,
     )] = None
     abort_connection: Annotated[bool | None, PresetField(
-        "abortConnection", "true closes its connection, false ends the subscription.",
+        "abortConnection", "true closes the consumer’s connection, false ends the subscription.",
         SettingType.FLAG, default=False,
     )] = None
     mode: Annotated[EnforcementMode | None, _MODE] = None
@@ -244,23 +249,23 @@ class QpidTopicPolicy:
     transport: str = ""
     depth: Annotated[int | None, PresetField(
         "depth",
-        "Bytes of the bodies of what a subscription is owed: it waits, or is delivered but not acknowledged.",
+        "Maximum bytes of message bodies that wait for a subscription or are unacknowledged.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES, default_words="no limit",
     )] = None
     message_age: Annotated[int | None, PresetField(
-        "messageAge", "How old the oldest message is that it is owed.",
+        "messageAge", "Maximum age of the oldest message that waits or is unacknowledged.",
         unit=Unit.MILLISECONDS, low=1, high=MAX_MS, default_words="no limit",
     )] = None
     message_count: Annotated[int | None, PresetField(
-        "messageCount", "Messages that it is owed.",
+        "messageCount", "Maximum messages that wait for a subscription or are unacknowledged.",
         unit=Unit.MESSAGES, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     delete_persistent: Annotated[bool | None, PresetField(
-        "delete-persistent", "Whether durable subscriptions are deleted too; false lets them alone.",
+        "delete-persistent", "Whether the broker also deletes durable subscriptions.",
         SettingType.FLAG, default=False,
     )] = None
     confirm_delete: Annotated[bool | None, PresetField(
-        "", "Needed with delete_persistent: what a durable subscription is owed is lost.",
+        "", "Required with delete_persistent: durable subscriptions lose their backlog.",
         SettingType.CONFIRMATION, default=False,
     )] = None
     mode: Annotated[EnforcementMode | None, _MODE] = None
@@ -278,52 +283,54 @@ class QuotaSettings:
     user: str = ""
     transport: str = ""
     user_connections: Annotated[int | None, PresetField(
-        "", "Connections of one user.",
+        "", "Maximum connections of one user.",
         unit="connections", low=1, high=MAX_CONNECTIONS, default=MAX_CONNECTIONS // 2,
     )] = None
     user_subscriptions: Annotated[int | None, PresetField(
-        "", "Subscriptions of one user’s clients together.",
+        "", "Maximum subscriptions of all clients of one user.",
         unit="subscriptions", low=1, high=MAX_COUNT, default=200_000,
     )] = None
     client_subscriptions: Annotated[int | None, PresetField(
-        "", "Subscriptions of one client.",
+        "", "Maximum subscriptions of one client.",
         unit="subscriptions", low=1, high=MAX_SUBSCRIPTIONS, default=MAX_SUBSCRIPTIONS,
     )] = None
     user_durables: Annotated[int | None, PresetField(
-        "", "Durable subscriptions that are kept for one user.",
+        "", "Maximum durable subscriptions of one user.",
         unit="subscriptions", low=0, high=MAX_DURABLES, default=MAX_DURABLES // 2,
     )] = None
     client_durables: Annotated[int | None, PresetField(
-        "", "Durable subscriptions that are kept for one client’s name.",
+        "", "Maximum durable subscriptions of one client name.",
         unit="subscriptions", low=0, high=MAX_DURABLES, default=1_000,
     )] = None
     user_replays: Annotated[int | None, PresetField(
-        "", "Managed replays that are kept for one user and aren’t over.",
+        "", "Maximum unfinished managed replays of one user.",
         unit="replays", low=0, high=MAX_MANAGED, default=MAX_MANAGED // 2,
     )] = None
     client_replays: Annotated[int | None, PresetField(
-        "", "Managed replays that are kept for one client’s name and aren’t over.",
+        "", "Maximum unfinished managed replays of one client name.",
         unit="replays", low=0, high=MAX_MANAGED, default=100,
     )] = None
     user_pinned_bytes: Annotated[int | None, PresetField(
         "",
-        "Bytes of the log that durable subscriptions, replays and pauses of one user may hold before "
-        "another durable subscription, managed replay or pause begins; when they come to hold more, its "
-        "clients are warned.",
+        "Maximum bytes of the log that one user’s durable subscriptions, replays and pauses "
+        "may pin. Above it, the broker refuses new ones and warns the user’s clients.",
         unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     client_pinned_bytes: Annotated[int | None, PresetField(
-        "", "The same of one client’s name; a client whose own subscriptions come to hold more is warned.",
+        "", "Maximum bytes of the log that one client name may pin. Above it, the broker refuses "
+            "new readers and warns the client.",
         unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     user_publish_rate: Annotated[int | None, PresetField(
         "",
-        "Messages a second that one user’s clients may publish together; faster ones are read from more "
-        "slowly.",
+        "Maximum messages per second that one user’s clients may publish together; the broker reads faster "
+        "users’ clients more slowly.",
         unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     client_publish_rate: Annotated[int | None, PresetField(
-        "", "The same of one client.",
+        "",
+        "Maximum messages per second that one client may publish; the broker reads faster clients more "
+        "slowly.",
         unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     user_topics: Annotated[int | None, PresetField(
@@ -372,7 +379,7 @@ def read_settings(
 
 def _read_setting(reader: DocumentReader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
     match row.kind:
-        case SettingType.WHOLE:
+        case SettingType.INTEGER:
             return reader.read_int(source, row.name, where, row.low, row.high)
         case SettingType.DECIMAL:
             return reader.read_float(source, row.name, where, row.low, row.high)

@@ -97,8 +97,8 @@ def _read_entries(
         settings = read_settings(reader, table, entry, name)
         if settings.get("delete_persistent") and not settings["confirm_delete"]:
             reader.problems.append(
-                f"{name}: delete_persistent removes what durable subscriptions are owed: "
-                "set confirm_delete to true if that is meant"
+                f"{name}: delete_persistent removes the backlog of durable subscriptions: set "
+                "confirm_delete to true to confirm it"
             )
         settings |= {key: value for key, value in target.items() if key in known}
         settings_list.append(kind(**settings))

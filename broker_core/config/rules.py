@@ -99,8 +99,8 @@ class RuleSettings:
 
     def merge_over(self, wider: RuleSettings) -> RuleSettings:
         """Return this entry merged over a less specific one. Fields of this entry win where they are set."""
-        own_values = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
-        return replace(wider, scope=self.scope, **own_values)
+        set_values = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
+        return replace(wider, scope=self.scope, **set_values)
 
 
 RULE_FIELDS: Final = tuple(key.name for key in fields(RuleSettings) if key.name not in ("name", "scope"))
@@ -179,7 +179,7 @@ def _scope_problems(rule: RuleSettings, signal: Signal, per_subscription: bool) 
     if rule.shape is Shape.LARGEST_WHEN_POOL_OVER and not is_largest_in_pool:
         yield "largest_when_pool_over needs a pool's signal"
     if is_largest_in_pool and rule.shape in (Shape.COUNT_IN_WINDOW, Shape.DURATION_WITHOUT):
-        yield f"{rule.shape} can't be asked of a pool"
+        yield f"{rule.shape} isn't available for a pool"
     if is_largest_in_pool and (rule.scope.user or rule.scope.client or rule.scope.per_subscription):
         yield "a pool is the instance's or a transport's: the scope can't be narrower"
     if signal in CLIENT_SIGNALS and per_subscription:
@@ -193,9 +193,7 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], per_subscript
         if rung.action is PolicyAction.REFUSE and not rung.for_ms:
             yield "refuse needs for_ms: for how long"
         if rung.action is PolicyAction.DELETE_DURABLE and not rule.confirm_delete:
-            yield (
-                "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
-            )
+            yield ("delete_durable removes the client's backlog: set confirm_delete to true to confirm it")
         if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
             yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
         if rung.at_percent < 100 and (
@@ -204,11 +202,11 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], per_subscript
             yield "an early rung (at_percent under 100) has neither after_ms nor a rate or count"
     for one, other in pairwise(ladder):
         if _ACTION_ORDER.index(one.action) >= _ACTION_ORDER.index(other.action):
-            yield f"the ladder goes from narrow to wide: {other.action} can't come after {one.action}"
+            yield f"the ladder must go from narrow to wide: {other.action} can't follow {one.action}"
         if (one.at_percent, one.after_ms) == (other.at_percent, other.after_ms):
             yield f"{one.action} never happens: {other.action} is due at the same moment"
         elif other.at_percent < one.at_percent or other.after_ms < one.after_ms:
-            yield f"{other.action} would come before {one.action}"
+            yield f"{other.action} would precede {one.action}"
 
 
 MAX_RULES: Final = 200
@@ -290,7 +288,7 @@ def _read_rung(reader: DocumentReader, source: Mapping[str, Any], where: str) ->
     reader.check_known_keys(source, Rung.__dataclass_fields__, f"{where}: a rung")
     action = reader.read_enum(source, "action", where, PolicyAction)
     bounds = {"at_percent": (1, 100), "after_ms": (0, MAX_MS), "for_ms": (0, MAX_MS)}
-    numbers = {key: reader.read_int(source, key, where, *its) for key, its in bounds.items()}
+    numbers = {key: reader.read_int(source, key, where, *limits) for key, limits in bounds.items()}
     if action is None:
         reader.problems.append(f"{where}: a rung needs an action")
         return None

@@ -88,12 +88,12 @@ def intersect_scopes(one: Scope, other: Scope) -> Scope | None:
 
 def glob_matches(pattern: str, name: str) -> bool:
     """Return whether a name matches a pattern in which `*` stands for any characters."""
-    first, *rest = pattern.split("*")
-    if not rest:
+    first, *later_parts = pattern.split("*")
+    if not later_parts:
         return name == pattern
     if not name.startswith(first):
         return False
-    *middle, last = rest
+    *middle, last = later_parts
     position = len(first)
     for literal in middle:
         found = name.find(literal, position)

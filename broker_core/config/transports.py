@@ -117,8 +117,8 @@ class TransportSettings:
 
 def transports_to_close(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
     """Return the names of open transports that must close: removed, disabled, or with a changed listener."""
-    wanted = {one.name: one.listener_key for one in after if one.enabled}
-    return {one.name for one in before if one.enabled and wanted.get(one.name) != one.listener_key}
+    listener_keys = {one.name: one.listener_key for one in after if one.enabled}
+    return {one.name for one in before if one.enabled and listener_keys.get(one.name) != one.listener_key}
 
 
 def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> TransportSettings:

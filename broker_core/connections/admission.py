@@ -77,7 +77,7 @@ class PendingConnection(Protocol):
     @property
     def remote(self) -> str: ...
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Send an error and close, because the limit is reached and a newer connection came."""
 
     def drop(self) -> None:
@@ -195,7 +195,7 @@ class PendingConnections:
         self.buffered = self.input = 0
         """Bytes of buffered input: `buffered` before the logon, `input` after it."""
         self.connections: Counter[str] = Counter()
-        self._guests: dict[str, dict[PendingConnection, None]] = {}
+        self._pending_by_address: dict[str, dict[PendingConnection, None]] = {}
         """Connections before their logon by address, oldest first."""
         self.pending = 0
         self._closing: dict[PendingConnection, None] = {}
@@ -244,21 +244,21 @@ class PendingConnections:
         It counts until `mark_authenticated`, `mark_closing` or `remove_closing`. At the limit, the oldest one
         of the address with most of them is closed.
         """
-        self._guests.setdefault(peer_address(connection.remote), {})[connection] = None
+        self._pending_by_address.setdefault(peer_address(connection.remote), {})[connection] = None
         self.pending += 1
         if self.pending > min(MAX_PENDING, self._max_connections // 2):
-            most = max(self._guests.values(), key=len)
-            next(iter(most)).close_for_room()
+            largest_group = max(self._pending_by_address.values(), key=len)
+            next(iter(largest_group)).evict()
 
     def mark_authenticated(self, connection: PendingConnection) -> None:
         """Stop counting a connection as pending: it has logged on, or another limit applies to it."""
         address = peer_address(connection.remote)
-        of_address = self._guests.get(address, {})
+        of_address = self._pending_by_address.get(address, {})
         if connection in of_address:
             del of_address[connection]
             self.pending -= 1
             if not of_address:
-                del self._guests[address]
+                del self._pending_by_address[address]
 
     def mark_closing(self, connection: PendingConnection) -> None:
         """Count a pending connection as closing.
@@ -284,10 +284,10 @@ class PendingConnections:
             ClientError: too_many_logons, when the address has logged on too often recently.
         """
         address = peer_address(remote)
-        left, at = self._logons.pop(address, (float(LOGON_BURST), now))
-        left = min(left + (now - at) * LOGONS_PER_SECOND / 1_000, LOGON_BURST)
-        allowed = left >= 1
-        self._logons[address] = (left - 1 if allowed else left, now)
+        tokens, at = self._logons.pop(address, (float(LOGON_BURST), now))
+        tokens = min(tokens + (now - at) * LOGONS_PER_SECOND / 1_000, LOGON_BURST)
+        allowed = tokens >= 1
+        self._logons[address] = (tokens - 1 if allowed else tokens, now)
         if len(self._logons) > MAX_REMEMBERED:
             self._logons.popitem(last=False)
         if not allowed:
@@ -298,10 +298,10 @@ class PendingConnections:
                 retry_after_ms=1_000,
             )
 
-    def on_logged_on(self, held: int) -> None:
+    def on_logged_on(self, nbytes: int) -> None:
         """Move a connection's buffered bytes from the total before the logon to the one after it."""
-        self.buffered -= held
-        self.input += held
+        self.buffered -= nbytes
+        self.input += nbytes
 
     def reserve_input(self, more: int, *, logged_on: bool) -> None:
         """Add to the bytes of buffered input; negative to subtract.
@@ -320,7 +320,7 @@ class PendingConnections:
 def _input_full() -> ClientError:
     return ClientError(
         "input_full",
-        "This instance holds as much input from clients as it accepts.",
+        "This instance has reached its limit for input from clients.",
         "Send whole frames, and wait for the logon's answer before others.",
     )
 
@@ -373,7 +373,7 @@ class PreLogonReadQueue:
             del self._waiting[descriptor]
             with contextlib.suppress(OSError):  # the socket is closed
                 self._line.unregister(descriptor)
-            self._rest()
+            self._suspend()
 
     def _read_some(self) -> None:
         """Call readable sockets' callbacks until the number or time budget of an iteration is used up."""
@@ -382,14 +382,14 @@ class PreLogonReadQueue:
             found = self._line.poll(0, 1)
             if not found:
                 break
-            heard = self._waiting.pop(found[0][0], None)
-            if heard is not None:
-                heard()
+            callback = self._waiting.pop(found[0][0], None)
+            if callback is not None:
+                callback()
             if self._clock.monotonic_ns() - began >= ITERATION_BUDGET_NS:
                 break
-        self._rest()
+        self._suspend()
 
-    def _rest(self) -> None:
+    def _suspend(self) -> None:
         """Remove the epoll from the loop if no callback is registered."""
         if not self._waiting and self._loop is not None:
             self._loop.remove_reader(self._line.fileno())

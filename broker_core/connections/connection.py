@@ -20,7 +20,7 @@ from broker_core.connections import heartbeats
 from broker_core.connections.admission import InputBufferUsage, peer_address
 from broker_core.connections.connection_view import ClientIdentity
 from broker_core.connections.decision_notices import DecisionNotices, ResultCallback
-from broker_core.connections.inbox import Inbox, InputHold, Item
+from broker_core.connections.inbox import Inbox, InputPauseReason, Item
 from broker_core.connections.ports import UNKNOWN_POSITION, ConnectionServices, PublishPort
 from broker_core.connections.publisher import ConnectionPublisher
 from broker_core.connections.resume import SuspendedSubscription, TokenSubscription
@@ -63,7 +63,7 @@ class Connection:
         self.rights = ALL_RIGHTS
         self._input_usage = InputBufferUsage(services.roster.pending_connections)
         self.inbox = Inbox(
-            sink, self._execute_item, self._clock, services.facilities.turns, self._input_usage
+            sink, self._execute_item, self._clock, services.facilities.scheduler, self._input_usage
         )
         self.connected_at = self._clock.now_ns()
         self.last_sent_at = self._clock.monotonic_ms()
@@ -141,7 +141,7 @@ class Connection:
         except Exception:
             # A fault caused by one client must not end the iteration that executes others' commands.
             log.exception("command_failed", client=self.name)
-            self.close("internal_error", "What this client sent couldn't be carried out.")
+            self.close("internal_error", "The broker couldn't execute this client's command.")
 
     def _execute_while_closing(self, payload: bytearray | str) -> None:
         """Process a command of a client that is being closed: only its answer to a decision notice counts."""
@@ -178,12 +178,12 @@ class Connection:
 
     # Calls by admission.
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close, because a newer connection came and this one has been without a logon for longest."""
         self.close(
             "too_many_connections",
             "Too many connections are there that haven't logged on.",
-            "Log on at once.",
+            "Log on immediately.",
         )
 
     def drop(self) -> None:
@@ -214,7 +214,7 @@ class Connection:
     def _end_unread(self) -> None:
         if not self.is_closed:
             self.end_session("bad_command")
-            self.sink.close("bad_command", "It asks and doesn't read the answers.")
+            self.sink.close("bad_command", "The client sends requests but doesn't read the replies.")
 
     def _refuse(self, error: ClientError) -> None:
         """Answer an error with an error reply, or end the connection if it is fatal."""
@@ -285,12 +285,12 @@ class Connection:
         """
         services = self.services
         services.roster.remove(self)
-        services.quotas.on_left(self)
+        services.quotas.on_disconnected(self)
         if self.is_closed:
             return NOTHING_UNDELIVERED
         if not self.logged_on:
             self.inbox.discard_all()
-        services.judging.on_left(self)
+        services.judging.on_disconnected(self)
         for target in self.subscriptions.values():
             self._store_position(target)
         ending = self.backlog.close()
@@ -317,7 +317,7 @@ class Connection:
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: UndeliveredSummary
     ) -> None:
         """Send the closing notice with the undelivered messages and the advice for reconnecting."""
-        come_back = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
+        reconnect_delay_ms = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
         following = self.services.publishing.following
         elsewhere = following.addresses(self.transport) if following is not None and code == "behind" else []
         self.sink.send_reply(
@@ -325,8 +325,8 @@ class Connection:
                 code=code,
                 message=message,
                 fix=fix,
-                retry_after_ms=come_back,
-                kept=ending.kept.messages,
+                retry_after_ms=reconnect_delay_ms,
+                kept=ending.recoverable.messages,
                 lost=ending.unrecoverable.messages,
                 bookmark=self.resume_bookmark(ending),
                 addresses=elsewhere,
@@ -365,7 +365,7 @@ class Connection:
                 if self.preparing_ids and self.services.frontier.end is not None:
                     # Later commands must come after this one, except subscribes: they share one read of the
                     # log's end.
-                    self.inbox.pause(InputHold.END, _may_overtake)
+                    self.inbox.pause(InputPauseReason.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.PauseSubscriptions() | commands.ResumeSubscriptions() | commands.SetRate():
@@ -402,7 +402,7 @@ class Connection:
         ):
             self._log_on(command, identity)
             return
-        self.inbox.pause(InputHold.LOGON)
+        self.inbox.pause(InputPauseReason.LOGON)
         if identity is not None:
             self.on_identified(command, identity)
 
@@ -432,7 +432,7 @@ class Connection:
             self._log_on(command, identity)
         except ClientError as error:
             self._refuse(commands.with_command(error, command))
-        self.inbox.resume(InputHold.LOGON)
+        self.inbox.resume(InputPauseReason.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: ClientIdentity) -> None:
         """Log the client on: check name and quotas, register it, and reply with its publisher position."""
@@ -442,12 +442,12 @@ class Connection:
         services.refused.check(command.name, self._clock.monotonic_ms())
         services.quotas.check_logon(self, identity, services.roster.clients.get(command.name))
         services.roster.log_on(self, command.name)
-        services.quotas.on_joined(self, identity)
+        services.quotas.on_logged_on(self, identity)
         self.name = command.name
         self._input_usage.on_logged_on()
         self.sink.on_logged_on()
         self.liveness.restart(self._clock.monotonic_ms())
-        self.services.judging.on_joined(self)
+        self.services.judging.on_logged_on(self)
         self.record_event("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
         self.publishing.named_session = command.session or 0
@@ -511,7 +511,7 @@ class Connection:
     def on_prepared(self) -> None:
         """Read from the client again if none of its subscribes is being prepared any more."""
         if not self.preparing_ids and not self._is_released:
-            self.inbox.resume(InputHold.END)
+            self.inbox.resume(InputPauseReason.END)
 
     def check_numbered(self) -> None:
         """Check that the client knows its last publisher sequence, so that it may number messages.
@@ -532,7 +532,7 @@ class Connection:
         if target is None:
             raise ClientError(
                 "unknown_subscription",
-                f"There is no subscription {command.id!r}.",
+                f"The subscription {command.id!r} doesn't exist.",
                 "Use the id it was subscribed with.",
             )
         ending = self.end(target, DiscardCause.UNSUBSCRIBED)
@@ -541,7 +541,7 @@ class Connection:
             of="unsubscribe",
             id=command.id,
             bookmark=self.resume_bookmark(ending),
-            kept=ending.kept.messages or None,
+            kept=ending.recoverable.messages or None,
             lost=ending.unrecoverable.messages or None,
         )
         if target.durable and command.delete:
@@ -610,7 +610,7 @@ class Connection:
         services = self.services
         if not self.resume_key:
             return
-        left = [
+        suspended = [
             SuspendedSubscription(
                 target.id,
                 target.topic,
@@ -622,19 +622,19 @@ class Connection:
             if not (target.durable or target.is_shared or target.managed)
             and services.subscribing.is_durable(target)
         ]
-        services.places.save(self.resume_key, left, self._clock.monotonic_ms())
+        services.resume_points.save(self.resume_key, suspended, self._clock.monotonic_ms())
 
     def resume_token(self) -> str:
         """Return a token for a client that is about to be closed; "" if no subscription is journaled."""
         services = self.services
-        held = [
+        suspended = [
             TokenSubscription(
                 target.id, target.topic, target.filter_text, services.subscribing.position(target)
             )
             for target in self.subscriptions.values()
             if services.subscribing.is_durable(target)
         ]
-        return services.tokens.issue(self.name, held, self._clock.now_ns() // 1_000_000)
+        return services.tokens.issue(self.name, suspended, self._clock.now_ns() // 1_000_000)
 
 
 def _may_overtake(item: Item) -> bool:

@@ -30,29 +30,31 @@ def _shortest_interval_ms(connection: ConnectionView) -> int:
     return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
 
 
-def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> None:
+def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) -> None:
     """Send a heartbeat if it is due, or close a peer that is silent or doesn't end its frame.
 
-    A heartbeat is due if it would be late at the next check, in `next_look_ms`.
+    A heartbeat is due if it would be late at the next check, in `next_check_ms`.
 
     Bytes are signs of life in both directions: those that were received, and sent ones that the peer's kernel
     acknowledged. While older bytes wait to be sent, a heartbeat would arrive no sooner than they do, so none
     is sent.
     """
     life, sink = connection.liveness, connection.sink
-    says, hears = connection.heartbeat_ms, connection.promised_ms
+    sends_every_ms, expects_every_ms = connection.heartbeat_ms, connection.promised_ms
     if connection.is_reading:
         life.note_read(now, sink.read_progress())
     else:
         life.restart(now)
-    if hears and life.is_silent(now, hears // 2):  # asking the kernel earlier would change nothing
+    if expects_every_ms and life.is_silent(
+        now, expects_every_ms // 2
+    ):  # asking the kernel earlier would change nothing
         life.note_written(now, sink.written_bytes, sink.acked_bytes())
-    if hears and life.is_silent(now, hears, SLACK_MS):
-        silent_ms = now - life.heard_at
+    if expects_every_ms and life.is_silent(now, expects_every_ms, SLACK_MS):
+        silent_ms = now - life.last_alive_at
         connection.close(
             "heartbeat_timeout",
             f"No byte came for {silent_ms} ms, and none of ours was acknowledged.",
-            f"Send something at least every {hears} ms, as the logon promised.",
+            f"Send something at least every {expects_every_ms} ms, as announced in the logon.",
         )
     elif life.is_frame_overdue(now):
         connection.close(
@@ -60,7 +62,9 @@ def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> 
             f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
             "Send smaller frames, or use a faster line.",
         )
-    elif says and now - connection.last_sent_at > says - next_look_ms and sink.is_flushed:
+    elif (
+        sends_every_ms and now - connection.last_sent_at > sends_every_ms - next_check_ms and sink.is_flushed
+    ):
         connection.reply(replies.BrokerHeartbeat())
 
 
@@ -70,10 +74,10 @@ def start_heartbeat(connection: ConnectionView, monotonic_ms: Callable[[], int])
         return
     pause = _shortest_interval_ms(connection) // 2
 
-    def turn() -> None:
+    def send_and_rearm() -> None:
         if not connection.is_closed:
             check_heartbeat(connection, monotonic_ms(), pause)
-            loop.call_later(pause / 1_000, turn)
+            loop.call_later(pause / 1_000, send_and_rearm)
 
     loop = asyncio.get_running_loop()
-    loop.call_later(pause / 1_000, turn)
+    loop.call_later(pause / 1_000, send_and_rearm)

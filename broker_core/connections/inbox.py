@@ -51,15 +51,15 @@ Item = NativeFrame | str | ClientError | ProtocolAction
 """One input: a frame, a command as text, a fatal read error, or an action of another protocol."""
 
 
-class InputHold(Enum):
+class InputPauseReason(Enum):
     """Reason why a client's input is not executed for now."""
 
     LOGON = "its logon is being checked"
-    JOURNAL = "the disk is behind what was published"
-    OWN = "too many of its own batches aren't on the disk yet"
+    JOURNAL = "the disk is slower than the publishers"
+    PENDING_BATCHES = "too many of the client's batches aren't on disk yet"
     QUOTA = "it publishes faster than its quota allows"
     END = "its subscription begins at the end of the log, which is being read"
-    SUBSCRIBE = "its subscription is being prepared, and what follows is meant to come after it"
+    SUBSCRIBE = "its subscription is being prepared, and later commands must follow it"
 
 
 def estimate_bytes(items: Iterable[Item]) -> int:
@@ -100,18 +100,18 @@ class Inbox:
         sink: Sink,
         execute: Callable[[Item], None],
         clock: Clock,
-        turns: WorkScheduler,
+        scheduler: WorkScheduler,
         usage: InputBufferUsage,
     ) -> None:
         self._usage = usage
         self._sink = sink
         self._execute = execute
         self._clock = clock
-        self._turns = turns
+        self._scheduler = scheduler
         self._chunks: deque[_ReadChunk] = deque()
         self._next: Item | None = None
         """First item, if it was checked and couldn't be executed."""
-        self._holds: dict[InputHold, Callable[[Item], bool] | None] = {}
+        self._pause_reasons: dict[InputPauseReason, Callable[[Item], bool] | None] = {}
         """Active holds, each with a test for items that may be executed in spite of it."""
         self._reading = True
         self._is_executing = False
@@ -148,16 +148,16 @@ class Inbox:
         self._next = None
         self._usage.set_bytes(0)
 
-    def pause(self, reason: InputHold, but: Callable[[Item], bool] | None = None) -> None:
+    def pause(self, reason: InputPauseReason, but: Callable[[Item], bool] | None = None) -> None:
         """Stop executing input until `resume`. `but`: test for items that may be executed nevertheless."""
-        self._holds[reason] = but
+        self._pause_reasons[reason] = but
         if not self._is_executing:  # otherwise it is decided when nothing more can be executed
             self._update_reading()
 
-    def resume(self, reason: InputHold) -> None:
-        if reason not in self._holds:
+    def resume(self, reason: InputPauseReason) -> None:
+        if reason not in self._pause_reasons:
             return
-        del self._holds[reason]
+        del self._pause_reasons[reason]
         self._hand_over()
 
     def end(self, ended: Callable[[], None]) -> None:
@@ -167,13 +167,13 @@ class Inbox:
 
         Input behind a logon that is still being checked is discarded, because its sender is unknown.
         """
-        if InputHold.LOGON in self._holds:
+        if InputPauseReason.LOGON in self._pause_reasons:
             self.discard_all()
-        self._holds.clear()
+        self._pause_reasons.clear()
         self._on_end = ended
         self._hand_over()
 
-    def _look(self) -> Item | None:
+    def _peek(self) -> Item | None:
         """Return the next item without removing it; None if there is none."""
         while self._next is None and self._chunks:
             self._next = next(self._chunks[0].items, None)
@@ -186,12 +186,12 @@ class Inbox:
         """Whether an item may be executable. Without holds, nothing is parsed to find out."""
         while self._next is None and self._chunks and not length_hint(self._chunks[0].items, 1):
             self._chunks.popleft()
-        if not self._chunks or not self._holds:
+        if not self._chunks or not self._pause_reasons:
             return bool(self._chunks)
-        buts = [but for but in self._holds.values() if but is not None]
-        if len(buts) < len(self._holds):
+        buts = [but for but in self._pause_reasons.values() if but is not None]
+        if len(buts) < len(self._pause_reasons):
             return False
-        found = self._look()
+        found = self._peek()
         return found is not None and all(but(found) for but in buts)
 
     def _hand_over(self) -> None:
@@ -203,7 +203,7 @@ class Inbox:
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
         try:
             while self._may_execute and spent + now - began < ITERATION_BUDGET_NS:
-                item = self._look()
+                item = self._peek()
                 if item is not None:
                     self._next = None
                     self._execute(item)
@@ -215,11 +215,11 @@ class Inbox:
             self._usage.set_bytes(0)
         if self._may_execute:
             self._scheduled = True
-            self._turns.add_recurring(self._execute_in_iteration)
+            self._scheduler.add_recurring(self._execute_in_iteration)
         self._update_reading()
         if self._on_end is not None and not self._chunks:
             ended, self._on_end = self._on_end, None
-            self._turns.call_within_budget(ended)
+            self._scheduler.call_within_budget(ended)
 
     def _execute_in_iteration(self) -> int:
         self._scheduled = False
@@ -229,7 +229,7 @@ class Inbox:
 
     def _update_reading(self) -> None:
         """Read from the client only if no input waits and no hold forbids it."""
-        reading = not self._chunks and all(self._holds.values())
+        reading = not self._chunks and all(self._pause_reasons.values())
         if reading != self._reading:
             self._reading = reading
             if reading:

@@ -65,14 +65,14 @@ class LogonAuthenticator:
         """Refused logons for the audit. The control plane fetches and stores them."""
         self._verified = VerifiedPasswordCache()
         self._checkers = ThreadPoolExecutor(MAX_CHECKERS, "passwords")
-        self._turn = asyncio.Semaphore(MAX_CHECKERS)
+        self._checker_slots = asyncio.Semaphore(MAX_CHECKERS)
         self._waiting = 0
 
     def apply(self, policy: PolicyDocument) -> None:
         """Put a policy revision in force. Clients whose rights change are closed and must log on again."""
         self._access = AccessPolicy(policy)
         for connection in self._changed(self._access):
-            connection.close("access_changed", "What you may do here was changed.", "Log on again.")
+            connection.close("access_changed", "Your permissions were changed.", "Log on again.")
 
     def _changed(self, access: AccessPolicy) -> Iterator[ConnectionView]:
         """Yield the connections that would have other rights.
@@ -184,8 +184,8 @@ class LogonAuthenticator:
             )
         if name.startswith(SITE_PREFIX):
             self._check_link(name, identity, before)
-        there = before.identity if before is not None else None
-        if there is not None and there.proven and there.resume_key != identity.resume_key:
+        holder = before.identity if before is not None else None
+        if holder is not None and holder.proven and holder.resume_key != identity.resume_key:
             raise ClientError(
                 "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
             )
@@ -208,14 +208,15 @@ class LogonAuthenticator:
             raise ClientError(
                 "bad_client_name",
                 f"{name} is another instance's link, and this user may not be it.",
-                f"The user's `clients` in the access policy must name {name}, "
-                "on a transport that asks who its clients are.",
+                f"The user's `clients` in the access policy must name {name}, on a transport with "
+                "authentication.",
             )
         if before is not None:
             raise ClientError(
                 "link_in_use",
                 f"{name} is connected, from {before.sink.remote}.",
-                "One link for each instance: of a group the next member takes over when it is gone.",
+                "Only one link per instance can be connected. The next member of the group takes over "
+                "after a disconnect.",
             )
 
     def _user(self, connection: ConnectionView, command: commands.Logon, proof: str) -> str | None:
@@ -253,7 +254,7 @@ class LogonAuthenticator:
         """Check a password in a thread, then continue the logon or refuse it."""
         user, password = command.user or "", command.password or ""
         try:
-            async with self._turn:
+            async with self._checker_slots:
                 if connection.is_closed:
                     return
                 known = self._access.password_hash(user)
@@ -288,8 +289,8 @@ class LogonAuthenticator:
         )
         error = ClientError(
             "bad_logon",
-            f"This transport asks for a {proof}, and yours isn't accepted.",
-            "Ask the operator for it.",
+            f"This transport requires a {proof}, and yours was rejected.",
+            "Request one from the operator.",
         )
         self._record_refusal(connection, command, error)
         await asyncio.sleep(delay / 1_000)

@@ -115,5 +115,6 @@ def _load(path: Path) -> dict[str, str]:
         raise OperatorError(
             "bad_owners",
             f"{path} can't be read: {problem}.",
-            "Restore it, or move it away: then each name belongs to the next user who logs on with it.",
+            "Restore the file, or move it away: then each name belongs to the next user that logs "
+            "on with it.",
         ) from problem

@@ -48,8 +48,8 @@ class ReplicatedLogStatus(Protocol):
     def addresses(self, transport: str) -> list[str]:
         """Return the addresses of the other brokers for clients of a transport."""
 
-    def on_current(self, told: Callable[[], None]) -> None:
-        """Call `told` each time this broker has caught up after it was cut off."""
+    def on_current(self, callback: Callable[[], None]) -> None:
+        """Call `callback` each time this broker has caught up after it was cut off."""
 
 
 class PublisherPosition(NamedTuple):
@@ -109,8 +109,8 @@ class SubscribePort(Protocol):
 class PolicyPort(Protocol):
     """Policy's knowledge of clients: `engine.policy_loop`."""
 
-    def on_joined(self, connection: ConnectionView) -> None: ...
-    def on_left(self, connection: ConnectionView) -> None: ...
+    def on_logged_on(self, connection: ConnectionView) -> None: ...
+    def on_disconnected(self, connection: ConnectionView) -> None: ...
     def mark_changed(self, connection: ConnectionView) -> None: ...
     def on_live(self, connection: ConnectionView) -> None: ...
     def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None: ...
@@ -140,7 +140,7 @@ class ConnectionServices:
     leases: SubscriptionLeases
     refused: NameBanList
     tokens: ResumeTokens
-    places: ResumePoints
+    resume_points: ResumePoints
     note: Note
     judging: PolicyPort
     publishing: PublishPort

@@ -13,7 +13,7 @@ import numpy as np
 from broker_core import batch as batches
 from broker_core.batch import MAX_SESSION, PROVEN, Batch
 from broker_core.connections.connection_view import ConnectionView
-from broker_core.connections.inbox import Inbox, InputHold
+from broker_core.connections.inbox import Inbox, InputPauseReason
 from broker_core.connections.ports import ConnectionServices
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
@@ -53,7 +53,7 @@ class ConnectionPublisher:
         """Session of the connection's numbered messages, with the bit PROVEN; 0 before the first one."""
         self.claimed = self.claimed_in_log = False
         """Whether the connection has claimed its name with a numbered batch, and with a journaled one."""
-        self.held_name = False
+        self.has_stored_numbers = False
         """Whether the log has stored a numbered batch of this connection."""
         self.refused_upto = 0
         """Last publisher sequence that was refused and not skipped yet; 0: none.
@@ -203,7 +203,7 @@ class ConnectionPublisher:
     def make_refused_before(self, first: int, last: int) -> ClientError:
         """Return the error for a valid batch behind a refused one."""
         return self._make_refused_before(
-            f"Publisher sequences {first} to {last} come behind one that was refused on this connection."
+            f"Publisher sequences {first} to {last} follow one that was refused on this connection."
         )
 
     def _make_refused_before(self, sentence: str) -> ClientError:
@@ -232,11 +232,11 @@ class ConnectionPublisher:
             raise
         if wait <= 0:
             return
-        self._inbox.pause(InputHold.QUOTA)
+        self._inbox.pause(InputPauseReason.QUOTA)
         loop = asyncio.get_running_loop()
         if self._resume_timer is not None:
             self._resume_timer.cancel()
-        self._resume_timer = loop.call_later(wait, self._inbox.resume, InputHold.QUOTA)
+        self._resume_timer = loop.call_later(wait, self._inbox.resume, InputPauseReason.QUOTA)
         if loop.time() >= self._reported_until:
             self._reported_until = loop.time() + REPORT_INTERVAL_S
             connection.reply(
@@ -268,17 +268,17 @@ class ConnectionPublisher:
         Stop reading from the client while too many of its own or of all batches are pending.
         """
         self._submitted += 1
-        self._update_hold()
+        self._update_input_pause()
         if self._services.publishing.is_congested and self._reading:
             self._reading = False
-            self._inbox.pause(InputHold.JOURNAL)
+            self._inbox.pause(InputPauseReason.JOURNAL)
             self._services.publishing.wait_for_room(self._connection)
 
     def may_read(self) -> None:
         """Resume reading, because the log has capacity again."""
         if not self._reading:
             self._reading = True
-            self._inbox.resume(InputHold.JOURNAL)
+            self._inbox.resume(InputPauseReason.JOURNAL)
 
     def on_committed(self, number: int) -> None:
         """Count durable batches, and send the replies that waited for them."""
@@ -286,15 +286,15 @@ class ConnectionPublisher:
         # Batches published later aren't waited for: a client that never stops would never get a reply.
         while self._waiting and self._waiting[0][0] <= self._committed:
             self._connection.reply(self._waiting.popleft()[1])
-        self._update_hold()
+        self._update_input_pause()
 
-    def _update_hold(self) -> None:
+    def _update_input_pause(self) -> None:
         """Pause or resume reading by the number of the client's pending batches and replies."""
-        most = max(self.pending_batches, len(self._waiting))
-        if most >= MAX_UNCOMMITTED:
-            self._inbox.pause(InputHold.OWN)
-        elif most < MAX_UNCOMMITTED // 2:
-            self._inbox.resume(InputHold.OWN)
+        uncommitted = max(self.pending_batches, len(self._waiting))
+        if uncommitted >= MAX_UNCOMMITTED:
+            self._inbox.pause(InputPauseReason.PENDING_BATCHES)
+        elif uncommitted < MAX_UNCOMMITTED // 2:
+            self._inbox.resume(InputPauseReason.PENDING_BATCHES)
 
     def _reply_when_durable(self, answer: replies.Ack) -> None:
         """Send a reply when all batches submitted so far are durable."""

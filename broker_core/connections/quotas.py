@@ -68,12 +68,12 @@ class Quotas:
     def __init__(
         self,
         policy: PolicyDocument,
-        keeps: PositionStore,
+        positions: PositionStore,
         owners: ClientNameOwners,
         journal: Journal,
         now: Callable[[], int],
     ) -> None:
-        self._positions = keeps
+        self._positions = positions
         self._owners = owners
         self._journal = journal
         self._now = now
@@ -116,20 +116,20 @@ class Quotas:
         if limit is not None and used >= limit:
             raise _over_quota_error("user_connections", used, limit, "connections_over_quota")
 
-    def on_joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
+    def on_logged_on(self, connection: ConnectionView, identity: ClientIdentity) -> None:
         """Count a client that has logged on."""
         key = _key(connection, identity)
         self._users.setdefault(key, QuotaUsage()).connections += 1
         self._clients[connection] = (key, QuotaUsage())
 
-    def on_left(self, connection: ConnectionView) -> None:
+    def on_disconnected(self, connection: ConnectionView) -> None:
         """Stop counting a disconnected client and its subscriptions."""
-        key, own = self._clients.pop(connection, ("", None))
-        if own is None:
+        key, client_usage = self._clients.pop(connection, ("", None))
+        if client_usage is None:
             return
         use = self._users[key]
         use.connections -= 1
-        use.subscriptions -= own.subscriptions
+        use.subscriptions -= client_usage.subscriptions
         if not use.connections:
             del self._users[key]
 
@@ -167,19 +167,19 @@ class Quotas:
         Raises:
             ClientError: over_quota.
         """
-        going_on = Counter(one.client for one in self._positions.replays.values() if not one.ended)
-        self._check_stored(connection, connection.name, "replays", going_on)
+        unfinished = Counter(one.client for one in self._positions.replays.values() if not one.ended)
+        self._check_stored(connection, connection.name, "replays", unfinished)
 
     def _check_stored(
-        self, connection: ConnectionView, client: str, what: str, numbers: Counter[str]
+        self, connection: ConnectionView, client: str, quota_kind: str, numbers: Counter[str]
     ) -> None:
         """Check the quotas of a client and its owner on durable subscriptions or managed replays."""
         limits, owner = self._limits_for(connection), self._owners.user_of(client)
         # The owner is looked up once for each client: one may begin a thousand subscriptions in an iteration.
         users = sum(number for name, number in numbers.items() if self._owners.user_of(name) == owner)
         # Shared subscriptions belong to no single client, and all of them have one name.
-        own = 0 if client == SHARED_OWNER else numbers[client]
-        for name, used in ((f"client_{what}", own), (f"user_{what}", users)):
+        client_count = 0 if client == SHARED_OWNER else numbers[client]
+        for name, used in ((f"client_{quota_kind}", client_count), (f"user_{quota_kind}", users)):
             limit = limits[name]
             if limit is not None and used >= limit:
                 raise _over_quota_error(name, used, limit, "over_quota")
@@ -201,15 +201,15 @@ class Quotas:
 
     def _pinned_bytes(self, client: str) -> int:
         """Return the bytes of the log that the state of a client name pins."""
-        kept = (*self._positions.durables.values(), *self._positions.replays.values())
-        held = [one.pinned_from for one in kept if one.client == client]
-        held += [
+        records = (*self._positions.durables.values(), *self._positions.replays.values())
+        pinned_sequences = [one.pinned_from for one in records if one.client == client]
+        pinned_sequences += [
             target.pinned_from
             for member in self._clients
             if member.name == client
             for target in member.subscriptions.values()
         ]
-        firsts = [first for first in held if first is not None]
+        firsts = [first for first in pinned_sequences if first is not None]
         return self._journal.bytes_pinned_from(min(firsts)) if firsts else 0
 
     def charge_publish(self, connection: ConnectionView, topics: Sequence[str], count: int) -> float:
@@ -223,12 +223,12 @@ class Quotas:
         found = self._clients.get(connection)
         if found is None:
             return 0.0
-        key, own = found
+        key, client_usage = found
         user, limits = self._users[key], self._limits_for(connection)
-        if not own.topics.issuperset(topics):
-            self._count_topics(topics, ((own, "client_topics"), (user, "user_topics")), limits)
+        if not client_usage.topics.issuperset(topics):
+            self._count_topics(topics, ((client_usage, "client_topics"), (user, "user_topics")), limits)
         now, wait = self._now(), 0.0
-        for use, name in ((own, "client_publish_rate"), (user, "user_publish_rate")):
+        for use, name in ((client_usage, "client_publish_rate"), (user, "user_publish_rate")):
             if (rate := limits[name]) is not None:
                 wait = max(wait, use.published.consume(count, rate, now))
         return wait
@@ -257,10 +257,14 @@ class Quotas:
         identity = connection.identity
         return self.limits_for(connection.transport, identity.resume_key if identity is not None else "")
 
-    def _list_limits(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
+    def _list_limits(
+        self, connection: ConnectionView, quota_kind: str
+    ) -> Iterable[tuple[str, QuotaUsage, int]]:
         """Yield name, usage and limit of each quota of one kind that is set."""
         limits = self._limits_for(connection)
-        for name, use in zip((f"client_{what}", f"user_{what}"), self._usages(connection), strict=False):
+        for name, use in zip(
+            (f"client_{quota_kind}", f"user_{quota_kind}"), self._usages(connection), strict=False
+        ):
             if (limit := limits[name]) is not None:
                 yield name, use, limit
 
@@ -279,11 +283,11 @@ def _key(connection: ConnectionView, identity: ClientIdentity) -> str:
 
 def _over_quota_error(quota: str, used: int, limit: int, code: str) -> ClientError:
     row = QUOTAS[quota]
-    whose = "You have" if quota.startswith("client_") else "Your user has"
+    subject = "You have" if quota.startswith("client_") else "Your user has"
     return ClientError(
         code,
-        f"{whose} {used:,} {row.unit} of the {limit:,} that {quota} allows.",
-        "End or delete what isn't needed, or ask the operator for a larger quota.",
+        f"{subject} {used:,} {row.unit} of the {limit:,} that {quota} allows.",
+        "End or delete unused items, or request a larger quota from the operator.",
         quota=quota,
         used=used,
         limit=limit,

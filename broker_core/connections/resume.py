@@ -71,16 +71,16 @@ class ResumePoints:
 
     def save(self, client: str, subscriptions: Iterable[SuspendedSubscription], now_ms: int) -> None:
         """Save the resume points of a client that is about to be closed."""
-        for left in subscriptions:
-            key = client, left.id, left.topic, left.filter
-            place = self._points.pop(key, None)
-            if place is None or now_ms > place.until_ms:
-                place = _ResumePoint(left.position, 0, 0, 0)
-            place.position = min(place.position, left.position)
-            place.last_received = max(place.last_received, left.last_received)
-            place.clients += 1
-            place.until_ms = now_ms + RESUME_POINT_VALID_MS
-            self._points[key] = place
+        for suspended in subscriptions:
+            key = client, suspended.id, suspended.topic, suspended.filter
+            point = self._points.pop(key, None)
+            if point is None or now_ms > point.until_ms:
+                point = _ResumePoint(suspended.position, 0, 0, 0)
+            point.position = min(point.position, suspended.position)
+            point.last_received = max(point.last_received, suspended.last_received)
+            point.clients += 1
+            point.until_ms = now_ms + RESUME_POINT_VALID_MS
+            self._points[key] = point
         while self._points and (
             len(self._points) > MAX_POINTS or now_ms > next(iter(self._points.values())).until_ms
         ):
@@ -91,15 +91,15 @@ class ResumePoints:
     ) -> SuspendedSubscription | None:
         """Return the suspended subscription of a client that is back; None: there is no valid one."""
         key = client, id, topic, filter
-        place = self._points.get(key)
-        if place is None:
+        point = self._points.get(key)
+        if point is None:
             return None
-        place.clients -= 1
-        if not place.clients or now_ms > place.until_ms:
+        point.clients -= 1
+        if not point.clients or now_ms > point.until_ms:
             del self._points[key]
         return (
-            SuspendedSubscription(id, topic, filter, place.position, place.last_received)
-            if now_ms <= place.until_ms
+            SuspendedSubscription(id, topic, filter, point.position, point.last_received)
+            if now_ms <= point.until_ms
             else None
         )
 

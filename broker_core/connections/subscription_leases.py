@@ -54,7 +54,7 @@ class SubscriptionLeases:
                     id=target.id,
                     code="lease_expired",
                     message=f"The lease of {target.lease_ms} ms wasn't renewed.",
-                    kept=ending.kept.messages,
+                    kept=ending.recoverable.messages,
                     lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )

@@ -166,8 +166,8 @@ Begin = Callable[[ConnectionView, commands.Subscribe, int], None]
 def needs_preparation(command: commands.Subscribe) -> bool:
     """Return whether a subscribe needs preparation."""
     return any(
-        asked is not None
-        for asked in (command.durable, command.managed, command.snapshot_key, command.resume)
+        option is not None
+        for option in (command.durable, command.managed, command.snapshot_key, command.resume)
     )
 
 
@@ -207,7 +207,7 @@ def make_behind_error(instance: str) -> ClientError:
     return ClientError(
         "behind",
         f"This broker of {instance} can't be sure that it has all of the log.",
-        "Use another member of the group; the client library does, or comes back.",
+        "Use another member of the group, or retry; the client library does both.",
     )
 
 
@@ -232,10 +232,10 @@ class SubscribePreparation:
             if self.is_at_end and await self.services.frontier.confirm() is None:
                 raise make_behind_error(self.services.facilities.instance)
             if (start := is_foreign_bookmark(command, self.services)) is not None:
-                there = await translate_bookmarks(
+                translated = await translate_bookmarks(
                     start, self.services.facilities, self.services.frontier.durable
                 )
-                bookmark = ",".join(map(str, there.bookmarks))
+                bookmark = ",".join(map(str, translated.bookmarks))
                 command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
             position = await self._find_position()
             if connection.is_closed:
@@ -259,7 +259,7 @@ class SubscribePreparation:
         except Exception:
             # No caller awaits this task. A client that is never answered would wait in silence.
             log.exception("subscribe_failed", client=connection.name, id=command.id)
-            connection.close("internal_error", "What this client asked to subscribe to couldn't be prepared.")
+            connection.close("internal_error", "The broker couldn't prepare this client's subscription.")
         finally:
             connection.preparing_ids.discard(command.id)
             connection.on_prepared()
@@ -272,7 +272,7 @@ class SubscribePreparation:
         if self.topics.covers_nothing(pattern):
             raise ClientError(
                 "not_journaled",
-                f"{command.topic} isn't journaled: nothing of it is kept for a subscription.",
+                f"{command.topic} isn't journaled, so the broker stores no records for a subscription.",
                 "Have the topic journaled, or leave durable, snapshot_key and resume out.",
             )
         chosen = compile_filter(command.filter) if command.filter else None
@@ -293,8 +293,8 @@ class SubscribePreparation:
             begins_at = await self._find_start()
             client = SHARED_OWNER if command.shared else self.connection.durable_owner(command.durable)
             self.services.quotas.check_durable(self.connection, client, command.durable)
-            kept = await self.services.durables.claim(client, command, begins_at)
-            return None if command.shared else kept.position
+            record = await self.services.durables.claim(client, command, begins_at)
+            return None if command.shared else record.position
         if command.managed is not None:
             await self.services.managed.claim(self.connection.name, command, self._find_replay_span)
             return None
@@ -335,8 +335,8 @@ class SubscribePreparation:
         """Verify a resume token. Return the first record to read from the log, as `resume_how` requires."""
         command, now = self.command, self.services.facilities.clock.now_ns()
         listed = self.services.tokens.verify(resume, self.connection.name, now // 1_000_000)
-        held = next((held for held in listed if held.id == command.id), None)
-        if held is None or (held.topic, held.filter) != (command.topic, command.filter):
+        suspended = next((suspended for suspended in listed if suspended.id == command.id), None)
+        if suspended is None or (suspended.topic, suspended.filter) != (command.topic, command.filter):
             raise ClientError(
                 "bad_resume_token",
                 f"The token doesn't know the subscription {command.id} of {command.topic}.",
@@ -344,18 +344,18 @@ class SubscribePreparation:
             )
         how = command.resume_how or "log"
         if how == "conflated":
-            first = max(held.position, self.services.facilities.journal.first_sequence)
+            first = max(suspended.position, self.services.facilities.journal.first_sequence)
             return await self._fold(subscription, first, newest, how)
         if how == "log":
-            self._set_resumed(how, 0, held.position, newest, exact=True)
-            return held.position
+            self._set_resumed(how, 0, suspended.position, newest, exact=True)
+            return suspended.position
         # No record of the interval is delivered; the missed ones are counted where the log still has them.
-        first = max(held.position, fold_start(self.services.facilities.journal, newest))
+        first = max(suspended.position, fold_start(self.services.facilities.journal, newest))
         matched, _ = await fold_latest(
             self.services.facilities, subscription, first, newest, lambda topic, body: 0
         )
-        uncounted = first - held.position
-        self._set_resumed(how, matched + uncounted, held.position, newest, exact=not uncounted)
+        uncounted = first - suspended.position
+        self._set_resumed(how, matched + uncounted, suspended.position, newest, exact=not uncounted)
         return newest + 1
 
     async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
@@ -366,8 +366,8 @@ class SubscribePreparation:
         key_of = parse_key(self.command.snapshot_key or "topic").key_of_record(subscription.decoder_of)
         matched, self.first = await fold_latest(self.services.facilities, subscription, first, newest, key_of)
         missed = matched - sum(entry.count for entry in self.first)
-        whole = first <= self.services.facilities.journal.first_sequence or how != "snapshot"
-        self._set_resumed(how, missed, first, newest, exact=whole)
+        is_exact = first <= self.services.facilities.journal.first_sequence or how != "snapshot"
+        self._set_resumed(how, missed, first, newest, exact=is_exact)
         return newest + 1
 
     def _set_resumed(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:

@@ -97,12 +97,12 @@ def _messages(
 ) -> Iterator[tuple[int, BrowsedMessage]]:
     """Yield (sequence, message) of the matching records, from sequence `start` on."""
     rows = select_rows(request.subscription, batch, start)
-    origin, there = publisher_origin(batch.publisher_name), batch.publisher_sequences()
+    origin, publisher_sequences = publisher_origin(batch.publisher_name), batch.publisher_sequences()
     lines = batch.headers() if batch.header.headers_length else None
     for row in range(batch.count) if rows is None else rows.tolist():
         sequence = batch.first_sequence + row
         headers = headers_of(lines[row]) if lines is not None else {}
-        where = Bookmark(origin, int(there[row])) if origin else Bookmark(instance, sequence)
+        where = Bookmark(origin, int(publisher_sequences[row])) if origin else Bookmark(instance, sequence)
         yield sequence, _to_message(str(where), batch, row, headers)
 
 

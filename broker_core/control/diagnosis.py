@@ -100,9 +100,11 @@ class ClientDiagnostics:
         waiting = [
             (subscriptions[id], one.paused) for id, one in figures.items() if one.lag_messages or one.paused
         ]
-        taken, step_bytes = backlog.acked_bytes, backlog.window_step_bytes
+        acked_bytes, step_bytes = backlog.acked_bytes, backlog.window_step_bytes
         rates = self._meter_for(connection).update(
-            self._clock.monotonic_ns(), taken, taken + sum(one.lag_bytes for one in figures.values())
+            self._clock.monotonic_ns(),
+            acked_bytes,
+            acked_bytes + sum(one.lag_bytes for one in figures.values()),
         )
         views = [policy_loop.find_view(connection, target) for target in subscriptions.values()]
         unacked = sum(one.unacked for one in figures.values())
@@ -295,9 +297,9 @@ class LagHistory:
         shrinking = points[max((at for at, (_, lag) in enumerate(points) if lag == greatest), default=0) :]
         if len(shrinking) == 1 and len(points) >= MIN_TREND_SAMPLES:
             return CatchUpEstimate(why_none="it doesn't get nearer")
-        slope, why = fit_slope(shrinking)
+        slope, reason = fit_slope(shrinking)
         if slope >= 0:
-            return CatchUpEstimate(why_none=why or TOO_FEW)
+            return CatchUpEstimate(why_none=reason or TOO_FEW)
         seconds = shrinking[-1][1] / -slope
         return (
             CatchUpEstimate(why_none=TOO_FAR)
@@ -315,7 +317,7 @@ class LagHistory:
 
     def drop_disconnected(self, connected: Mapping[str, object]) -> None:
         """Drop data of clients that have disconnected."""
-        for kept in (self._lags, self._offlined):
-            if len(kept) > len(connected):
-                for name in kept.keys() - connected.keys():
-                    del kept[name]
+        for history in (self._lags, self._offlined):
+            if len(history) > len(connected):
+                for name in history.keys() - connected.keys():
+                    del history[name]

@@ -118,9 +118,9 @@ class EventWatch:
 
     def drain(self) -> list[BrokerEvent]:
         """Return the events since the last call."""
-        taken = list(self._queue)
+        events = list(self._queue)
         self._queue.clear()
-        return taken
+        return events
 
     @property
     def free_slots(self) -> int:
@@ -224,8 +224,8 @@ class _MessageListener:
                 target.is_bookmark_subscription and not batch.header.first_sequence
             ):
                 continue
-            both = rows if sent is None else sent if rows is None else np.intersect1d(rows, sent)
-            self._add_messages(batch, both, target.peer.name)
+            sent_rows = rows if sent is None else sent if rows is None else np.intersect1d(rows, sent)
+            self._add_messages(batch, sent_rows, target.peer.name)
 
     def _add_messages(self, batch: Batch, rows: Rows | None, client: str) -> None:
         """Queue an event for each row while the queue has free slots; count the others as dropped."""

@@ -71,8 +71,8 @@ class LinkCertificate:
             ends=_utc(self._expires_at),
             certificate=self._settings.certificate,
             fix=(
-                "Put a new certificate and its key in place of the files; they are taken up without a "
-                "restart. Consoles refuse one that has expired."
+                "Replace the files with a new certificate and its key; the broker loads them without a "
+                "restart. Consoles reject an expired certificate."
             ),
         )
 

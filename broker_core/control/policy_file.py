@@ -212,11 +212,11 @@ class PolicyFile:
         return f"it was renamed to {aside.name}"
 
 
-def _damaged(path: Path, why: str, done: str) -> OperatorError:
+def _damaged(path: Path, reason: str, done: str) -> OperatorError:
     """Return the error for a damaged file."""
     return OperatorError(
         "policy_file_damaged",
-        f"The stored policy {path} can't be used: {why}; {done}.",
+        f"The stored policy {path} can't be used: {reason}; {done}.",
         "Start the database. The broker reads its policy there, and stores it again.",
         file=str(path),
     )

@@ -168,7 +168,7 @@ class ControlServer:
             )
         sentence, _, _ = problem.partition(" - at ")
         return OperatorError(
-            "bad_request", f"{field}: {sentence}.", f"Give {field} as it is asked for.", field=field
+            "bad_request", f"{field}: {sentence}.", f"Give {field} in the required format.", field=field
         )
 
 

@@ -34,8 +34,8 @@ def set_back_error(running: int, offered: int) -> OperatorError:
     """Return the error for a policy that is not put into force before an operator has decided."""
     return OperatorError(
         "policy_set_back",
-        f"The broker keeps revision {running}, which the database doesn't have:"
-        f" revision {offered} of the database isn't in force.",
+        f"The broker retains revision {running}, which the database lacks: revision {offered} "
+        "of the database isn't in force.",
         FIX,
         running=running,
         database=offered,
@@ -51,7 +51,7 @@ def older_revision_error(running: int, offered: int) -> OperatorError:
     return OperatorError(
         "policy_set_back",
         f"The broker runs revision {running}: it doesn't go back to revision {offered}.",
-        "Look at the policy again in some seconds.",
+        "Check the policy again after some seconds.",
         running=running,
         database=offered,
     )

@@ -602,8 +602,8 @@ def _unrecorded_verdict(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEn
         return None
     return VerdictEntry(
         cause=str(Health.NOT_RECORDED),
-        sentence=f"The policy no longer journals {unrecorded[0].topic}:"
-        f" nothing more comes for the subscription {unrecorded[0].id}.",
+        sentence=f"The policy no longer journals {unrecorded[0].topic}: no more records reach the "
+        f"subscription {unrecorded[0].id}.",
         evidence={"subscriptions": len(unrecorded)},
     )
 
@@ -659,7 +659,7 @@ def _volume_fields(account: DeliveryAccount) -> dict[str, Any]:
         "in_flight_bytes": in_flight.nbytes,
         "waiting_messages": waiting.messages,
         "waiting_bytes": waiting.nbytes,
-        "gone": {cause.value: what.messages for cause, what in account.discarded.items()},
+        "gone": {cause.value: volume.messages for cause, volume in account.discarded.items()},
         "gone_bytes": account.discarded_volume.nbytes,
         "delivered_messages": account.delivered.messages,
         "lost_messages": account.lost_volume.messages,

@@ -108,7 +108,7 @@ class SubscriptionStatsReader:
         0 for a subscription that was live before, because its records are matched as they arrive.
         """
         cursor, goal = target.cursor, self._frontier.durable
-        if not cursor.is_behind or not cursor.has_begun or self._counted.has(target.subscription):
+        if not cursor.is_behind or not cursor.has_reached_start or self._counted.has(target.subscription):
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)
@@ -146,8 +146,8 @@ def _oldest_by_stream(connection: ConnectionView) -> dict[int, int]:
     backlog, oldest_by_stream = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
         oldest_by_stream.setdefault(entry.stream, entry.accepted_at)
-    for stream, lane in backlog.queues.nonempty.items():
-        oldest_by_stream[stream] = min(oldest_by_stream.get(stream, lane.oldest_at), lane.oldest_at)
+    for stream, queue in backlog.queues.nonempty.items():
+        oldest_by_stream[stream] = min(oldest_by_stream.get(stream, queue.oldest_at), queue.oldest_at)
     if backlog.offline is not None:
         oldest = backlog.offline.chunk_oldest_at or backlog.offline.spool.oldest_at
         for stream, tally in backlog.offline.tallies().items():
@@ -183,9 +183,9 @@ def delivery_state(connection: ConnectionView) -> DeliveryState:
     It is the state of one of its subscriptions, if there is any. Offlined and draining are states of the
     client, because one spool serves all its subscriptions.
     """
-    if (away := SPOOL_DELIVERY_STATES.get(connection.backlog.state)) is not None:
-        return away
-    its = {_live_delivery_state(target) for target in connection.subscriptions.values()}
-    if DeliveryState.REPLAYING in its:
+    if (spool_state := SPOOL_DELIVERY_STATES.get(connection.backlog.state)) is not None:
+        return spool_state
+    states = {_live_delivery_state(target) for target in connection.subscriptions.values()}
+    if DeliveryState.REPLAYING in states:
         return DeliveryState.REPLAYING
-    return DeliveryState.PAUSED if its == {DeliveryState.PAUSED} else DeliveryState.LIVE
+    return DeliveryState.PAUSED if states == {DeliveryState.PAUSED} else DeliveryState.LIVE

@@ -81,10 +81,10 @@ class ControlTokenFile:
                 raise self._bad(f"hash {number} can't be used: {problem}")
         return hashes
 
-    def _bad(self, why: str) -> OperatorError:
+    def _bad(self, reason: str) -> OperatorError:
         return OperatorError(
             "bad_control_link",
-            f"The file of tokens {self.path} can't be used: {why}.",
+            f"The file of tokens {self.path} can't be used: {reason}.",
             "Name a file with a hash of `manage.py controltoken` on each line (SLUICE_CONTROL_TOKENS).",
         )
 
@@ -159,13 +159,13 @@ class RefusedPeerLog:
         self._logged_at: dict[str, float] = {}
         self._unlogged: Counter[str] = Counter()
 
-    def add(self, peer: str, why: str) -> None:
-        """Record a refused peer. `why` is one of a few sentences."""
-        if monotonic() - self._logged_at.get(why, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
-            self._unlogged[why] += 1
+    def add(self, peer: str, reason: str) -> None:
+        """Record a refused peer. `reason` is one of a few sentences."""
+        if monotonic() - self._logged_at.get(reason, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
+            self._unlogged[reason] += 1
             return
-        log.warning("control_link_refused", peer=peer, why=why, more=self._unlogged.pop(why, 0))
-        self._logged_at[why] = monotonic()
+        log.warning("control_link_refused", peer=peer, why=reason, more=self._unlogged.pop(reason, 0))
+        self._logged_at[reason] = monotonic()
 
 
 class ControlTlsListener:
@@ -225,7 +225,7 @@ class ControlTlsListener:
             raise OperatorError(
                 "port_taken",
                 f"The control link can't listen on {settings.host}:{settings.port}: {problem}.",
-                "Stop what listens there, or set SLUICE_CONTROL_LISTEN to another address.",
+                "Stop the process that listens there, or set SLUICE_CONTROL_LISTEN to another address.",
             ) from None
         self._accepting = [
             loop.create_task(self._accept(listener, certificate), name="control-accept")
@@ -339,8 +339,8 @@ class ControlTlsListener:
                 None,
             )
         ) is not None:
-            why = alert.lower().replace("_", " ")
-            self._refusals.add(peer, f"it doesn't believe this broker's certificate ({why})")
+            alert_text = alert.lower().replace("_", " ")
+            self._refusals.add(peer, f"it doesn't believe this broker's certificate ({alert_text})")
             return
         log.debug("control_link_ended", peer=peer, why=repr(problem))
 
@@ -368,7 +368,7 @@ class ControlTlsListener:
                 if line is None:
                     return
                 if not self._is_valid_token(token):  # the token was revoked meanwhile
-                    self._refusals.add(peer, "its token was taken back")
+                    self._refusals.add(peer, "its token was revoked")
                     await self._write(lines, self._refusal)
                     return
                 await self._write(lines, await self._answer(line))

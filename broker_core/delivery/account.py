@@ -36,13 +36,13 @@ class DiscardCause(StrEnum):
     """A policy discarded the oldest messages."""
     CONFLATED = "conflated"
     """A policy's conflation replaced the message by a later one with the same key."""
-    CONFLATED_AS_ASKED = "conflated_as_asked"
+    CONFLATED_ON_REQUEST = "conflated_as_asked"
     """The subscriber's own conflation replaced the message by a later one with the same key."""
     EXPIRED = "expired"
     """The message waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
     """The connection ended, and no journal keeps the message: a bookmark can't bring it back."""
-    KEPT = "kept_in_log"
+    STORED = "kept_in_log"
     """The connection or the subscription ended, and the log keeps the message.
 
     A bookmark brings it back until the log removes it.
@@ -220,18 +220,18 @@ class DeliveryAccount:
 
         Return their volume.
         """
-        what = (
+        volume = (
             batch_volume(batch)
             if rows is None
             else MessageVolume(len(rows), int(batch.rows["body"][rows].sum(dtype="u8")))
         )
         side = self.get_totals(batch.header.first_sequence > 0)
-        side.matched += what.messages
-        side.matched_bytes += what.nbytes
+        side.matched += volume.messages
+        side.matched_bytes += volume.nbytes
         if self.client_outstanding is not None:
-            self.client_outstanding.add(what)
+            self.client_outstanding.add(volume)
         self.last_matched = max(self.last_matched, batch.last_sequence)
-        return what
+        return volume
 
     def match_shared(self, batch: Batch) -> None:
         """Count a journaled batch as matched for a consumer of a shared subscription.
@@ -265,11 +265,11 @@ class DeliveryAccount:
 
         The log no longer has them, or the subscription no longer reads it. The caller then discards them.
         """
-        what = self.in_log
-        self._remove_log_only(what)
+        volume = self.in_log
+        self._remove_log_only(volume)
         if self.client_outstanding is not None:
-            self.client_outstanding.add(what)
-        return what
+            self.client_outstanding.add(volume)
+        return volume
 
     def _add_log_only(self, volume: MessageVolume) -> None:
         """Count messages as in the log only."""
@@ -324,8 +324,10 @@ class DeliveryAccount:
     @property
     def matched(self) -> MessageVolume:
         """Messages that matched the subscription."""
-        kept, other = self.journaled, self.unjournaled
-        return MessageVolume(kept.matched + other.matched, kept.matched_bytes + other.matched_bytes)
+        journaled, unjournaled = self.journaled, self.unjournaled
+        return MessageVolume(
+            journaled.matched + unjournaled.matched, journaled.matched_bytes + unjournaled.matched_bytes
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -335,15 +337,18 @@ class DeliveryAccount:
     @property
     def delivered(self) -> MessageVolume:
         """Messages that were handed to the transport, acknowledged or not."""
-        kept, other = self.journaled, self.unjournaled
-        return MessageVolume(kept.handed + other.handed, kept.handed_bytes + other.handed_bytes)
+        journaled, unjournaled = self.journaled, self.unjournaled
+        return MessageVolume(
+            journaled.handed + unjournaled.handed, journaled.handed_bytes + unjournaled.handed_bytes
+        )
 
     @property
     def acknowledged(self) -> MessageVolume:
         """Messages that the peer has acknowledged."""
-        kept, other = self.journaled, self.unjournaled
+        journaled, unjournaled = self.journaled, self.unjournaled
         return MessageVolume(
-            kept.acknowledged + other.acknowledged, kept.acknowledged_bytes + other.acknowledged_bytes
+            journaled.acknowledged + unjournaled.acknowledged,
+            journaled.acknowledged_bytes + unjournaled.acknowledged_bytes,
         )
 
     @property
@@ -369,24 +374,24 @@ class DeliveryAccount:
     @property
     def lost_volume(self) -> MessageVolume:
         """Discarded messages that are lost to the subscriber (`DiscardCause.is_loss`)."""
-        return sum_volumes(what for cause, what in self.discarded.items() if cause.is_loss)
+        return sum_volumes(volume for cause, volume in self.discarded.items() if cause.is_loss)
 
     def merge(self, other: DeliveryAccount) -> None:
         """Add all counts of another account to this one."""
-        for mine, its in ((self.journaled, other.journaled), (self.unjournaled, other.unjournaled)):
-            if not its.matched:
+        for side, added in ((self.journaled, other.journaled), (self.unjournaled, other.unjournaled)):
+            if not added.matched:
                 continue
-            mine.matched += its.matched
-            mine.matched_bytes += its.matched_bytes
-            mine.handed += its.handed
-            mine.handed_bytes += its.handed_bytes
-            mine.acknowledged += its.acknowledged
-            mine.acknowledged_bytes += its.acknowledged_bytes
-            mine.discarded_waiting = mine.discarded_waiting.plus(its.discarded_waiting)
-            mine.discarded_in_flight = mine.discarded_in_flight.plus(its.discarded_in_flight)
+            side.matched += added.matched
+            side.matched_bytes += added.matched_bytes
+            side.handed += added.handed
+            side.handed_bytes += added.handed_bytes
+            side.acknowledged += added.acknowledged
+            side.acknowledged_bytes += added.acknowledged_bytes
+            side.discarded_waiting = side.discarded_waiting.plus(added.discarded_waiting)
+            side.discarded_in_flight = side.discarded_in_flight.plus(added.discarded_in_flight)
         self.in_log = self.in_log.plus(other.in_log)
-        for cause, what in other.discarded.items():
-            self.discarded[cause] = self.discarded.get(cause, NOTHING).plus(what)
+        for cause, volume in other.discarded.items():
+            self.discarded[cause] = self.discarded.get(cause, NOTHING).plus(volume)
 
 
 def volume_after(batch: Batch, sequence: int) -> MessageVolume:
@@ -422,9 +427,9 @@ def total_delivered(accounts: Iterable[DeliveryAccount]) -> MessageVolume:
     """
     messages = nbytes = 0
     for one in accounts:
-        kept, other = one.journaled, one.unjournaled
-        messages += kept.handed + other.handed
-        nbytes += kept.handed_bytes + other.handed_bytes
+        journaled, unjournaled = one.journaled, one.unjournaled
+        messages += journaled.handed + unjournaled.handed
+        nbytes += journaled.handed_bytes + unjournaled.handed_bytes
     return MessageVolume(messages, nbytes)
 
 
@@ -433,5 +438,5 @@ def list_account_volumes(account: DeliveryAccount) -> Iterator[tuple[str, Messag
     yield "acknowledged", account.acknowledged
     yield "in_flight", account.in_flight
     yield "waiting", account.waiting
-    for cause, what in account.discarded.items():
-        yield cause.value, what
+    for cause, volume in account.discarded.items():
+        yield cause.value, volume

@@ -106,7 +106,7 @@ class Backlog(BacklogFigures):
         else:
             self.queues.offer(queue, entry)
 
-    def adjust_held_bytes(self, nbytes: int) -> None:
+    def adjust_conflated_bytes(self, nbytes: int) -> None:
         """Add to the bytes that conflated subscriptions hold back; negative to subtract."""
         self.conflated_bytes += nbytes
         self._owner.mark_changed()
@@ -124,8 +124,8 @@ class Backlog(BacklogFigures):
         sink, outbox = self._sink, self.outbox
         while sink.is_writable:
             if self.queues.nonempty:
-                most = max(PULL_BYTES // len(self.queues.nonempty), QUEUE_STEP_BYTES)
-                for entry in self.queues.pull(most, self._facilities.clock.now_ns()):
+                max_bytes = max(PULL_BYTES // len(self.queues.nonempty), QUEUE_STEP_BYTES)
+                for entry in self.queues.pull(max_bytes, self._facilities.clock.now_ns()):
                     outbox.offer(entry)
             waited, messages = outbox.nbytes, outbox.messages
             if not waited:
@@ -190,14 +190,14 @@ class Backlog(BacklogFigures):
         """Record the bytes that the peer has acknowledged. Cheap while nothing is in flight."""
         handed = self._sink.written_bytes
         if self.acked_bytes < handed:
-            taken = self._sink.acked_bytes()
+            acked_bytes = self._sink.acked_bytes()
             self._checked_at = self._facilities.clock.monotonic_ns()
-            if taken >= handed:
+            if acked_bytes >= handed:
                 self.silent_since = 0
-            elif taken > self.acked_bytes or not self.silent_since:
+            elif acked_bytes > self.acked_bytes or not self.silent_since:
                 self.silent_since = self._facilities.clock.now_ns()
-            self.acked_bytes = taken
-            self.in_flight.acknowledge_bytes(taken)
+            self.acked_bytes = acked_bytes
+            self.in_flight.acknowledge_bytes(acked_bytes)
         for stream, one in list(self._completed.items()) if self._completed else ():
             if not one.account.in_flight.messages:
                 self._ended_account.merge(one.account)
@@ -314,22 +314,22 @@ class Backlog(BacklogFigures):
         if self.offline is not None:
             return []
         queue = self.queues.get(stream)
-        taken = self.outbox.take_journaled(stream) if queue is None else self._take_rereadable(queue)
+        entries = self.outbox.take_journaled(stream) if queue is None else self._take_rereadable(queue)
         account = self.recipients[stream].account
-        for entry in taken:
+        for entry in entries:
             account.return_to_log(entry.batch)
         self._owner.mark_changed()
-        return taken
+        return entries
 
     def _take_rereadable(self, queue: SubscriptionQueue) -> list[OutboxEntry]:
         """Remove and return the deliveries of a queue that reading the log brings back."""
         self._requeue_unsent(queue)
         waits = queue.take_all()
-        taken = rereadable_entries(waits)
-        for entry in waits[: len(waits) - len(taken)]:
+        rereadable = rereadable_entries(waits)
+        for entry in waits[: len(waits) - len(rereadable)]:
             self.queues.offer(queue, entry)
         self.queues.update_after_take(queue.stream)
-        return taken
+        return rereadable
 
     def _requeue_unsent(self, queue: SubscriptionQueue) -> None:
         """Put unsent deliveries of a queue from the outbox back to the front of the queue."""
@@ -419,11 +419,11 @@ class Backlog(BacklogFigures):
         self.queues.update_after_take(stream)
         return tally.messages
 
-    def discard(self, stream: int, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+    def discard(self, stream: int, tally: DiscardTally, cause: DiscardCause, rule: str) -> None:
         """Record waiting messages of a subscription as discarded, in its account and in the loss ledger."""
         recipient = self.recipients.get(stream)
         if recipient is not None:
-            self._discards.discard_waiting(recipient, what, cause, rule)
+            self._discards.discard_waiting(recipient, tally, cause, rule)
 
     def remove_subscription(
         self, recipient: DeliveryTarget, cause: DiscardCause, rule: str
@@ -437,11 +437,11 @@ class Backlog(BacklogFigures):
         stream, account = recipient.stream, recipient.account
         # A subscription with nothing in memory isn't searched for in the lists of all: many may end in one
         # iteration.
-        holds = account.outstanding.messages > account.in_log.messages
+        has_pending = account.outstanding.messages > account.in_log.messages
         ending = self._end_account(
-            recipient, self.first_pending_sequence(stream) if holds else 0, cause, rule
+            recipient, self.first_pending_sequence(stream) if has_pending else 0, cause, rule
         )
-        if holds:
+        if has_pending:
             self.outbox.take_stream(stream)
             self.in_flight.remove_stream(stream)
         self.queues.remove(stream)

@@ -146,15 +146,15 @@ class BacklogFigures:
     @property
     def outstanding(self) -> MessageVolume:
         """Unacknowledged messages of all subscriptions, as rules count them: the sum of `get_outstanding`."""
-        owed = MessageVolume(self._outstanding.messages, self._outstanding.nbytes)
+        volume = MessageVolume(self._outstanding.messages, self._outstanding.nbytes)
         if not self._log_only.messages:  # almost always
-            return owed
+            return volume
         read = (
             one
             for one in self.recipients.values()
             if one.account.client_log_only is not None and not one.is_paused
         )
-        return owed.plus(sum_volumes(one.account.in_log for one in read))
+        return volume.plus(sum_volumes(one.account.in_log for one in read))
 
     def get_outstanding(self, recipient: DeliveryTarget) -> MessageVolume:
         """Return the unacknowledged messages of one subscription, as rules count them.
@@ -163,12 +163,12 @@ class BacklogFigures:
         fall back to the log. With an acknowledgement window all of them count, because the application itself
         reports its progress; a pause excludes those in the log only.
         """
-        by_its_word, account = self.has_ack_window(recipient.stream), recipient.account
-        if recipient.can_fall_back and not by_its_word:
+        has_ack_window, account = self.has_ack_window(recipient.stream), recipient.account
+        if recipient.can_fall_back and not has_ack_window:
             return NOTHING
         return (
             account.outstanding
-            if by_its_word and not recipient.is_paused
+            if has_ack_window and not recipient.is_paused
             else account.outstanding.minus(account.in_log)
         )
 
@@ -197,8 +197,8 @@ class BacklogFigures:
 
         Deliveries of subscriptions that can fall back to the log are excluded.
         """
-        oldest, by_its_word = self.in_flight.oldest_excluding(self._log_streams), self.queues.unacked_at
-        return min(oldest, by_its_word) or oldest or by_its_word
+        oldest, in_windows = self.in_flight.oldest_excluding(self._log_streams), self.queues.unacked_at
+        return min(oldest, in_windows) or oldest or in_windows
 
     @property
     def blocked_since(self) -> int:
@@ -243,10 +243,10 @@ class BacklogFigures:
             sum_accounts(one.account for one in self.recipients.values()),
             self._spooled_messages,
         )
-        owed = account.outstanding.messages - account.in_log.messages
+        outstanding = account.outstanding.messages - account.in_log.messages
         first = min((first for first in self.first_pending_sequences().values() if first), default=0)
         return BacklogCounts(
-            max(owed - spooled, 0),
+            max(outstanding - spooled, 0),
             spooled,
             account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
             str(Bookmark(self._facilities.instance, first - 1)) if first else "",

@@ -60,7 +60,7 @@ def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
         raise ClientError(
             "bad_conflation",
             "conflation needs a conflation_key.",
-            "Name the field whose records replace each other, such as /id.",
+            "Set the key field, such as /id.",
             field="conflation_key",
         )
     try:
@@ -117,7 +117,7 @@ class Conflator:
     @property
     def first_sequence(self) -> int:
         """Sequence from which the log brings back the held records; 0 when no held record is journaled."""
-        return next((held.sequence for held in self._last_records.values() if held.sequence), 0)
+        return next((record.sequence for record in self._last_records.values() if record.sequence), 0)
 
     @property
     def ends_at(self) -> int:
@@ -157,13 +157,13 @@ class Conflator:
 
         Unjournaled records come first, as a batch without sequences.
         """
-        held = list(self._last_records.values())
+        records = list(self._last_records.values())
         newest = self._newest
         self.drop()
         if newest is None:
             return []
-        plain = [one for one in held if not one.sequence]
-        journaled = [one for one in held if one.sequence] if plain else held
+        plain = [one for one in records if not one.sequence]
+        journaled = [one for one in records if one.sequence] if plain else records
         return [_build_batch(part, newest) for part in (*_split_records(plain), *_split_records(journaled))]
 
     def drop(self) -> None:
@@ -186,32 +186,32 @@ class Conflator:
             before = self._last_records.get(key)
             if before is not None:
                 replaced, replaced_bytes = replaced + 1, replaced_bytes + len(before.body)
-            held = _LastRecord(
+            record = _LastRecord(
                 before.sequence if before else sequences[row], topic, headers[row] if headers else b"", body
             )
-            self.nbytes += held.nbytes - (before.nbytes if before else 0)
-            self._last_records[key] = held
+            self.nbytes += record.nbytes - (before.nbytes if before else 0)
+            self._last_records[key] = record
         self.replaced = MessageVolume(replaced, replaced_bytes)
 
 
-def _split_records(held: list[_LastRecord]) -> Iterator[list[_LastRecord]]:
+def _split_records(records: list[_LastRecord]) -> Iterator[list[_LastRecord]]:
     """Split the records where a batch would have too many bytes, records or topics."""
     start, nbytes, topics = 0, 0, set[str]()
-    for end, one in enumerate(held):
+    for end, one in enumerate(records):
         nbytes += len(one.body) + len(one.headers)
         topics.add(one.topic)
         if end > start and (
             nbytes > FULL_BATCH_BYTES or len(topics) > MAX_BATCH_TOPICS or end - start >= MAX_BATCH_RECORDS
         ):
-            yield held[start:end]
+            yield records[start:end]
             start, nbytes, topics = end, len(one.body) + len(one.headers), {one.topic}
-    if held:
-        yield held[start:]
+    if records:
+        yield records[start:]
 
 
-def _build_batch(held: list[_LastRecord], newest: BatchHeader) -> Batch:
+def _build_batch(records: list[_LastRecord], newest: BatchHeader) -> Batch:
     """Build a batch of held records, stamped like the newest source batch."""
-    numbers, topics, headers, bodies = zip(*held, strict=True)
+    numbers, topics, headers, bodies = zip(*records, strict=True)
     sequences = numbers if numbers[0] else ()
     # The publisher is the broker, because the records come from several publishers.
     batch = Batch.parse(build_batch(BROKER_NAME, topics, bodies, headers, sequences=sequences), verify=False)
@@ -264,7 +264,7 @@ class SubscriptionConflator:
 
     # During a replay.
 
-    def add_replayed(self, pieces: Iterable[BatchSlice], caught_up: bool, release: bool) -> list[BatchSlice]:
+    def add_replayed(self, slices: Iterable[BatchSlice], caught_up: bool, release: bool) -> list[BatchSlice]:
         """Hold replayed slices and return the slices that may be delivered now.
 
         Args:
@@ -272,9 +272,9 @@ class SubscriptionConflator:
             release: also return all held records.
         """
         ready, self._pending_slices = self._pending_slices, []
-        for piece in pieces:
+        for one in slices:
             ends_at = self.ends_at
-            ready += self._to_slices(self._store_rows(piece.batch, None), ends_at)
+            ready += self._to_slices(self._store_rows(one.batch, None), ends_at)
         if caught_up:
             ends_at = self.ends_at
             ready += self._to_slices(
@@ -284,12 +284,12 @@ class SubscriptionConflator:
         self._update_counts()
         return ready
 
-    def hold_batch(self, pieces: Sequence[BatchSlice]) -> None:
+    def requeue_slices(self, slices: Sequence[BatchSlice]) -> None:
         """Keep conflated slices that were not delivered, because the replay is paused.
 
         They come first when it resumes.
         """
-        self._pending_slices += [piece.first(piece.batch.count - piece.start) for piece in pieces]
+        self._pending_slices += [one.first(one.batch.count - one.start) for one in slices]
         self._update_counts()
         self._cancel_timer()
 
@@ -306,7 +306,7 @@ class SubscriptionConflator:
         account.match_rows(batch, rows)
         ended = self._conflator.add(batch, rows)
         account.discard_waiting(
-            DiscardCause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0
+            DiscardCause.CONFLATED_ON_REQUEST, self._conflator.replaced, batch.header.first_sequence > 0
         )
         return ended
 
@@ -325,9 +325,9 @@ class SubscriptionConflator:
         if self._timer is None and self.ends_at:
             # Live records are as new as the clock. If the clock is behind them, an interval still lasts no
             # longer than set.
-            left = min(max(self.ends_at - self._clock.now_ns(), 0), self._conflator.interval_ns)
+            remaining_ns = min(max(self.ends_at - self._clock.now_ns(), 0), self._conflator.interval_ns)
             self._timer = asyncio.get_running_loop().call_later(
-                left / 1e9 + 0.001, self._on_interval_end, self.ends_at
+                remaining_ns / 1e9 + 0.001, self._on_interval_end, self.ends_at
             )
 
     def _on_interval_end(self, armed_for: int) -> None:
@@ -366,8 +366,8 @@ class SubscriptionConflator:
 
     def _update_counts(self) -> None:
         """Update the client's memory and `first_sequence`."""
-        nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._pending_slices)
+        nbytes = self._conflator.nbytes + sum(one.batch.nbytes for one in self._pending_slices)
         if nbytes != self.nbytes:
-            self._backlog.adjust_held_bytes(nbytes - self.nbytes)
+            self._backlog.adjust_conflated_bytes(nbytes - self.nbytes)
             self.nbytes = nbytes
         self.first_sequence = self.get_first_needed(self._pending_slices)

@@ -1,7 +1,7 @@
 """Discards of one client, recorded in the subscription's account and in the loss ledger, always both.
 
 The end of a connection or of a subscription never loses records that the log keeps: their cause becomes
-`DiscardCause.KEPT`. Messages of a shared subscription return to its other consumers.
+`DiscardCause.STORED`. Messages of a shared subscription return to its other consumers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from broker_core.delivery.window import AckResult
 class UndeliveredSummary(NamedTuple):
     """Messages that an ended subscription did not deliver.
 
-    `kept`: the log has them. `unrecoverable`: no journal has them. They are losses, unless the client
+    `recoverable`: the log has them. `unrecoverable`: no journal has them. They are losses, unless the client
     unsubscribed. `first` is the sequence to resume with; 0 when the peer has acknowledged everything that the
     log keeps.
     """
 
-    kept: MessageVolume
+    recoverable: MessageVolume
     unrecoverable: MessageVolume
     first: int
 
@@ -33,7 +33,7 @@ class UndeliveredSummary(NamedTuple):
         """
         first = min((one for one in (self.first, other.first) if one), default=0)
         return UndeliveredSummary(
-            self.kept.plus(other.kept), self.unrecoverable.plus(other.unrecoverable), first
+            self.recoverable.plus(other.recoverable), self.unrecoverable.plus(other.unrecoverable), first
         )
 
 
@@ -49,10 +49,10 @@ class DiscardRecorder:
         self._clock, self._ledger = facilities.clock, facilities.ledger
 
     def discard_waiting(
-        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+        self, recipient: DeliveryTarget, tally: DiscardTally, cause: DiscardCause, rule: str
     ) -> None:
         """Record waiting messages of a subscription as discarded."""
-        for part, journaled in zip(what.split_journaled(), (False, True), strict=True):
+        for part, journaled in zip(tally.split_journaled(), (False, True), strict=True):
             if part.messages:
                 recipient.account.discard_waiting(cause, MessageVolume(part.messages, part.nbytes), journaled)
                 self._record_loss(recipient, part, cause, rule)
@@ -64,11 +64,11 @@ class DiscardRecorder:
 
         `first` to `last`: their log sequences.
         """
-        for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
-            if what.messages:
-                recipient.account.discard_in_flight(cause, what, journaled)
+        for volume, journaled in ((done.journaled, True), (done.unjournaled, False)):
+            if volume.messages:
+                recipient.account.discard_in_flight(cause, volume, journaled)
                 tally = DiscardTally()
-                tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
+                tally.add(volume.messages, volume.nbytes, *((first, last) if journaled else (0, 0)))
                 self._record_loss(recipient, tally, cause, "")
 
     def discard_outstanding(
@@ -82,19 +82,19 @@ class DiscardRecorder:
         account, first = recipient.account, recipient.first_needed(waiting)
         if account.is_empty:  # most of a client's thousand subscriptions are empty
             return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.is_shared else first)
-        kept, unrecoverable = (
+        recoverable, unrecoverable = (
             side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled)
         )
         for side, amount, journaled in (
             (account.unjournaled, unrecoverable, False),
-            (account.journaled, kept, True),
+            (account.journaled, recoverable, True),
         ):
             if not amount.messages:
                 continue
             if recipient.is_shared:
                 named = DiscardCause.RETURNED
             else:
-                named = DiscardCause.KEPT if journaled else cause
+                named = DiscardCause.STORED if journaled else cause
             account.discard_waiting(named, side.waiting, journaled)
             account.discard_in_flight(named, side.in_flight, journaled)
             sequences = (first, max(account.last_matched, first)) if journaled else (0, 0)
@@ -102,11 +102,11 @@ class DiscardRecorder:
             tally.add(amount.messages, amount.nbytes, *sequences)
             self._record_loss(recipient, tally, named, rule)
         account.drop_log_only()
-        return UndeliveredSummary(kept, unrecoverable, 0 if recipient.is_shared else first)
+        return UndeliveredSummary(recoverable, unrecoverable, 0 if recipient.is_shared else first)
 
     def _record_loss(
-        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+        self, recipient: DeliveryTarget, tally: DiscardTally, cause: DiscardCause, rule: str
     ) -> None:
         """Record a discard in the loss ledger."""
         now, name = self._clock.now_ns(), self._owner.name
-        self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)
+        self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, tally)

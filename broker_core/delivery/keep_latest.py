@@ -100,15 +100,15 @@ async def _simulate_keep_latest(
     done: DoneCallback,
 ) -> None:
     """Simulate one conflation of the queue, and store the simulated content under the rule's name."""
-    before, came, waits = (
+    before, queued_in_total, waits = (
         queue.shadow_conflations.get(rule, ShadowConflation()),
         queue.queued_in_total,
         queue.messages,
     )
     newer = await facilities.reader.run(
-        _hash_keys, queue.peek(), key_of, min(came - before.queued_in_total, waits)
+        _hash_keys, queue.peek(), key_of, min(queued_in_total - before.queued_in_total, waits)
     )
-    after = queue.shadow_conflations[rule] = before.conflate(newer, came, waits, cut)
+    after = queue.shadow_conflations[rule] = before.conflate(newer, queued_in_total, waits, cut)
     done(after.removed - min(cut, before.removed, waits), len(after.keys))
 
 
@@ -116,13 +116,13 @@ _keyless = count()
 """Makes the hashes of messages without a key unique."""
 
 
-def _hash_keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:
-    """Return the hashes of the keys of the `most` newest messages, in order.
+def _hash_keys(entries: Sequence[OutboxEntry], key_of: KeyOf, max_messages: int) -> array[int]:
+    """Return the hashes of the keys of the `max_messages` newest messages, in order.
 
     A message without a key gets a unique hash.
     """
     found = array("q")
-    passed = sum(entry.count for entry in entries) - most
+    passed = sum(entry.count for entry in entries) - max_messages
     for entry in entries:
         if passed >= entry.count:
             passed -= entry.count
@@ -137,10 +137,10 @@ def _hash_keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> arra
 
 def _latest_marked(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
     """Return `latest_per_key` of the entries; if messages were left out, with the mark CONFLATED in each."""
-    kept = latest_per_key(entries, key_of)
-    if sum(entry.count for entry in kept) == sum(entry.count for entry in entries):
-        return kept
-    return [entry.with_conflation_mark(CONFLATED) for entry in kept]
+    latest = latest_per_key(entries, key_of)
+    if sum(entry.count for entry in latest) == sum(entry.count for entry in entries):
+        return latest
+    return [entry.with_conflation_mark(CONFLATED) for entry in latest]
 
 
 def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
@@ -152,27 +152,29 @@ def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[Outbox
     fold = LastPerKey(key_of, MAX_KEYS)
     for entry in entries:
         fold.add(entry.batch)
-    kept, again, following = list[OutboxEntry](), 0, 0
+    latest, rereadable, following = list[OutboxEntry](), 0, 0
     for number, rows in fold.last_rows():
         entry = entries[number]
         if number > following:
-            again = len(kept)
+            rereadable = len(latest)
         if len(rows) < entry.count:
             batch = entry.batch.select(rows)
             entry = replace(entry, batch=batch, count=batch.count, nbytes=batch.nbytes)
-            again = len(kept) + 1
-        kept.append(entry)
+            rereadable = len(latest) + 1
+        latest.append(entry)
         following = number + 1
     if following < len(entries):
-        again = len(kept)
-    return [replace(entry, rows=None, source=None, source_length=0) for entry in kept[:again]] + kept[again:]
+        rereadable = len(latest)
+    return [
+        replace(entry, rows=None, source=None, source_length=0) for entry in latest[:rereadable]
+    ] + latest[rereadable:]
 
 
 def discarded_tally(before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> DiscardTally:
     """Return the tally of `before` minus that of `after`. `first` and `last` are those of `before`."""
-    lost, left = tally_entries(before), tally_entries(after)
-    lost.messages -= left.messages
-    lost.nbytes -= left.nbytes
-    lost.unjournaled -= left.unjournaled
-    lost.unjournaled_bytes -= left.unjournaled_bytes
+    lost, remaining = tally_entries(before), tally_entries(after)
+    lost.messages -= remaining.messages
+    lost.nbytes -= remaining.nbytes
+    lost.unjournaled -= remaining.unjournaled
+    lost.unjournaled_bytes -= remaining.unjournaled_bytes
     return lost

@@ -47,10 +47,10 @@ class LatencyTracker:
         None when nothing was handed over in them.
         """
         counts = self._sum
-        gone = self._before[0] if len(self._before) == WINDOW_S else None
+        expired = self._before[0] if len(self._before) == WINDOW_S else None
         self._before.append(self._now)
         for cell, count in enumerate(self._now):
-            counts[cell] += count - (gone[cell] if gone is not None else 0)
+            counts[cell] += count - (expired[cell] if expired is not None else 0)
         self._now = array("q", bytes(8 * _CELLS))
         total = sum(counts)
         if not total:
@@ -78,11 +78,11 @@ def _cell_bound(cell: int) -> int:
     return (STEPS + cell % STEPS + 1) << high
 
 
-def _find_percentile(counts: array[int], wanted: float) -> float:
-    """Return the upper bound, in ms, of the cell in which the cumulative count reaches `wanted`."""
-    seen = 0
+def _find_percentile(counts: array[int], rank: float) -> float:
+    """Return the upper bound, in ms, of the cell in which the cumulative count reaches `rank`."""
+    cumulative = 0
     for cell, count in enumerate(counts):
-        seen += count
-        if seen >= wanted:
+        cumulative += count
+        if cumulative >= rank:
             return _cell_bound(cell) / 1_000
-    raise AssertionError("the wanted is a part of the sum")
+    raise AssertionError("the rank is at most the sum of the counts")

@@ -77,9 +77,9 @@ def tally_entries(entries: Iterable[OutboxEntry]) -> DiscardTally:
 
 
 class LossInterval(NamedTuple):
-    """Interval that a subscription will not get: `what`, because of `cause`, by `rule` ("": by no rule).
+    """Interval that a subscription will not get: `tally`, because of `cause`, by `rule` ("": by no rule).
 
-    Unjournaled messages are lost. A bookmark before `what.first` brings the others back while the log holds
+    Unjournaled messages are lost. A bookmark before `tally.first` brings the others back while the log holds
     them. `at` is ns UTC.
     """
 
@@ -89,14 +89,14 @@ class LossInterval(NamedTuple):
     topic: str
     cause: DiscardCause
     rule: str
-    what: DiscardTally
+    tally: DiscardTally
 
     def to_entry(self, instance: str) -> LossEntry:
         """Return the interval as a document.
 
         `at` is in ms. `first` and `last` are bookmarks of the first and last record, or "".
         """
-        what = self.what
+        tally = self.tally
         return LossEntry(
             at=self.at // 1_000_000,
             client=self.client,
@@ -104,11 +104,11 @@ class LossInterval(NamedTuple):
             topic=self.topic,
             cause=self.cause.value,
             rule=self.rule,
-            messages=what.messages,
-            bytes=what.nbytes,
-            unjournaled=what.unjournaled,
-            first=f"{instance}|{what.first}|" if what.first else "",
-            last=f"{instance}|{what.last}|" if what.last else "",
+            messages=tally.messages,
+            bytes=tally.nbytes,
+            unjournaled=tally.unjournaled,
+            first=f"{instance}|{tally.first}|" if tally.first else "",
+            last=f"{instance}|{tally.last}|" if tally.last else "",
         )
 
 
@@ -129,18 +129,18 @@ class LossLedger:
         topic: str,
         cause: DiscardCause,
         rule: str,
-        what: DiscardTally,
+        tally: DiscardTally,
     ) -> None:
         """Record discarded deliveries of one subscription."""
-        if not what.messages:
+        if not tally.messages:
             return
-        self.messages += what.messages
+        self.messages += tally.messages
         key = (client, subscription, topic, cause, rule)  # a subscription id may be reused within the second
         known = self._open.get(key)
         if known is None:
-            self._open[key] = LossInterval(now_ns, client, subscription, topic, cause, rule, replace(what))
+            self._open[key] = LossInterval(now_ns, client, subscription, topic, cause, rule, replace(tally))
         else:
-            known.what.merge(what)
+            known.tally.merge(tally)
 
     def close_intervals(self) -> list[LossInterval]:
         """Close the intervals of the current second. Return them for publication."""

@@ -64,16 +64,16 @@ class SpoolDrain:
         self,
         facilities: InstanceResources,
         spool: Spool,
-        leave_out: Callable[[list[SpoolEntry]], list[SpoolEntry]],
+        select_needed: Callable[[list[SpoolEntry]], list[SpoolEntry]],
     ) -> None:
         """Create a drain without a chunk.
 
-        `leave_out` gets the pulled entries and returns those that are still needed.
+        `select_needed` gets the pulled entries and returns those that are still needed.
         """
         self._facilities = facilities
         self._share = facilities.share
         self._spool = spool
-        self._leave_out = leave_out
+        self._select_needed = select_needed
         self.chunk: DrainChunk | None = None
         self.size = AdaptiveChunkSize(facilities.share)
         self.arrived_bytes = 0
@@ -94,9 +94,9 @@ class SpoolDrain:
             self.size.nbytes = MAX_CHUNK_BYTES_BESIDE_LIVE
             if (chunk := self._drop_chunk()) is not None:
                 self._spool.requeue(chunk.entries, chunk.firsts)
-        owed = max(self.size.nbytes, RUN_BYTES)
-        if self.arrived_bytes >= owed:
-            self.arrived_bytes -= owed
+        required_bytes = max(self.size.nbytes, RUN_BYTES)
+        if self.arrived_bytes >= required_bytes:
+            self.arrived_bytes -= required_bytes
         else:
             await self._share.wait_slot()
 
@@ -111,7 +111,7 @@ class SpoolDrain:
         first, firsts = self._spool.first_sequence, self._spool.first_sequences()
         # Unjournaled batches that are given back stay in memory, so a chunk of them is small.
         size = min(self.size.nbytes, MAX_COPIED_BYTES) if self._spool.copied_messages else self.size.nbytes
-        entries = self._leave_out(self._spool.pull(size))
+        entries = self._select_needed(self._spool.pull(size))
         self.chunk = DrainChunk(
             entries,
             first,
@@ -192,7 +192,7 @@ class SpooledBacklog:
     def memory_bytes(self) -> int:
         """Bytes of the chunk in flight and of copies that were given back."""
         chunk = self._drain.chunk
-        return self.spool.held_bytes + (chunk.nbytes if chunk is not None else 0)
+        return self.spool.requeued_bytes + (chunk.nbytes if chunk is not None else 0)
 
     @property
     def chunk_messages(self) -> int:
@@ -327,9 +327,7 @@ class SpooledBacklog:
             # No caller awaits this task. A client whose backlog can't be loaded must be closed instead of
             # waiting in silence.
             log.exception("drain_failed", client=self._owner.name)
-            self._owner.close(
-                "internal_error", "What waited for this client on disk couldn't be brought back."
-            )
+            self._owner.close("internal_error", "The broker couldn't load this client's backlog from disk.")
 
     async def _load_chunk(self) -> None:
         """Load and queue the next chunk."""

@@ -129,11 +129,11 @@ class Outbox:
 
     def get_queued(self, stream: int) -> tuple[int, int, int]:
         """Return one subscription's queued messages, their bytes, and oldest age start (ns, 0: none)."""
-        mine = [entry for entry in self._entries if entry.stream == stream]
+        queued = [entry for entry in self._entries if entry.stream == stream]
         return (
-            sum(entry.count for entry in mine),
-            sum(entry.nbytes for entry in mine),
-            mine[0].accepted_at if mine else 0,
+            sum(entry.count for entry in queued),
+            sum(entry.nbytes for entry in queued),
+            queued[0].accepted_at if queued else 0,
         )
 
     def get_first_sequence(self, stream: int) -> int:
@@ -155,22 +155,22 @@ class Outbox:
         [] when empty.
         """
         entries = self._entries
-        taken: list[OutboxEntry] = []
-        room = max_bytes
-        while entries and (entries[0].nbytes <= room or not taken):
+        pulled: list[OutboxEntry] = []
+        free_bytes = max_bytes
+        while entries and (entries[0].nbytes <= free_bytes or not pulled):
             entry = entries.popleft()
-            taken.append(entry)
-            room -= entry.nbytes
+            pulled.append(entry)
+            free_bytes -= entry.nbytes
             self.messages -= entry.count
-        self.nbytes -= max_bytes - room
-        return taken
+        self.nbytes -= max_bytes - free_bytes
+        return pulled
 
     def take_all(self) -> list[OutboxEntry]:
         """Remove and return all entries in order, for the spool or because the client closes."""
-        taken = list(self._entries)
+        entries = list(self._entries)
         self._entries.clear()
         self.nbytes = self.messages = 0
-        return taken
+        return entries
 
     def take_stream(self, stream: int) -> list[OutboxEntry]:
         """Remove and return the deliveries of one subscription, in order."""
@@ -183,11 +183,11 @@ class Outbox:
         """
         return self._take(rereadable_entries([entry for entry in self._entries if entry.stream == stream]))
 
-    def _take(self, taken: list[OutboxEntry]) -> list[OutboxEntry]:
+    def _take(self, entries: list[OutboxEntry]) -> list[OutboxEntry]:
         """Remove the given entries and update the counts."""
-        if taken:
-            gone = set(taken)
-            self._entries = deque(entry for entry in self._entries if entry not in gone)
-            self.nbytes -= sum(entry.nbytes for entry in taken)
-            self.messages -= sum(entry.count for entry in taken)
-        return taken
+        if entries:
+            removed = set(entries)
+            self._entries = deque(entry for entry in self._entries if entry not in removed)
+            self.nbytes -= sum(entry.nbytes for entry in entries)
+            self.messages -= sum(entry.count for entry in entries)
+        return entries

@@ -99,7 +99,7 @@ class InstanceResources:
     journal: Journal
     reader: ReaderThread
     share: ReplayFairShare
-    turns: WorkScheduler
+    scheduler: WorkScheduler
     ledger: LossLedger
     spawn: TaskSpawner
     delays: LatencyTracker = field(default_factory=LatencyTracker)

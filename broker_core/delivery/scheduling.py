@@ -112,13 +112,13 @@ class ReplayFairShare:
 
         A rest that was too long shortens the next ones by at most MAX_LATENESS_S.
         """
-        left = self._free_at - self._clock.seconds()
-        if left <= self._late_s:
-            self._late_s -= max(left, 0.0)
+        remaining_s = self._free_at - self._clock.seconds()
+        if remaining_s <= self._late_s:
+            self._late_s -= max(remaining_s, 0.0)
             return
-        wakes_at = self._free_at - self._late_s
-        await asyncio.sleep(left - self._late_s)
-        self._late_s = min(self._clock.seconds() - wakes_at, MAX_LATENESS_S)
+        due_at = self._free_at - self._late_s
+        await asyncio.sleep(remaining_s - self._late_s)
+        self._late_s = min(self._clock.seconds() - due_at, MAX_LATENESS_S)
 
     def charge(self, seconds: float) -> None:
         """Record the seconds that a slot used the loop and the reader thread, without waiting time.
@@ -183,27 +183,27 @@ class WorkScheduler:
         self._work.append(go_on)
         self._schedule()
 
-    def call_in_later_iteration(self, act: Callable[[], None]) -> None:
-        """Call `act` in a later iteration."""
-        self.add_recurring(partial(self._run_timed, act))
+    def call_in_later_iteration(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in a later iteration."""
+        self.add_recurring(partial(self._run_timed, callback))
 
-    def call_within_budget(self, left: Callable[[], None]) -> None:
-        """Call `left` now, or in a later iteration if this one's budget is used up.
+    def call_within_budget(self, callback: Callable[[], None]) -> None:
+        """Call `callback` now, or in a later iteration if this one's budget is used up.
 
         The disconnection of a client with a thousand subscriptions uses a whole budget, and hundreds may be
         cut off together.
         """
 
         if self._work or self._spent_ns >= ITERATION_BUDGET_NS:
-            self.call_in_later_iteration(left)
+            self.call_in_later_iteration(callback)
             return
         if not self._spent_ns:
             asyncio.get_running_loop().call_soon(self._reset_budget)
-        self._spent_ns += self._run_timed(left)
+        self._spent_ns += self._run_timed(callback)
 
-    def _run_timed(self, act: Callable[[], None]) -> int:
+    def _run_timed(self, callback: Callable[[], None]) -> int:
         began = self._clock.monotonic_ns()
-        act()
+        callback()
         return self._clock.monotonic_ns() - began
 
     def _reset_budget(self) -> None:

@@ -56,23 +56,23 @@ class ReadDetector:
         self._since: ReceiveWindowSample | None = None
         self._at = 0
 
-    def update(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
+    def update(self, sample: ReceiveWindowSample, now_ns: int) -> bool:
         """Evaluate a new sample and return `is_not_reading`. `now_ns` is a monotonic time.
 
-        `is_not_reading` becomes true only after a whole observation window, and false as soon as the peer is
-        seen to read.
+        `is_not_reading` becomes true only after a whole observation window, and false as soon as a
+        sample shows that the peer reads.
         """
         since = self._since
         if since is None:
-            self._since, self._at = seen, now_ns
+            self._since, self._at = sample, now_ns
             return False
-        came, read = seen.acknowledged - since.acknowledged, seen.end - since.end
-        reads = 2 * read >= came
+        acknowledged, read = sample.acknowledged - since.acknowledged, sample.end - since.end
+        reads = 2 * read >= acknowledged
         if (self.is_not_reading and reads and read > 0) or (
-            came >= MIN_OBSERVED_BYTES and now_ns - self._at >= OBSERVATION_NS
+            acknowledged >= MIN_OBSERVED_BYTES and now_ns - self._at >= OBSERVATION_NS
         ):
             self.is_not_reading = not reads
-            self._since, self._at = seen, now_ns
+            self._since, self._at = sample, now_ns
         return self.is_not_reading
 
 

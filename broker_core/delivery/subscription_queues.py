@@ -85,7 +85,7 @@ class ShadowConflation(NamedTuple):
     removed: int = 0
     """Number of messages that are in the real queue and not in this one."""
 
-    def conflate(self, newer: array[int], came: int, waits: int, cut: int) -> ShadowConflation:
+    def conflate(self, newer: array[int], queued_in_total: int, waits: int, cut: int) -> ShadowConflation:
         """Return the simulation after one more conflation.
 
         Args:
@@ -97,8 +97,8 @@ class ShadowConflation(NamedTuple):
         cut = min(cut, self.removed, waits)
         # Messages sent since would have been sent here too; they are the oldest here.
         keys = (self.keys + newer)[-(waits - cut) :] if waits > cut else array("q")
-        left = array("q", reversed(dict.fromkeys(reversed(keys))))
-        return ShadowConflation(left, came, cut + len(keys) - len(left))
+        latest_keys = array("q", reversed(dict.fromkeys(reversed(keys))))
+        return ShadowConflation(latest_keys, queued_in_total, cut + len(keys) - len(latest_keys))
 
 
 class QueueTotals:
@@ -255,24 +255,24 @@ class SubscriptionQueue:
         """
         if self.paused or self.is_conflating or not self._entries:
             return []
-        taken: list[OutboxEntry] = []
+        sendable: list[OutboxEntry] = []
         size = 0
         while self._entries and size < max_bytes and not self.is_credit_spent:
-            room = self.window.free_slots if self.window is not None else self.messages
-            if room <= 0:
+            free_slots = self.window.free_slots if self.window is not None else self.messages
+            if free_slots <= 0:
                 break
-            entry = self._pop(room)
+            entry = self._pop(free_slots)
             if self._was_conflated and not entry.conflated:
                 entry = entry.with_conflation_mark(CONFLATION_OVER)
             self._was_conflated = entry.conflated
             if self.window is not None:
                 self.window.record_sent(entry.batch, now_ns, entry.accepted_at)
-            taken.append(entry)
+            sendable.append(entry)
             size += entry.nbytes
             self.sent_bytes += entry.nbytes
         self._update_spent_since(now_ns)
-        self._update_full_since(bool(taken), now_ns)
-        return taken
+        self._update_full_since(bool(sendable), now_ns)
+        return sendable
 
     def update_window_full(self, now_ns: int, more: bool = False) -> bool:
         """Update `full_since` and return whether the window has become full since the last call.
@@ -300,24 +300,24 @@ class SubscriptionQueue:
         """
         entry, at = self._entries[0], self._removed_records
         self._removed_records = at + max_records if entry.count - at > max_records else 0
-        left = 0
+        removed_bytes = 0
         if self._removed_records == 0:
             self._entries.popleft()
-            left = entry.nbytes
+            removed_bytes = entry.nbytes
         if at or self._removed_records:
             entry = slice_entry(entry, at, self._removed_records or entry.count)
-        self._add_counts(-entry.count, -left)
+        self._add_counts(-entry.count, -removed_bytes)
         return entry
 
     def take_all(self) -> list[OutboxEntry]:
         """Remove and return all entries in order, for the spool or to discard them."""
-        taken = list(self._entries)
+        entries = list(self._entries)
         if self._removed_records:
-            taken[0] = slice_entry(taken[0], self._removed_records, taken[0].count)
+            entries[0] = slice_entry(entries[0], self._removed_records, entries[0].count)
         self._entries.clear()
         self._add_counts(-self.messages, -self.nbytes)
         self._removed_records = 0
-        return taken
+        return entries
 
     def requeue(self, entries: Sequence[OutboxEntry]) -> None:
         """Put entries of `take_sendable` that were not sent back to the front."""
@@ -353,22 +353,22 @@ class SubscriptionQueue:
 
     def discard_oldest(self, messages: int, nbytes: int) -> list[OutboxEntry]:
         """Remove and return the oldest entries: at least `messages` messages and `nbytes` bytes of bodies."""
-        given_up: list[OutboxEntry] = []
+        discarded: list[OutboxEntry] = []
         while self._entries and (messages > 0 or nbytes > 0):
             # By bytes only whole batches are removed. By messages the last batch is cut, so that exactly the
             # required number goes.
             entry = self._pop(messages if nbytes <= 0 else self._entries[0].count)
             messages -= entry.count
             nbytes -= entry.batch.header.bodies_length
-            given_up.append(entry)
-        return given_up
+            discarded.append(entry)
+        return discarded
 
 
 def slice_entry(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
     """Return the records `start` to `stop` - 1 of an entry as an entry."""
-    places = np.arange(start, stop)
-    rows = places if entry.rows is None else entry.rows[start:stop]
-    batch = entry.batch.select(places)
+    indexes = np.arange(start, stop)
+    rows = indexes if entry.rows is None else entry.rows[start:stop]
+    batch = entry.batch.select(indexes)
     return replace(entry, batch=batch, rows=rows, count=stop - start, nbytes=batch.nbytes)
 
 
@@ -434,9 +434,9 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         """Remove and return the deliveries that may be sent now, at most about `max_bytes` of each queue."""
         pulled: list[OutboxEntry] = []
         for stream, queue in list(self.nonempty.items()):
-            taken = queue.take_sendable(max_bytes, now_ns)
-            pulled += taken
-            if taken and queue.window is not None:
+            sendable = queue.take_sendable(max_bytes, now_ns)
+            pulled += sendable
+            if sendable and queue.window is not None:
                 self._unacked.add(stream)
             if not queue.messages:
                 del self.nonempty[stream]
@@ -468,14 +468,14 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         Unsent deliveries of a queue are put back to its front first, because its window counts them as sent.
         """
         entries: list[OutboxEntry] = []
-        back: dict[int, list[OutboxEntry]] = {}
+        unsent_by_stream: dict[int, list[OutboxEntry]] = {}
         for entry in unsent:
             if entry.stream in self:
-                back.setdefault(entry.stream, []).append(entry)
+                unsent_by_stream.setdefault(entry.stream, []).append(entry)
             else:
                 entries.append(entry)
-        for stream, mine in back.items():
-            self.requeue(stream, mine)
+        for stream, returned in unsent_by_stream.items():
+            self.requeue(stream, returned)
         for queue in self.nonempty.values():
             entries += queue.take_all()
         self.nonempty.clear()

@@ -59,8 +59,8 @@ class _SentBatch:
         """Return the sequence of a message number of this batch; 0 when the batch is unjournaled."""
         if self.first_sequence == 0:
             return 0
-        place = number - self.first
-        return int(self.listed[place]) if self.listed is not None else self.first_sequence + place
+        index = number - self.first
+        return int(self.listed[index]) if self.listed is not None else self.first_sequence + index
 
 
 class AckResult(NamedTuple):
@@ -261,7 +261,7 @@ class AckWindow:
         raise ClientError(
             "bad_ack",
             f"Record {sequence} isn't waiting for an acknowledgement.",
-            "Acknowledge what the subscription has delivered.",
+            "Acknowledge the delivered messages.",
         )
 
     def _move_head(self, head: int) -> None:
@@ -289,8 +289,8 @@ def _candidates(span: _SentBatch, sequence: int) -> Sequence[int]:
     if span.first_sequence == 0 or sequence < span.first_sequence:
         return ()
     if span.listed is not None:
-        place = int(np.searchsorted(span.listed, np.uint64(sequence)))
+        index = int(np.searchsorted(span.listed, np.uint64(sequence)))
     else:
-        place = sequence - span.first_sequence
-    number = span.first + place
+        index = sequence - span.first_sequence
+    number = span.first + index
     return (number,) if number <= span.last else ()

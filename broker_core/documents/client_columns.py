@@ -73,42 +73,44 @@ class ClientColumn(NamedTuple):
 
 
 CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
-    ClientColumn("name", "Client", "The name it logged on with", ColumnType.NAME, shown=True),
-    ClientColumn("delivery", "Delivery", "What the broker does for it", ColumnType.DELIVERY, shown=True),
+    ClientColumn("name", "Client", "Client name at logon", ColumnType.NAME, shown=True),
+    ClientColumn(
+        "delivery", "Delivery", "State of the delivery to the client", ColumnType.DELIVERY, shown=True
+    ),
     ClientColumn(
         "health",
         "Health",
-        "What it does with what it is sent, the worst first",
+        "Health of the client; sorts the worst first",
         ColumnType.HEALTH,
         shown=True,
     ),
-    ClientColumn("transport", "Transport", "The transport it came in by", ColumnType.TEXT, shown=True),
-    ClientColumn("member", "Member", "The member of the group that it is connected to", ColumnType.TEXT),
-    ClientColumn("protocol", "Protocol", "What it speaks", ColumnType.TEXT),
-    ClientColumn("remote", "Address", "Where it comes from", ColumnType.TEXT),
-    ClientColumn("user", "User", "As whom it logged on", ColumnType.TEXT),
+    ClientColumn("transport", "Transport", "Transport of the connection", ColumnType.TEXT, shown=True),
+    ClientColumn("member", "Member", "Member of the group with the connection", ColumnType.TEXT),
+    ClientColumn("protocol", "Protocol", "Protocol of the connection", ColumnType.TEXT),
+    ClientColumn("remote", "Address", "Remote address", ColumnType.TEXT),
+    ClientColumn("user", "User", "User of the client", ColumnType.TEXT),
     ClientColumn(
         "seconds_behind",
         "Lag",
-        "Age of the oldest record it hasn't been sent",
+        "Age of the oldest unsent record",
         ColumnType.SECONDS,
         shown=True,
     ),
     ClientColumn(
         "lag_messages",
         "Messages",
-        "Records it isn't sent yet, of its subscription furthest behind; before a replay those of all topics",
+        "Unsent records of the subscription furthest behind; during a replay, records of all topics",
         ColumnType.COUNT,
         shown=True,
     ),
     ClientColumn(
         "lag_at_most",
         "At most",
-        "Whether those are of all topics of the log that its replay has yet to come to",
+        "Whether the count includes records of other topics that its replay has yet to read",
         ColumnType.TEXT,
     ),
-    ClientColumn("lag_bytes", "Bytes", "Bytes that wait, of its subscription with most", ColumnType.BYTES),
-    ClientColumn("lag_ms", "Waiting for", "Age of its oldest message that waits", ColumnType.MS),
+    ClientColumn("lag_bytes", "Bytes", "Waiting bytes of the largest subscription queue", ColumnType.BYTES),
+    ClientColumn("lag_ms", "Waiting for", "Age of the oldest waiting message", ColumnType.MS),
     ClientColumn(
         "trend",
         "Trend",
@@ -120,7 +122,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "limit",
         "Nearest limit",
-        "How full the limit is that it comes to first",
+        "Usage of the limit that the client will reach first",
         ColumnType.LIMIT,
         shown=True,
         sortable=False,
@@ -128,7 +130,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "then",
         "Then it is",
-        "What the policy does at that limit, and when at this slope",
+        "Action of the policy at that limit, and the predicted time",
         ColumnType.THEN,
         shown=True,
         sortable=False,
@@ -136,79 +138,100 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn(
         "caught_up_in_s",
         "Caught up in",
-        "As it goes now; nothing while there is no honest time",
+        "Predicted at the current rate; empty without a reliable estimate",
         ColumnType.SECONDS,
         shown=True,
     ),
     ClientColumn(
         "caught_up_why_none",
         "Why no time",
-        "Why it can't be told when it has caught up",
+        "Reason for a missing estimate",
         ColumnType.TEXT,
         sortable=False,
     ),
-    ClientColumn("waiting_messages", "Waiting", "Messages not handed over yet", ColumnType.COUNT),
+    ClientColumn("waiting_messages", "Waiting", "Messages not delivered yet", ColumnType.COUNT),
     ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
-        "in_flight_messages", "In flight", "Messages handed over and not acknowledged", ColumnType.COUNT
+        "in_flight_messages",
+        "In flight",
+        "Delivered messages that the client hasn't acknowledged",
+        ColumnType.COUNT,
     ),
     ClientColumn("in_flight_bytes", "In flight, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("acknowledged_messages", "Acknowledged", "Messages it has", ColumnType.COUNT),
+    ClientColumn(
+        "acknowledged_messages", "Acknowledged", "Messages that the client has acknowledged", ColumnType.COUNT
+    ),
     ClientColumn("acknowledged_bytes", "Acknowledged, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("matched_messages", "Matched", "All messages that were for it", ColumnType.COUNT),
+    ClientColumn(
+        "matched_messages", "Matched", "All messages that matched its subscriptions", ColumnType.COUNT
+    ),
     ClientColumn("matched_bytes", "Matched, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn(
         "lost_messages",
         "Lost",
-        "Messages discarded without its request and not kept in the log",
+        "Messages discarded without the client's request and not stored in the log",
         ColumnType.COUNT,
     ),
-    ClientColumn("gone", "Gone", "Messages it will not get, by cause", ColumnType.NESTED, sortable=False),
-    ClientColumn("gone_bytes", "Gone, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("memory_percent", "Memory", "Its share of the pool's memory limit", ColumnType.PERCENT),
-    ClientColumn("disk_percent", "Disk", "Its share of the pool's disk limit", ColumnType.PERCENT),
-    ClientColumn("outbox_bytes", "Outbox", "Bytes it takes of the pool's memory", ColumnType.BYTES),
-    ClientColumn("outbox_messages", "Outbox, messages", "Messages in memory", ColumnType.COUNT),
-    ClientColumn("spool_bytes", "Spool", "Bytes of its spool on disk", ColumnType.BYTES),
-    ClientColumn("spool_messages", "Spool, messages", "Messages in its spool", ColumnType.COUNT),
-    ClientColumn("offlined_since", "Offlined", "How long ago it was offlined", ColumnType.AGE),
-    ClientColumn("delivered_messages", "Delivered", "Messages handed over", ColumnType.COUNT),
-    ClientColumn("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("published_messages", "Published", "Messages it published", ColumnType.COUNT),
     ClientColumn(
-        "published_topics",
-        "Published, by topic",
-        "Messages it published, by topic",
+        "gone",
+        "Gone",
+        "Messages that the client will not receive, by cause",
         ColumnType.NESTED,
         sortable=False,
     ),
+    ClientColumn("gone_bytes", "Gone, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("memory_percent", "Memory", "Its share of the pool's memory limit", ColumnType.PERCENT),
+    ClientColumn("disk_percent", "Disk", "Its share of the pool's disk limit", ColumnType.PERCENT),
+    ClientColumn("outbox_bytes", "Outbox", "Bytes used of the pool's memory", ColumnType.BYTES),
+    ClientColumn("outbox_messages", "Outbox, messages", "Messages in memory", ColumnType.COUNT),
+    ClientColumn("spool_bytes", "Spool", "Bytes of its spool on disk", ColumnType.BYTES),
+    ClientColumn("spool_messages", "Spool, messages", "Messages in its spool", ColumnType.COUNT),
+    ClientColumn("offlined_since", "Offlined", "Time since the client was offlined", ColumnType.AGE),
+    ClientColumn("delivered_messages", "Delivered", "Delivered messages", ColumnType.COUNT),
+    ClientColumn("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", ColumnType.BYTES),
+    ClientColumn("published_messages", "Published", "Published messages", ColumnType.COUNT),
     ClientColumn(
-        "rate_out_messages", "Out /s", "Messages handed over to it each second", ColumnType.RATE, shown=True
+        "published_topics",
+        "Published, by topic",
+        "Published messages, by topic",
+        ColumnType.NESTED,
+        sortable=False,
+    ),
+    ClientColumn("rate_out_messages", "Out /s", "Delivered messages per second", ColumnType.RATE, shown=True),
+    ClientColumn(
+        "write_blocked_ms", "Socket blocked", "Time for which the socket has accepted no bytes", ColumnType.MS
     ),
     ClientColumn(
-        "write_blocked_ms", "Socket blocked", "How long its socket has taken nothing", ColumnType.MS
-    ),
-    ClientColumn(
-        "window_full_ms", "Window full", "How long a window of its subscriptions has been full", ColumnType.MS
+        "window_full_ms",
+        "Window full",
+        "Time for which a window of a subscription has been full",
+        ColumnType.MS,
     ),
     ClientColumn(
         "unacked_messages",
         "Unacknowledged",
-        "Messages sent and not acknowledged by the application",
+        "Sent messages that the application hasn't acknowledged",
         ColumnType.COUNT,
     ),
     ClientColumn(
-        "held_bytes", "Held", "Bytes waiting for acknowledgements, or held by a policy", ColumnType.BYTES
+        "held_bytes",
+        "Held",
+        "Bytes that wait for acknowledgements, or that a policy retains",
+        ColumnType.BYTES,
     ),
-    ClientColumn("pool", "Pool", "The pool it draws on", ColumnType.TEXT),
-    ClientColumn("revision", "Revision", "The policy revision it is held to", ColumnType.COUNT),
-    ClientColumn("connected_at", "Connected", "How long it has been logged on", ColumnType.AGE),
-    ClientColumn("forecast", "Forecast", "The limit it comes to first", ColumnType.NESTED, sortable=False),
-    ClientColumn("why_slow", "Why slow", "Why it is behind", ColumnType.NESTED, sortable=False),
+    ClientColumn("pool", "Pool", "Pool of the client", ColumnType.TEXT),
+    ClientColumn("revision", "Revision", "Policy revision of the client", ColumnType.COUNT),
+    ClientColumn("connected_at", "Connected", "Time since the logon", ColumnType.AGE),
     ClientColumn(
-        "last_decision", "Last decision", "The newest decision about it", ColumnType.NESTED, sortable=False
+        "forecast", "Forecast", "Limit that the client will reach first", ColumnType.NESTED, sortable=False
     ),
-    ClientColumn("subscriptions", "Subscriptions", "Each of them", ColumnType.NESTED, sortable=False),
+    ClientColumn("why_slow", "Why slow", "Reason for the backlog", ColumnType.NESTED, sortable=False),
+    ClientColumn(
+        "last_decision", "Last decision", "Newest decision on the client", ColumnType.NESTED, sortable=False
+    ),
+    ClientColumn(
+        "subscriptions", "Subscriptions", "List of subscriptions", ColumnType.NESTED, sortable=False
+    ),
 )
 DEFAULT_SORT: Final = "health"
 """Default order: the worst health first, then the largest lag, then the name."""

@@ -53,71 +53,72 @@ class Health(StrEnum):
 
 
 Bodies = Annotated[int, Meta(description="Bytes of their bodies.")]
-_RANKS = {health: place for place, health in enumerate(Health)}
+_RANKS = {health: rank for rank, health in enumerate(Health)}
 
 
 class DeliveryStats(Document, frozen=True, kw_only=True):
     """Fields that a client's and a subscription's entry share: its lag, and the account of its messages."""
 
-    delivery: Annotated[DeliveryState, Meta(description="What the broker does for it.")]
-    health: Annotated[Health, Meta(description="What its client does with it.")]
-    lag_messages: Annotated[
-        int, Meta(description="Records it isn't sent yet: they wait, or a replay comes to them.")
-    ]
+    delivery: Annotated[DeliveryState, Meta(description="State of the delivery to the subscription.")]
+    health: Annotated[Health, Meta(description="Health of the client for the subscription.")]
+    lag_messages: Annotated[int, Meta(description="Unsent records: waiting, or not yet read by a replay.")]
     lag_at_most: Annotated[
         bool,
         Meta(
-            description="Whether lag_messages counts all topics of the log that a replay has yet to come to: "
-            "how many of them "
-            "are for it is known when they are read. Otherwise it counts just what is for it."
+            description="Whether lag_messages includes records of other topics that a replay "
+            "has yet to read. "
+            "Otherwise it counts only matching records."
         ),
     ]
-    lag_bytes: Annotated[int, Meta(description="Bytes that wait for it.")]
+    lag_bytes: Annotated[int, Meta(description="Waiting bytes.")]
     lag_ms: Annotated[
         int,
-        Meta(description="Age of the oldest message that waits; a replayed one ages from when it is read."),
+        Meta(
+            description="Age of the oldest waiting message; a replayed message ages from the time when it is "
+            "read."
+        ),
     ]
     seconds_behind: Annotated[
         float,
-        Meta(
-            description="Age of the oldest record it hasn't been sent; of a replay, of the record it is at."
-        ),
+        Meta(description="Age of the oldest unsent record; during a replay, of the current record."),
     ]
     caught_up_in_s: Annotated[
         float | None,
         Meta(
-            description="Seconds until nothing waits, as it has gone since most did; null: nothing waits, or "
-            "see caught_up_why_none."
+            description="Predicted seconds until the backlog is empty; null: no backlog, or see "
+            "caught_up_why_none."
         ),
     ]
     caught_up_why_none: Annotated[
-        str, Meta(description="Why there is no honest time; empty where there is one, or nothing waits.")
+        str, Meta(description="Reason for a missing estimate; empty with an estimate, or without a backlog.")
     ]
     matched_messages: Annotated[
-        int, Meta(description="All that was for it: acknowledged, in flight, waiting and gone.")
+        int, Meta(description="All matching messages: acknowledged, in flight, waiting and discarded.")
     ]
     matched_bytes: Bodies
     acknowledged_messages: Annotated[
-        int, Meta(description="What it has, by its own word, or else by its kernel's.")
+        int, Meta(description="Messages that the client, or else its kernel, has acknowledged.")
     ]
     acknowledged_bytes: Bodies
-    in_flight_messages: Annotated[int, Meta(description="Handed over and not acknowledged.")]
+    in_flight_messages: Annotated[int, Meta(description="Delivered and not acknowledged.")]
     in_flight_bytes: Bodies
     waiting_messages: Annotated[
-        int, Meta(description="Not handed over yet, in memory, in the spool, or in the log only.")
+        int, Meta(description="Not delivered yet: in memory, in the spool, or only in the log.")
     ]
     waiting_bytes: Bodies
-    gone: Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
+    gone: Annotated[dict[str, int], Meta(description="Messages that the client will not receive, by cause.")]
     gone_bytes: Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
-    delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
+    delivered_messages: Annotated[int, Meta(description="Delivered messages, acknowledged or not.")]
     lost_messages: Annotated[
         int,
         Meta(
-            description="Of those in `gone`, the losses: discarded without a request of the client, and"
-            " neither kept in the log for it nor given to another consumer."
+            description="Losses in `gone`: discarded without a request of the client, neither stored in the "
+            "log for it nor returned for another consumer."
         ),
     ]
-    unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
+    unacked_messages: Annotated[
+        int, Meta(description="Sent messages that the application hasn't acknowledged.")
+    ]
 
 
 class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
@@ -128,14 +129,19 @@ class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
     filter: str | None
     bookmark: str | None
     rate: str | None
-    ack: Annotated[str | None, Meta(description="auto, client, client-individual, or null without.")]
+    ack: Annotated[
+        str | None, Meta(description="auto, client, client-individual; null without acknowledgements.")
+    ]
     prefetch: int | None
-    durable: Annotated[str | None, Meta(description="Name of the durable subscription it is.")]
+    durable: Annotated[str | None, Meta(description="Name of the durable subscription.")]
     lease_ms: int | None
-    paused: Annotated[bool, Meta(description="By its client, an operator or a policy.")]
+    paused: Annotated[bool, Meta(description="Whether its client, an operator or a policy has paused it.")]
     unrecorded: Annotated[
         Literal["", "part", "all"],
-        Meta(description="What of its topics the policy no longer journals, of one that reads the log."),
+        Meta(
+            description="Extent of its topics that the policy no longer journals, for a subscription of the "
+            "log."
+        ),
     ] = ""
 
 
@@ -153,14 +159,17 @@ class ForecastEntry(Document, frozen=True, kw_only=True):
     value: int
     limit: int
     """Limit in the unit of the signal."""
-    percent: Annotated[float, Meta(description="Of the limit, used now.")]
+    percent: Annotated[float, Meta(description="Percent of the limit in use.")]
     per_second: float
     """Growth of the signal per second."""
     fires_in_ms: Annotated[
-        int | None, Meta(description="Until it acts, what is left of a hold included; null: see `why_none`.")
+        int | None,
+        Meta(description="Milliseconds until it acts, including the rest of a hold; null: see `why_none`."),
     ]
-    why_none: Annotated[str, Meta(description="Why there is no honest time; empty where there is one.")]
-    subscription: Annotated[str, Meta(description="Whose signal it is; empty: the client's or its pool's.")]
+    why_none: Annotated[str, Meta(description="Reason for a missing estimate; empty with an estimate.")]
+    subscription: Annotated[
+        str, Meta(description="Subscription of the signal; empty: the client's or its pool's.")
+    ]
 
 
 class VerdictEntry(Document, frozen=True, kw_only=True):
@@ -191,36 +200,40 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     """
 
     name: str
-    health: Annotated[Health, Meta(description="What it does: the worst of its subscriptions.")]
-    member: Annotated[str, Meta(description="The member of the group that it is connected to.")] = ""
+    health: Annotated[Health, Meta(description="Health of the client: that of its worst subscription.")]
+    member: Annotated[str, Meta(description="Member of the group with the connection.")] = ""
     transport: str
     protocol: str
     remote: str
     user: str
     connected_at: Moment
-    lag_messages: Annotated[
-        int, Meta(description="Records it isn't sent yet, of the subscription furthest behind.")
-    ]
-    lag_bytes: Annotated[int, Meta(description="Bytes that wait, of that subscription with most.")]
-    outbox_bytes: Annotated[int, Meta(description="What its outbox takes of the pool's memory.")]
+    lag_messages: Annotated[int, Meta(description="Unsent records of the subscription furthest behind.")]
+    lag_bytes: Annotated[int, Meta(description="Waiting bytes of the subscription with most of them.")]
+    outbox_bytes: Annotated[int, Meta(description="Bytes that its outbox uses of the pool's memory.")]
     outbox_messages: int
-    spool_bytes: Annotated[int, Meta(description="What its spool takes on disk.")]
+    spool_bytes: Annotated[int, Meta(description="Bytes that its spool uses on disk.")]
     spool_messages: int
     offlined_since: MomentOrNone
     delivered_bytes: Bodies
     published_messages: int
     published_topics: Annotated[
         dict[str, int],
-        Meta(description="The same by topic; of one that publishes to many, also by pattern, as `prices.>`."),
+        Meta(
+            description="Published messages by topic; with many topics, also by pattern, such as `prices.>`."
+        ),
     ]
-    rate_out_messages: Annotated[float, Meta(description="Messages handed over in the last second.")]
-    write_blocked_ms: Annotated[int, Meta(description="How long its socket has taken nothing.")]
+    rate_out_messages: Annotated[float, Meta(description="Messages delivered in the last second.")]
+    write_blocked_ms: Annotated[int, Meta(description="Time for which its socket has accepted no bytes.")]
     pool: str
     memory_percent: Annotated[float, Meta(description="Its share of the pool's memory limit.")]
     disk_percent: Annotated[float, Meta(description="Its share of the pool's disk limit.")]
-    revision: Annotated[int, Meta(description="The policy revision the client is held to.")]
-    window_full_ms: Annotated[int, Meta(description="How long a window of its subscriptions has been full.")]
-    held_bytes: Annotated[int, Meta(description="Waiting for acknowledgements, or held by a policy.")]
+    revision: Annotated[int, Meta(description="Policy revision of the client.")]
+    window_full_ms: Annotated[
+        int, Meta(description="Time for which a window of its subscriptions has been full.")
+    ]
+    held_bytes: Annotated[
+        int, Meta(description="Bytes that wait for acknowledgements, or that a policy retains.")
+    ]
     forecast: ForecastEntry | None
     why_slow: VerdictEntry | None
     last_decision: DecisionSummary | None
@@ -249,13 +262,14 @@ class ClientsPage(Document, frozen=True, kw_only=True):
 class EffectiveSetting(Document, frozen=True, kw_only=True):
     """Setting in force for a client or one of its subscriptions, and where it is set."""
 
-    setting: Annotated[str, Meta(description="As policies name it: its group, a dot, its field.")]
-    value: Annotated[Setting, Meta(description="Null: without a limit, or as the broker chooses.")]
-    unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty for what isn't measured.")]
+    setting: Annotated[str, Meta(description="Name of the setting in policies: group, dot, field.")]
+    value: Annotated[Setting, Meta(description="Value; null: no limit, or the broker's choice.")]
+    unit: Annotated[str, Meta(description="bytes, ms, messages, percent, …; empty without a unit.")]
     origin: Annotated[
-        str, Meta(description="default, instance, or the transport, rule or topic policy that sets it.")
+        str,
+        Meta(description="Origin: default, instance, or the transport, rule or topic policy that sets it."),
     ]
-    subscription: Annotated[str, Meta(description="The subscription it is about; empty: the client.")]
+    subscription: Annotated[str, Meta(description="Subscription of the setting; empty: the client.")]
 
 
 class DisconnectReply(Document, frozen=True, kw_only=True):

@@ -36,9 +36,7 @@ class PoolEntry(Document, frozen=True, kw_only=True):
     disk_used: Annotated[int, Meta(description="bytes.")]
     disk_limit: Annotated[int, Meta(description="bytes.")]
     disk_path: str
-    member: Annotated[
-        str, Meta(description="Whose it is, where those of a group's members are listed: each has its own.")
-    ] = ""
+    member: Annotated[str, Meta(description="Member that has this entry, in lists of a group.")] = ""
 
 
 class ThroughputRates(Document, frozen=True, kw_only=True):
@@ -56,9 +54,9 @@ class LatencyEntry(Document, frozen=True, kw_only=True):
     Records that replays read from the log are not counted.
     """
 
-    p50_ms: Annotated[float, Meta(description="Half of them took no longer, in ms.")]
-    p99_ms: Annotated[float, Meta(description="99 of a hundred took no longer, in ms.")]
-    messages: Annotated[int, Meta(description="How many were handed over.")]
+    p50_ms: Annotated[float, Meta(description="Median, in ms.")]
+    p99_ms: Annotated[float, Meta(description="99th percentile, in ms.")]
+    messages: Annotated[int, Meta(description="Number of delivered messages.")]
 
 
 class InstanceTotals(Document, frozen=True, kw_only=True):
@@ -72,8 +70,9 @@ class InstanceTotals(Document, frozen=True, kw_only=True):
     standstills: Annotated[
         int,
         Meta(
-            description="Times that a client wasn't sent what it could take: a defect of the broker's own, "
-            "see its log."
+            description="Times that a client could read but received nothing: a defect of the "
+            "broker, see its "
+            "log."
         ),
     ] = 0
 
@@ -81,8 +80,8 @@ class InstanceTotals(Document, frozen=True, kw_only=True):
 class StagedPolicyStatus(Document, frozen=True, kw_only=True):
     """Staged revision: a policy revision in force for some clients first."""
 
-    base: Annotated[int, Meta(description="The revision in force for the others.")]
-    client: Annotated[str, Meta(description="Pattern of the names it is for; empty: it is for a share.")]
+    base: Annotated[int, Meta(description="Revision in force for the other clients.")]
+    client: Annotated[str, Meta(description="Pattern of the first clients' names; empty for a share.")]
     share: Annotated[int, Meta(description="Percent of the clients.")]
 
 
@@ -139,19 +138,22 @@ class DatabaseEntry(Document, frozen=True, kw_only=True):
 
     away_since: Annotated[
         MomentOrNone,
-        Meta(description="Since when the broker can't read or write it, ms UTC; null while it can."),
+        Meta(
+            description="Time since which the broker can't read or write the database, ms "
+            "UTC; null: available."
+        ),
     ] = None
     code: Annotated[
         str,
         Meta(
-            description="`policy_from_disk`, `database_away` or `policy_not_stored`; empty when all is well."
+            description="`policy_from_disk`, `database_away` or `policy_not_stored`; empty without a problem."
         ),
     ] = ""
     message: str = ""
     fix: str = ""
     policy: Annotated[
         Literal["database", "disk"],
-        Meta(description="Where the policy in force was read. `disk`: the copy that the broker stores."),
+        Meta(description="Source of the policy in force. `disk`: the copy that the broker stores."),
     ] = "database"
     policy_stored_at: Annotated[
         MomentOrNone, Meta(description="When the broker last stored its policy on its disk, ms UTC.")
@@ -162,7 +164,9 @@ class DatabaseEntry(Document, frozen=True, kw_only=True):
     ] = 0
     dropped: Annotated[
         int,
-        Meta(description="Decisions, losses and events that the memory had no room for, since the start."),
+        Meta(
+            description="Decisions, losses and events discarded since the start, because the buffer was full."
+        ),
     ] = 0
 
 
@@ -181,7 +185,7 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
 
     instance: str
     member: Annotated[
-        str, Meta(description="Of a group, which one; empty for a broker by itself, and for all of them.")
+        str, Meta(description="Member of a group; empty for a standalone broker, and for all members.")
     ] = ""
     pid: int = 0
     started_at: Moment = 0
@@ -195,7 +199,7 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     rates: ThroughputRates = ThroughputRates()
     totals: InstanceTotals = InstanceTotals()
     delay: Annotated[
-        LatencyEntry | None, Meta(description="None: nothing was handed over in the last ten seconds.")
+        LatencyEntry | None, Meta(description="Null: no message was delivered in the last ten seconds.")
     ] = None
     clients_by_state: Annotated[dict[str, int], Meta(description="Clients by `delivery`.")] = {}
     connections: int = 0
@@ -204,19 +208,20 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
     log: Annotated[str, Meta(description="The log's identity, a UUID.")] = ""
     refused: Annotated[
         RefusedRevision | None,
-        Meta(description="The policy that it was last told of, where it can't follow that one."),
+        Meta(description="Newest policy that the broker received and can't apply."),
     ] = None
     ended: Annotated[
-        ExitReport | None, Meta(description="Why the process before this one ended, if it did so by itself.")
+        ExitReport | None,
+        Meta(description="Reason why the previous process ended, if it stopped unexpectedly."),
     ] = None
     stalls: StallTotals = StallTotals()
     problems: Annotated[
         list[ProblemEntry],
-        Meta(description="Problems of its policy, its group and its links, while they last."),
+        Meta(description="Current problems of its policy, its group and its links."),
     ] = []
     database: Annotated[
         DatabaseEntry | None,
-        Meta(description="The control plane's database; null when the broker reports to none."),
+        Meta(description="The control plane's database; null if the broker reports to none."),
     ] = None
 
 
@@ -243,7 +248,10 @@ class PolicyInForce(Document, frozen=True, kw_only=True):
     staged: Json = None
     is_set_back: Annotated[
         bool,
-        Meta(description="Whether the broker keeps it until an operator decides: the database lacks it."),
+        Meta(
+            description="Whether the database lacks the policy, so that the broker retains it until an "
+            "operator decides."
+        ),
     ] = False
 
 
@@ -279,7 +287,7 @@ class ClosedConnectionEntry(Document, frozen=True, kw_only=True):
     code: Annotated[
         str,
         Meta(
-            description="What it would be told: transport_closed (taken away, disabled or moved), or "
+            description="Code sent to the client: transport_closed (removed, disabled or moved), or "
             "access_changed."
         ),
     ]
@@ -295,14 +303,14 @@ class LogSubscriberEntry(Document, frozen=True, kw_only=True):
     """
 
     client: Annotated[
-        str, Meta(description="Of a queue, or another shared one, without consumers: its name.")
+        str, Meta(description="Name of a queue or another shared subscription without consumers.")
     ]
-    subscription: Annotated[str, Meta(description="Its id; of one whose client is away its name.")]
+    subscription: Annotated[str, Meta(description="Id; name if its client is disconnected.")]
     topic: str
     subscription_kind: SubscriberKind
     connected: bool
     extent: Annotated[
-        Literal["part", "all"], Meta(description="What of its topics isn't journaled any more.")
+        Literal["part", "all"], Meta(description="Extent of its topics that the policy no longer journals.")
     ]
 
 
@@ -322,11 +330,11 @@ class PolicyEffect(Document, frozen=True, kw_only=True):
     acted_on_in_all: int
     enforced_in_all: Annotated[
         int,
-        Meta(description="Of acted_on_in_all: decisions that are carried out. The others are recorded only."),
+        Meta(description="Part of acted_on_in_all that is carried out. Other decisions are only recorded."),
     ] = 0
     held_in_all: Annotated[
         int,
-        Meta(description="Of acted_on_in_all: decisions beyond the rollout's allowance, not carried out."),
+        Meta(description="Part of acted_on_in_all beyond the rollout's allowance, which isn't carried out."),
     ] = 0
     cut_off: list[ClosedConnectionEntry]
     cut_off_in_all: int

@@ -42,8 +42,8 @@ class JobOption(Document, frozen=True, kw_only=True):
             return "yes or no"
         if self.kind == "text":
             return f"up to {MAX_TEXT:,} characters"
-        most = "" if self.most == MAX_SEQUENCE else f" to {self.most:,}"
-        return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{most or ' or more'}"
+        upper_bound = "" if self.most == MAX_SEQUENCE else f" to {self.most:,}"
+        return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{upper_bound or ' or more'}"
 
     def read(self, text: str) -> int | float | str | bool:
         """Return the value of an option's text.
@@ -58,7 +58,7 @@ class JobOption(Document, frozen=True, kw_only=True):
         elif self.kind == "text":
             if len(text) <= MAX_TEXT and "\0" not in text:
                 return text
-        elif self.least <= (number := _number(text, whole=self.kind == "whole")) <= self.most:
+        elif self.least <= (number := _number(text, is_integer=self.kind == "whole")) <= self.most:
             return number
         raise OperatorError(
             "bad_option",
@@ -69,11 +69,11 @@ class JobOption(Document, frozen=True, kw_only=True):
         )
 
 
-def _number(text: str, *, whole: bool) -> int | float:
+def _number(text: str, *, is_integer: bool) -> int | float:
     """Return the number in a text, or NaN, which lies within no bounds, if there is none."""
     plain = len(text) <= 40 and text.isascii() and "_" not in text
     try:
-        return (int(text) if whole else float(text)) if plain else float("nan")
+        return (int(text) if is_integer else float(text)) if plain else float("nan")
     except ValueError:
         return float("nan")
 

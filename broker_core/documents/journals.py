@@ -29,7 +29,7 @@ class SegmentEntry(Document, frozen=True, kw_only=True):
     last_at: Nanoseconds
     bytes: int
     records: int
-    pinned_by: Annotated[list[str], Meta(description="Who still needs it.")]
+    pinned_by: Annotated[list[str], Meta(description="Readers that still need the segment.")]
 
 
 class PlannedSegment(Document, frozen=True, kw_only=True):
@@ -95,14 +95,10 @@ class BrowsedMessage(Document, frozen=True, kw_only=True):
 
     bookmark: str
     topic: str
-    destination: Annotated[
-        str, Meta(description="The topic as its publisher named it over STOMP, or as it would be named.")
-    ]
+    destination: Annotated[str, Meta(description="STOMP destination of the topic.")]
     at: Moment
     bytes: int
-    headers: Annotated[
-        dict[str, str], Meta(description="What its publisher said of it besides the body; over STOMP alone.")
-    ] = {}
+    headers: Annotated[dict[str, str], Meta(description="Headers from its publisher; only over STOMP.")] = {}
     data: Json = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET
@@ -112,12 +108,14 @@ class BrowsedPage(Document, frozen=True, kw_only=True):
     """Page of messages of the journal."""
 
     messages: list[BrowsedMessage]
-    next: Annotated[str, Meta(description="The bookmark to go on after.")]
-    searched: Annotated[int, Meta(description="Records that were looked at.")]
-    complete: Annotated[bool, Meta(description="Whether there is no more, up to the newest record on disk.")]
+    next: Annotated[str, Meta(description="Bookmark after which to continue.")]
+    searched: Annotated[int, Meta(description="Number of examined records.")]
+    complete: Annotated[
+        bool, Meta(description="Whether the result is complete up to the newest record on disk.")
+    ]
     behind: Annotated[
         bool,
-        Meta(description="Whether this member of a group has no more, and can't know whether that is all."),
+        Meta(description="Whether this member of a group has no more records, but may lack some."),
     ] = False
 
 

@@ -12,7 +12,7 @@ from broker_core.documents.base import Document, Moment
 class ProblemEntry(Document, frozen=True, kw_only=True):
     """Current problem of a broker's policy, of its group or of one of its links."""
 
-    code: Annotated[str, Meta(description="Of the table of codes, docs/api.md.")]
+    code: Annotated[str, Meta(description="Error code: see docs/api.md.")]
     subject: Annotated[
         str,
         Meta(
@@ -24,10 +24,11 @@ class ProblemEntry(Document, frozen=True, kw_only=True):
     severe: Annotated[
         bool,
         Meta(
-            description="Whether publishes to this broker are refused or wait because of it, or changes of"
-            " the policy don't reach it."
+            description="Whether the problem delays or refuses publishes to this broker, or "
+            "blocks changes of "
+            "its policy."
         ),
     ]
-    title: Annotated[str, Meta(description="What is wrong, in some words.")]
-    message: Annotated[str, Meta(description="Why, in a sentence.")]
+    title: Annotated[str, Meta(description="Short title of the problem.")]
+    message: Annotated[str, Meta(description="Reason, as a sentence.")]
     fix: str

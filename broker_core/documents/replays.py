@@ -18,20 +18,22 @@ class ReplayEntry(Document, frozen=True, kw_only=True):
     client: str
     topic: str
     filter: str | None
-    bookmark: Annotated[str, Meta(description="What was asked for.")]
+    bookmark: Annotated[str, Meta(description="Requested topic, filter and start.")]
     rate: str | None
     rate_max_gap: str | None
     conflation: str | None
     conflation_key: str | None
     state: ReplayState
     connected: bool
-    position: Annotated[str, Meta(description="The bookmark it goes on after.")]
-    behind: Annotated[int, Meta(description="Records of the log that are left.")]
+    position: Annotated[str, Meta(description="Bookmark after which it continues.")]
+    behind: Annotated[int, Meta(description="Remaining records of the log.")]
     delivered_messages: int
     progress: Annotated[float, Meta(description="0 to 1.")]
-    left_s: Annotated[float | None, Meta(description="Seconds left at this pace; null: can't be said.")]
+    left_s: Annotated[
+        float | None, Meta(description="Predicted remaining seconds at the current rate; null: unknown.")
+    ]
     records_per_s: float
-    recorded_at: Annotated[int | None, Meta(description="Where it is on the recorded timeline.")]
+    recorded_at: Annotated[int | None, Meta(description="Position on the recorded timeline.")]
     created_at: Moment
     ended_at: MomentOrNone
     unrecorded: Annotated[bool, Meta(description="Whether the policy journals none of its topics.")] = False
@@ -44,7 +46,7 @@ class DurableEntry(Document, frozen=True, kw_only=True):
     name: str
     topic: str
     filter: str | None
-    bookmark: Annotated[str, Meta(description="It goes on after this record.")]
+    bookmark: Annotated[str, Meta(description="The replay continues after this record.")]
     connected: bool
     behind: int
     created_at: Moment
@@ -52,9 +54,9 @@ class DurableEntry(Document, frozen=True, kw_only=True):
     shared: Annotated[
         bool, Meta(description="Whether several clients consume it, each record by one of them.")
     ] = False
-    consumers: Annotated[int, Meta(description="Clients that are subscribed to it now.")] = 0
+    consumers: Annotated[int, Meta(description="Clients that are subscribed at the moment.")] = 0
     unacknowledged: Annotated[
-        int, Meta(description="Of a shared one: records that consumers have and haven't acknowledged.")
+        int, Meta(description="Unacknowledged records at the consumers of a shared subscription.")
     ] = 0
     unrecorded: Annotated[bool, Meta(description="Whether the policy journals none of its topics.")] = False
 

@@ -16,7 +16,7 @@ class StallCause(StrEnum):
     LOOP_BUSY = "loop_busy"
     LOOP_BLOCKED = "loop_blocked"
     DISK_WAIT = "disk_wait"
-    INTERPRETER_HELD = "interpreter_held"
+    INTERPRETER_LOCKED = "interpreter_held"
     PAGE_FAULTS = "page_faults"
     CPU_STARVED = "cpu_starved"
     PROCESS_STOPPED = "process_stopped"
@@ -32,26 +32,26 @@ class CauseText(NamedTuple):
 
 _REPORT: Final = "This is a defect of the broker: report it with the stacks."
 CAUSES: Final[dict[StallCause, CauseText]] = {
-    StallCause.LOOP_BUSY: CauseText("The event loop computed all the time.", _REPORT),
+    StallCause.LOOP_BUSY: CauseText("The event loop used the CPU all the time.", _REPORT),
     StallCause.LOOP_BLOCKED: CauseText("The event loop waited in a call.", _REPORT),
     StallCause.DISK_WAIT: CauseText(
-        "The event loop waited for a disk.", "Look at the disks of the journal, the spools and the log."
+        "The event loop waited for a disk.", "Check the disks of the journal, the spools and the log."
     ),
-    StallCause.INTERPRETER_HELD: CauseText("Another thread kept the event loop from running.", _REPORT),
+    StallCause.INTERPRETER_LOCKED: CauseText("Another thread blocked the event loop.", _REPORT),
     StallCause.PAGE_FAULTS: CauseText(
-        "The process waited for memory that had to be read from a disk.",
-        "Give the machine memory, or the broker less: MessageMemoryLimit; switch swap off for it.",
+        "The process waited for memory pages from a disk.",
+        "Add memory to the machine, or lower MessageMemoryLimit; switch off swap for the broker.",
     ),
     StallCause.CPU_STARVED: CauseText(
         "The process was ready to run and got no CPU.",
-        "Look for other programs on the machine, and for the CPU limit of its control group.",
+        "Check other programs on the machine, and the CPU limit of its control group.",
     ),
     StallCause.PROCESS_STOPPED: CauseText(
-        "The whole process was stopped: every thread stood still.",
-        "Look for SIGSTOP, a debugger, a frozen control group, or a virtual machine that was paused.",
+        "The whole process was stopped, with all threads.",
+        "Check for SIGSTOP, a debugger, a frozen control group, or a paused virtual machine.",
     ),
     StallCause.MACHINE_SUSPENDED: CauseText(
-        "The machine was suspended.", "Switch suspending off on a machine that runs a broker."
+        "The machine was suspended.", "Disable suspend on machines that run a broker."
     ),
 }
 
@@ -61,31 +61,33 @@ class StallEntry(Document, frozen=True, kw_only=True):
 
     at: Moment
     """Time at which the event loop last ran before the stall."""
-    lasted_ms: Annotated[int, Meta(description="So far, while it is not over.")]
-    over: Annotated[bool, Meta(description="False: it lasts, or the process ended in it.")]
+    lasted_ms: Annotated[int, Meta(description="Duration so far, while the stall lasts.")]
+    over: Annotated[bool, Meta(description="False: the stall lasts, or the process ended during it.")]
     cause: StallCause
     doing: Annotated[str, Meta(description="The last command, batch and periodic work; the newest first.")]
     task: Annotated[str, Meta(description="The asyncio task that ran; empty: a callback of the loop.")] = ""
     pid: int = 0
-    member: Annotated[str, Meta(description="Of a group; empty for a broker by itself.")] = ""
-    cpu_ms: Annotated[int, Meta(description="CPU time of the process meanwhile.")] = 0
-    loop_cpu_ms: Annotated[int, Meta(description="Of it, CPU time of the event loop's thread.")] = 0
+    member: Annotated[
+        str, Meta(description="Name of the member of a group; empty for a standalone broker.")
+    ] = ""
+    cpu_ms: Annotated[int, Meta(description="CPU time of the process during the stall.")] = 0
+    loop_cpu_ms: Annotated[int, Meta(description="CPU time of the event loop's thread during the stall.")] = 0
     cpu_wait_ms: Annotated[
         int, Meta(description="Time for which the event loop's thread was ready to run and had no CPU.")
     ] = 0
-    major_faults: Annotated[int, Meta(description="Pages that had to be read from a disk.")] = 0
+    major_faults: Annotated[int, Meta(description="Memory pages read from a disk.")] = 0
     thread_states: Annotated[
         str,
-        Meta(description="States of the event loop's thread that were seen, by Linux's letters: R, S, D, T."),
+        Meta(description="Observed states of the event loop's thread, by Linux's letters: R, S, D, T."),
     ] = ""
     pressure: Annotated[
         dict[str, float],
         Meta(description="Percent of the time in which tasks of the machine waited: `cpu`, `io`, `memory`."),
     ] = {}
     available_bytes: Annotated[int, Meta(description="Memory that was available on the machine.")] = 0
-    dirty_bytes: Annotated[int, Meta(description="Memory that waited to be written to disks.")] = 0
+    dirty_bytes: Annotated[int, Meta(description="Memory waiting to be written to disks.")] = 0
     stacks: Annotated[
-        str, Meta(description="Stacks of all threads; empty in a status, and where none could be taken.")
+        str, Meta(description="Stacks of all threads; empty in a status, and if none could be recorded.")
     ] = ""
 
 

@@ -128,16 +128,17 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     """Whether the client received the notice: yes, no or unknown."""
     times: int = 1
     """Number of times that the action was done within the second."""
-    problem: Annotated[str, Meta(description="What the disk said, where that and no limit is why.")] = ""
+    problem: Annotated[str, Meta(description="Error of the disk, if the disk caused the decision.")] = ""
     held_at: Annotated[
         int | None,
         Meta(
-            description="Allowance of the staged rollout that held the decision: nothing was done. Else null."
+            description="Allowance of the staged rollout that suppressed the decision. Null if the decision "
+            "wasn't suppressed."
         ),
     ] = None
     samples: Annotated[
         list[list[int]],
-        Meta(description="Moment (ms), bytes in the outbox and the spool, age in ms, bytes sent."),
+        Meta(description="Time (ms), bytes in the outbox and the spool, age in ms, bytes sent."),
     ] = []
 
 
@@ -219,7 +220,7 @@ class TrafficEntry(Document, frozen=True, kw_only=True):
     at: Moment
     rows: int
     left_out: Annotated[
-        int, Meta(description="Further looks that weren't recorded, for there were too many.")
+        int, Meta(description="Further samples that weren't recorded, because there were too many.")
     ] = 0
     packed: Annotated[
         str,
@@ -230,7 +231,9 @@ class TrafficEntry(Document, frozen=True, kw_only=True):
     ]
 
 
-def pack_samples(at_ms: int, whose: list[TrafficRowKey], figures: array[int], left_out: int) -> TrafficEntry:
+def pack_samples(
+    at_ms: int, row_keys: list[TrafficRowKey], figures: array[int], left_out: int
+) -> TrafficEntry:
     """Return the document of samples.
 
     Args:
@@ -243,9 +246,9 @@ def pack_samples(at_ms: int, whose: list[TrafficRowKey], figures: array[int], le
         figures = array("q", figures)
         figures.byteswap()
     columns = b"".join(figures[column::WIDTH].tobytes() for column in range(WIDTH))
-    text = msgspec.json.encode(whose)
+    text = msgspec.json.encode(row_keys)
     packed = base64.b64encode(zlib.compress(text + b"\0" + columns, 1)).decode()
-    return TrafficEntry(at=at_ms, rows=len(whose), left_out=left_out, packed=packed)
+    return TrafficEntry(at=at_ms, rows=len(row_keys), left_out=left_out, packed=packed)
 
 
 def unpack_samples(entry: TrafficEntry) -> tuple[list[TrafficRowKey], list[array[int]]]:
@@ -257,17 +260,17 @@ def unpack_samples(entry: TrafficEntry) -> tuple[list[TrafficRowKey], list[array
     try:
         inflating = zlib.decompressobj()
         plain = inflating.decompress(base64.b64decode(entry.packed, validate=True), MAX_UNPACKED)
-        text, _, rest = plain.partition(b"\0")
-        whose = msgspec.json.decode(text, type=list[TrafficRowKey])
+        text, _, packed_columns = plain.partition(b"\0")
+        row_keys = msgspec.json.decode(text, type=list[TrafficRowKey])
     except (binascii.Error, zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"not a record of traffic: {error}") from error
-    if len(whose) != entry.rows or len(rest) != entry.rows * WIDTH * 8:
-        raise ValueError("not a record of traffic: its rows aren't as many as it says")
+    if len(row_keys) != entry.rows or len(packed_columns) != entry.rows * WIDTH * 8:
+        raise ValueError("not a record of traffic: its number of rows is wrong")
     columns = []
     for column in range(WIDTH):
         values = array("q")
-        values.frombytes(rest[column * entry.rows * 8 : (column + 1) * entry.rows * 8])
+        values.frombytes(packed_columns[column * entry.rows * 8 : (column + 1) * entry.rows * 8])
         if sys.byteorder == "big":
             values.byteswap()
         columns.append(values)
-    return whose, columns
+    return row_keys, columns

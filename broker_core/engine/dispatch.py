@@ -107,7 +107,7 @@ class Dispatcher:
         self._confirmations = confirmations
         confirmations.on_confirmed = self.on_confirmed
         self.numbers = PublisherNumbers(self._journal.publishers, roster)
-        self.on_broken: Callable[[JournalError], None] | None = None
+        self.report_log_failure: Callable[[JournalError], None] | None = None
         """Called when the log accepts no more records, so that the process must end. Set by the engine."""
         self.following: ReplicatedLogStatus | None = None
         """Status of the group's log, where other brokers append to it, too; None outside a group."""
@@ -231,13 +231,13 @@ class Dispatcher:
         # for them.
         self._share.on_live_traffic()
         partition = self.topics.split_batch(fresh)
-        if partition.passed is not None:
-            self._check_queues(partition.passed)
+        if partition.unjournaled is not None:
+            self._check_queues(partition.unjournaled)
         if connection.publishing.refused_upto and fresh.first_publisher_sequence:
             raise connection.publishing.make_refused_before(
                 fresh.first_publisher_sequence, fresh.last_publisher_sequence
             )
-        if partition.kept is None:
+        if partition.journaled is None:
             self._publish_unjournaled(connection, UnjournaledPart(fresh, answers))
         else:
             # A batch with journaled and unjournaled records is acknowledged when all of it is done.
@@ -268,14 +268,14 @@ class Dispatcher:
 
         `last` is the publisher sequence that is acknowledged with it.
         """
-        assert partition.kept is not None
+        assert partition.journaled is not None
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
         waiting = PendingAck(connection, last, [answer for answer in answers if answer.ack == "persisted"])
-        if partition.passed is not None:
+        if partition.unjournaled is not None:
             waiting.partition = partition
-            self._trailing_bytes += partition.passed.nbytes
+            self._trailing_bytes += partition.unjournaled.nbytes
         in_flight = self.numbers.in_flight.get(connection.name)
         if in_flight is None:
             in_flight = self.numbers.in_flight[connection.name] = InFlightPublishes(waiting)
@@ -283,13 +283,13 @@ class Dispatcher:
         in_flight.batches += 1
         claims = False
         if last:
-            session = partition.kept.session
+            session = partition.journaled.session
             # No claim of its own behind batches of the session's former connection: without these it must not
             # enter the log either.
             claims = not connection.publishing.claimed_in_log and in_flight.claimant != session
             in_flight.session, in_flight.accepted, in_flight.claimant = session, last, session
             connection.publishing.claimed = connection.publishing.claimed_in_log = True
-        self._log.append(PendingBatch(partition.kept, waiting, claims=claims))
+        self._log.append(PendingBatch(partition.journaled, waiting, claims=claims))
         connection.publishing.on_submitted()
 
     def _publish_unjournaled(self, connection: ConnectionView, passed: UnjournaledPart) -> None:
@@ -352,12 +352,12 @@ class Dispatcher:
             )
             batch = Batch.parse(built, verify=False)
             partition = self.topics.split_batch(batch)
-            if partition.passed is not None:
-                self._check_queues(partition.passed)
-                self._deliver_unjournaled(partition.passed)
+            if partition.unjournaled is not None:
+                self._check_queues(partition.unjournaled)
+                self._deliver_unjournaled(partition.unjournaled)
                 self._run_iteration_end()
-            if partition.kept is not None:
-                in_flight.append(PendingBatch(partition.kept))
+            if partition.journaled is not None:
+                in_flight.append(PendingBatch(partition.journaled))
                 self._log.append(in_flight[-1])
         return in_flight
 
@@ -367,10 +367,10 @@ class Dispatcher:
         Returns False when their topic is not journaled or the disk refuses them.
         """
         letters = to_dead_letters(batch, name, self._journal.instance)
-        kept = self.topics.split_batch(letters).kept if letters is not None else None
-        if kept is None or kept.count < batch.count:
+        journaled = self.topics.split_batch(letters).journaled if letters is not None else None
+        if journaled is None or journaled.count < batch.count:
             return False
-        pending = PendingBatch[PendingAck](kept)
+        pending = PendingBatch[PendingAck](journaled)
         self._log.append(pending)
         await self._log.barrier()
         return not pending.failed
@@ -431,7 +431,7 @@ class Dispatcher:
                 self._deliver_with_unjournaled(waiting, pending.batch, position)
             if waiting is not None:
                 waiting.delivered = True
-                waiting.connection.publishing.held_name |= waiting.last_publisher_sequence > 0
+                waiting.connection.publishing.has_stored_numbers |= waiting.last_publisher_sequence > 0
             if self._needs_confirmation(pending.batch, pending.batch.last_sequence):
                 self._queue_for_confirmation(pending.batch, pending.batch.last_sequence, waiting)
             elif waiting is None:
@@ -472,10 +472,10 @@ class Dispatcher:
         if waiting is None:
             return
         owner = waiting.connection
-        self.numbers.close_superseded(owner, claims=not owner.publishing.held_name)
+        self.numbers.close_superseded(owner, claims=not owner.publishing.has_stored_numbers)
         dropped = [passed.batch for passed in waiting.trailing]
-        if waiting.partition is not None and waiting.partition.passed is not None:
-            dropped.append(waiting.partition.passed)
+        if waiting.partition is not None and waiting.partition.unjournaled is not None:
+            dropped.append(waiting.partition.unjournaled)
         self._trailing_bytes -= sum(batch.nbytes for batch in dropped)
         in_flight = self.numbers.in_flight[owner.name]
         in_flight.batches -= 1
@@ -564,42 +564,42 @@ class Dispatcher:
         waiting.connection.publishing.on_committed(len(waiting.trailing))
 
     def _deliver_with_unjournaled(
-        self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None
+        self, waiting: PendingAck, journaled: Batch | None, position: BatchPosition | None
     ) -> None:
         """Deliver a batch with its unjournaled records and the unjournaled batches behind it.
 
-        `kept` is None when the journaled part was delivered before.
+        `journaled` is None when the journaled part was delivered before.
         """
         partition = waiting.partition
-        if partition is not None and partition.passed is not None:
-            self._trailing_bytes -= partition.passed.nbytes
-            self._stamp_unjournaled(partition.passed)
-            if kept is None:
-                self._deliver(partition.passed, None, self._subscribed.registry)
+        if partition is not None and partition.unjournaled is not None:
+            self._trailing_bytes -= partition.unjournaled.nbytes
+            self._stamp_unjournaled(partition.unjournaled)
+            if journaled is None:
+                self._deliver(partition.unjournaled, None, self._subscribed.registry)
             else:
-                self._deliver_interleaved(kept, position, partition)
-        elif kept is not None:
-            self._deliver(kept, position, self._subscribed.registry)
+                self._deliver_interleaved(journaled, position, partition)
+        elif journaled is not None:
+            self._deliver(journaled, position, self._subscribed.registry)
         for passed in waiting.trailing:
             self._trailing_bytes -= passed.batch.nbytes
             self._deliver_unjournaled(passed.batch)
 
     def _deliver_interleaved(
-        self, kept: Batch, position: BatchPosition | None, partition: BatchPartition
+        self, journaled: Batch, position: BatchPosition | None, partition: BatchPartition
     ) -> None:
         """Deliver a batch with journaled and unjournaled records.
 
         Subscriptions that want both receive them in the order in which they were published.
         """
-        passed, registry, now = partition.passed, self._subscribed.registry, self._clock.now_ns()
-        assert passed is not None and partition.is_kept is not None
-        shared = (SharedDelivery(kept, position, now), SharedDelivery(passed, None, now))
-        of_kept, of_passed = dict(registry.match(kept)), dict(registry.match(passed))
-        order = Interleaving(partition.is_kept, kept.count)
-        for subscription in of_kept | of_passed:
-            wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
+        unjournaled, registry, now = partition.unjournaled, self._subscribed.registry, self._clock.now_ns()
+        assert unjournaled is not None and partition.is_journaled is not None
+        shared = (SharedDelivery(journaled, position, now), SharedDelivery(unjournaled, None, now))
+        journaled_rows, unjournaled_rows = dict(registry.match(journaled)), dict(registry.match(unjournaled))
+        order = Interleaving(partition.is_journaled, journaled.count)
+        for subscription in journaled_rows | unjournaled_rows:
+            part_rows = journaled_rows.get(subscription, NO_ROWS), unjournaled_rows.get(subscription, NO_ROWS)
             for part, rows in (
-                order.runs(*wanted) if subscription.client.gets_unjournaled else enumerate(wanted)
+                order.runs(*part_rows) if subscription.client.gets_unjournaled else enumerate(part_rows)
             ):
                 if rows is None or len(rows):
                     self._deliver_matches([SubscriptionMatch(subscription, rows)], shared[part])
@@ -639,10 +639,10 @@ class Dispatcher:
             )
             owner.close(error.code, error.sentence, error.fix)
 
-    def on_log_broken(self, error: JournalError) -> None:
+    def on_log_failed(self, error: JournalError) -> None:
         """Report that the log accepts no more records, so that the process must end."""
-        if self.on_broken is not None:
-            self.on_broken(error)
+        if self.report_log_failure is not None:
+            self.report_log_failure(error)
 
     def _deliver(
         self, batch: Batch, position: BatchPosition | None, registry: SubscriptionRegistry[MatchReceiver]
@@ -664,11 +664,11 @@ class Dispatcher:
                 subscription.client.on_gap()
 
 
-def _not_journaled_error(topic: str, why: str) -> ClientError:
+def _not_journaled_error(topic: str, reason: str) -> ClientError:
     """Return the error for a queue's message that no journal stores."""
     return ClientError(
         "not_journaled",
-        f"{topic} is a queue's topic. {why}, so no consumer of the queue would get the message.",
+        f"{topic} is a queue's topic. {reason}, so no consumer of the queue would get the message.",
         "Have the topic journaled (`journaled_topics` of the policy), or publish to another kind of topic.",
         topic=topic,
     )

@@ -129,7 +129,7 @@ class PolicyEnforcer:
                 # A failure must affect only this client: decisions about others follow.
                 log.exception("act_failed", client=connection.name, action=decision.action.value)
                 connection.close(
-                    "internal_error", "What a policy decided about this client couldn't be carried out."
+                    "internal_error", "The broker couldn't execute a policy's decision on this client."
                 )
 
     def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
@@ -184,9 +184,9 @@ class PolicyEnforcer:
         """Count the messages that conflation would remove, for a shadow decision."""
         decision = progress.decision
 
-        def on_counted(lost: int, kept: int) -> None:
+        def on_counted(lost: int, remaining: int) -> None:
             self._guard.record_shadow_discard(decision, lost)
-            progress.record(lost=lost, kept=kept)
+            progress.record(lost=lost, kept=remaining)
 
         for target in _unshared(_targets(connection, decision)):
             queue, cut = (
@@ -200,7 +200,7 @@ class PolicyEnforcer:
     def _discard_oldest(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Discard the oldest waiting messages until the subscription is within the limit."""
         decision = progress.decision
-        lost = kept = 0
+        lost = remaining = 0
         for target in _unshared(_targets(connection, decision)):
             volume = _counted_volume(connection, target, decision.signal)
             messages, nbytes = (
@@ -209,9 +209,9 @@ class PolicyEnforcer:
                 else (0, volume.nbytes - decision.limit)
             )
             lost += connection.backlog.discard_oldest(target.stream, messages, nbytes, decision.rule)
-            kept += target.account.waiting.messages
+            remaining += target.account.waiting.messages
         if lost:
-            progress.record(lost=lost, kept=kept)
+            progress.record(lost=lost, kept=remaining)
         connection.mark_changed()
 
     def _offline(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
@@ -279,7 +279,7 @@ class PolicyEnforcer:
                     message=decision_sentence(_with_ending(connection, decision, ending)),
                     decision=progress.identity,
                     retry_after_ms=RETRY_AFTER_MS,
-                    kept=ending.kept.messages,
+                    kept=ending.recoverable.messages,
                     lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )
@@ -380,7 +380,7 @@ def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> N
         raise OperatorError(
             "not_live",
             f"The spool of {connection.name} couldn't be written, so it was closed.",
-            "Its decision, spool_failed, says what is kept and lost, and what the disk said.",
+            "Its decision, spool_failed, reports the retained and lost messages and the disk's error.",
         )
 
 
@@ -419,7 +419,7 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
     """Return the decision with the exact results of its action, which before it are only estimated."""
     return replace(
         decision,
-        kept=ending.kept.messages,
+        kept=ending.recoverable.messages,
         lost=ending.unrecoverable.messages,
         resume_bookmark=connection.resume_bookmark(ending) or "",
     )

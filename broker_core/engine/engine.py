@@ -145,7 +145,7 @@ class Engine:
         self.position_store.on_dropped = self._release
         self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
         self.owners.on_owner_changed = journal.set_user_lookup(self.owners.user_of)
-        self.maintenance = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_broken)
+        self.maintenance = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_failed)
         self.guard = SlowClientGuard(
             policy,
             host_memory,
@@ -171,9 +171,9 @@ class Engine:
             self.confirmations,
             make_log,
         )
-        self.dispatch.on_broken = self.on_log_broken
+        self.dispatch.report_log_failure = self.on_log_failed
         self.durables.is_journaled = self.managed.is_journaled = self._is_journaled
-        self.on_broken: Callable[[JournalError], None] | None = None
+        self.report_log_failure: Callable[[JournalError], None] | None = None
         """Called with the reason when the process must end. Set by the caller that runs the engine."""
         self.logons = LogonAuthenticator(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.position_store, self.owners, journal, clock.monotonic_ns)
@@ -310,7 +310,7 @@ class Engine:
             if not connection.logged_on:
                 if not connection.is_reading:
                     connection.liveness.restart(now)
-                if now - connection.liveness.heard_at > LOGON_TIMEOUT_MS:
+                if now - connection.liveness.last_alive_at > LOGON_TIMEOUT_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_TIMEOUT_MS // 1_000} s.")
             elif not heartbeats.needs_own_timer(connection):
                 heartbeats.check_heartbeat(connection, now, TICK_MS)
@@ -346,14 +346,14 @@ class Engine:
         for topic, bodies in self.events.take().items():
             self.dispatch.publish_system_record(topic, bodies)
 
-    def on_log_broken(self, error: JournalError) -> None:
+    def on_log_failed(self, error: JournalError) -> None:
         """Report that the log accepts no more records, and that the process must end.
 
         The content of the disk, or the owner of the log, cannot be known before the log is opened again.
         """
         log.critical("journal_broken", code=error.code, why=error.sentence, fix=error.fix)
-        if self.on_broken is not None:
-            self.on_broken(error)
+        if self.report_log_failure is not None:
+            self.report_log_failure(error)
 
     def apply(self, policy: PolicyDocument, stage: StagedRevision | None = None) -> None:
         """Put a revision into force, except for its access rules.
@@ -371,7 +371,7 @@ class Engine:
 
     def _is_journaled(self, topic: str) -> bool:
         """Return whether any topic that a pattern matches is journaled."""
-        return self.dispatch.topics.keeps_any_of(topic)
+        return self.dispatch.topics.may_journal_any(topic)
 
     def find_losses(self, policy: PolicyDocument) -> list[LogSubscriberEntry]:
         """Return the subscribers that read topics from the log which a policy would no longer journal."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.documents.instance import LogSubscriberEntry, SubscriberKind
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import QUEUES
 from broker_core.replay.client_subscription import ClientSubscription
@@ -42,7 +42,9 @@ def log_subscribers(
     """
     for name, connection in list(clients.items()):
         for target in list(connection.subscriptions.values()):
-            if (target.is_bookmark_subscription or target.is_shared) and not target.topic.startswith(OWN):
+            if (target.is_bookmark_subscription or target.is_shared) and not target.topic.startswith(
+                RESERVED_PREFIX
+            ):
                 pattern = target.subscription.pattern
                 yield LogSubscriber(name, target.id, _subscriber_kind(target), pattern, target)
     for durable in durables.list_records():
@@ -85,7 +87,9 @@ def notify_losses(
     """Mark each connected subscription with the records that it no longer gets, and notify its client."""
     for connection in list(clients.values()):
         for target in list(connection.subscriptions.values()):
-            if not (target.is_bookmark_subscription or target.is_shared) or target.topic.startswith(OWN):
+            if not (target.is_bookmark_subscription or target.is_shared) or target.topic.startswith(
+                RESERVED_PREFIX
+            ):
                 continue
             baseline = target.journaled_as or previous
             extent = current.narrowed_from(baseline, target.subscription.pattern)
@@ -97,14 +101,14 @@ def notify_losses(
 
 def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotice:
     """Return the notice of a subscription that loses topics."""
-    lost, rest = (
+    lost, remaining = (
         (target.topic, "nothing more")
         if extent == "all"
         else (f"all of {target.topic}", "only a part of what it asked for")
     )
     return replies.DecisionNotice(
         code="no_longer_journaled",
-        message=f"The policy no longer journals {lost}: the subscription {target.id} gets {rest}.",
+        message=f"The policy no longer journals {lost}: the subscription {target.id} gets {remaining}.",
         details={"id": target.id, "topic": target.topic, "extent": extent},
     )
 

@@ -347,6 +347,8 @@ def _read_meminfo() -> dict[str, int]:
     """Return the figures of /proc/meminfo in bytes; {} if they cannot be read."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return {name: int(rest.split()[0]) * 1_024 for name, _, rest in (one.partition(":") for one in lines)}
+        return {
+            name: int(value.split()[0]) * 1_024 for name, _, value in (one.partition(":") for one in lines)
+        }
     except (OSError, ValueError, IndexError):
         return {}

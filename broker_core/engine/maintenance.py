@@ -20,7 +20,7 @@ log = structlog.get_logger("sluice.engine")
 class JournalMaintenance:
     """Background tasks of the journal, started once a second. Belongs to the event loop.
 
-    `on_broken` is called with the error when the journal accepts no more records.
+    `report_log_failure` is called with the error when the journal accepts no more records.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class JournalMaintenance:
         journal: Journal,
         owners: ClientNameOwners,
         spawn: TaskSpawner,
-        on_broken: Callable[[JournalError], None],
+        report_log_failure: Callable[[JournalError], None],
     ) -> None:
         self._journal = journal
         self._owners = owners
         self._spawn = spawn
-        self._on_broken = on_broken
+        self._report_log_failure = report_log_failure
         self._checking: asyncio.Task[None] | None = None
         self._preallocating: asyncio.Task[None] | None = None
         self._refused = ""
@@ -53,7 +53,7 @@ class JournalMaintenance:
             await self.save_owners()
             await asyncio.to_thread(self._journal.finish_sealed)
         except JournalError as error:
-            self._on_broken(self._journal.failure or error)
+            self._report_log_failure(self._journal.failure or error)
 
     async def _preallocate(self) -> None:
         """Create spare segments, which takes time."""
@@ -61,7 +61,7 @@ class JournalMaintenance:
             await asyncio.to_thread(self._journal.preallocate)
         except JournalError as error:
             if self._journal.failure is not None:
-                self._on_broken(self._journal.failure)
+                self._report_log_failure(self._journal.failure)
                 return
             # The journal works without spares, and a write reports a full disk itself. Logged once, not each
             # second: a full, unread pipe of the process's output would block it.

@@ -109,19 +109,19 @@ class PolicyLoop:
 
     # Clients and subscriptions.
 
-    def on_joined(self, connection: ConnectionView) -> None:
+    def on_logged_on(self, connection: ConnectionView) -> None:
         """Register a client that has logged on."""
         self._usages[connection] = self.guard.register(
             connection.name, connection.transport, connection.backlog, connection.user
         )
 
-    def on_left(self, connection: ConnectionView) -> None:
+    def on_disconnected(self, connection: ConnectionView) -> None:
         """Remove a client that has disconnected."""
         use = self._usages.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
             self._pending_decisions = drop_void_decisions(self._pending_decisions, use.name)
-            self.traffic.on_left(use.name)
+            self.traffic.on_disconnected(use.name)
         self._changed.pop(connection, None)
         self._not_reading.pop(connection, None)
         for target in connection.subscriptions.values():
@@ -242,7 +242,7 @@ class PolicyLoop:
             try:
                 connection.backlog.send()
             except Exception:
-                self._close_failed(connection, "What waits for this client couldn't be sent.")
+                self._close_failed(connection, "The broker couldn't send this client's waiting messages.")
         # Sending marks only the client itself, and it is measured below: remove the mark.
         for connection in changed:
             self._changed.pop(connection, None)
@@ -251,18 +251,18 @@ class PolicyLoop:
             try:
                 self._judge(connection, decisions)
             except Exception:
-                self._close_failed(connection, "What this client takes couldn't be judged.")
+                self._close_failed(connection, "The broker couldn't check this client against the policy.")
         self._enforce(decisions)
 
-    def _close_failed(self, connection: ConnectionView, why: str) -> None:
+    def _close_failed(self, connection: ConnectionView, reason: str) -> None:
         """Close a client whose processing has failed. Call it in an exception handler."""
-        log.exception("settling_failed", client=connection.name, why=why)
+        log.exception("settling_failed", client=connection.name, why=reason)
         try:
-            connection.close("internal_error", why)
+            connection.close("internal_error", reason)
         except Exception:
             # Remove it even if closing fails, so that it is not processed again and again.
             log.exception("closing_failed", client=connection.name)
-            self.on_left(connection)
+            self.on_disconnected(connection)
 
     def _enforce(self, decisions: Iterable[Decision]) -> None:
         """Execute decisions; a failing one does not prevent the others."""
@@ -400,7 +400,7 @@ class PolicyLoop:
             try:
                 check(connection)
             except Exception:
-                self._close_failed(connection, "What this client has taken couldn't be looked up.")
+                self._close_failed(connection, "The broker couldn't measure this client's progress.")
 
     def _check_idle_client(self, connection: ConnectionView) -> None:
         """Check a client that does not read: flush its chunk, and see whether it reads again."""

@@ -166,10 +166,10 @@ class PublisherNumbers:
             proven: Whether the client's identity is proven.
         """
         sessions = self.finished.get(name, ())
-        own = session | PROVEN if proven else session
-        stored = number_of(sessions, own) if session else 0
-        forgotten = session != 0 and may_be_forgotten(sessions, own)
-        if not sessions or may_ignore(sessions, own):
+        proven_session = session | PROVEN if proven else session
+        stored = number_of(sessions, proven_session) if session else 0
+        forgotten = session != 0 and may_be_forgotten(sessions, proven_session)
+        if not sessions or may_ignore(sessions, proven_session):
             return PublisherPosition(stored, None, stored, forgotten)
         return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored, forgotten)
 
@@ -238,13 +238,13 @@ class PublisherNumbers:
         """
         name, session = connection.name, connection.publishing.session
         self.repeats.pop(connection, None)
-        for other in [one for one in self.repeats if one.name == name and one.publishing.session == session]:
-            self.close_superseded(other, claims=True)
+        for repeat in [one for one in self.repeats if one.name == name and one.publishing.session == session]:
+            self.close_superseded(repeat, claims=True)
         if claims:
             connection.close(
                 "stale_sequence",
                 f"Another client has published as {name} since you logged on, so your numbers aren't new.",
-                "Log on again, and number what isn't acknowledged from the new `sequence` on.",
+                "Log on again, and renumber unacknowledged messages from the new `sequence` on.",
             )
         else:
             connection.close("client_replaced", f"Another client has published as {name}.")
@@ -260,7 +260,7 @@ class PublisherNumbers:
     ) -> None:
         """Reply to a repeat: `persisted` when the first copy is durable, `processed` where not journaled."""
         last = batch.last_publisher_sequence
-        if topics.split_batch(batch).kept is None:
+        if topics.split_batch(batch).journaled is None:
             connection.publishing.on_forwarded(answers)
             if not answers:
                 connection.reply(replies.processed_ack(batch.first_publisher_sequence, last))
@@ -283,7 +283,7 @@ class PublisherNumbers:
             raise ClientError(
                 "too_many_repeats",
                 f"More than {MAX_REPEATS} answers to repeated messages wait for the disk.",
-                "Repeat only what comes after the `sequence` of the logon's answer.",
+                "Repeat only messages after the `sequence` of the logon acknowledgement.",
             )
         waiting.last = max(waiting.last, last)
         for answer in answers:
@@ -314,7 +314,7 @@ class PublisherNumbers:
         """Close the clients that lost their name to another member's client."""
         superseded, self.superseded = self.superseded, []
         for client in superseded:
-            self.close_superseded(client, claims=not client.publishing.held_name)
+            self.close_superseded(client, claims=not client.publishing.has_stored_numbers)
 
     def record_finished(self, name: str, session: int = 0, number: int = 0) -> None:
         """Record that a batch of a publisher's session is finished, with numbers up to `number`.

@@ -110,8 +110,8 @@ def find_stall_cause(observation: Observation) -> StallCause:
     if "T" in observation.states or "t" in observation.states:
         return StallCause.PROCESS_STOPPED
     if observation.late_s >= min(STALL_S, observation.lasted_s * MAIN_SHARE):
-        is_held = process >= MAIN_SHARE or _is_signalled_in_time(observation)
-        return StallCause.INTERPRETER_HELD if is_held else StallCause.PROCESS_STOPPED
+        is_interpreter_locked = process >= MAIN_SHARE or _is_signalled_in_time(observation)
+        return StallCause.INTERPRETER_LOCKED if is_interpreter_locked else StallCause.PROCESS_STOPPED
     return StallCause.DISK_WAIT if _is_mostly(observation.states, "D") else StallCause.LOOP_BLOCKED
 
 

@@ -98,8 +98,8 @@ class LiveSubscriptionView:
     @property
     def acked_at(self) -> int:
         queue = self._queue
-        owed_since = queue.window.unacked_since if queue is not None and queue.window is not None else 0
-        return max(self.last_ack_at, owed_since)
+        unacked_since = queue.window.unacked_since if queue is not None and queue.window is not None else 0
+        return max(self.last_ack_at, unacked_since)
 
     @property
     def window_full_since(self) -> int:

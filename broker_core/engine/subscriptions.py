@@ -98,7 +98,7 @@ class SubscriptionManager:
             raise ClientError(
                 "not_in_a_group",
                 "This broker is a member of a group, and each member would share the same records out.",
-                "Use a durable subscription, or a broker by itself for what is shared.",
+                "Use a durable subscription, or a standalone broker for shared subscriptions.",
                 id=command.id,
             )
         if command.credit is not None and connection.sink.text_mode:
@@ -146,9 +146,9 @@ class SubscriptionManager:
         except ClientError as error:
             raise _with_command(command, error) from None
         if command.durable is not None and command.shared:
-            services.durables.on_joined(target, command.durable, command.max_deliveries)
+            services.durables.on_consumer_added(target, command.durable, command.max_deliveries)
         elif command.durable is not None:
-            services.durables.on_opened(target, command.durable)
+            services.durables.on_subscribed(target, command.durable)
         if command.lease_ms is not None:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
         connection.record_event("subscribe", connection.backlog.state.value, target)
@@ -215,7 +215,7 @@ class SubscriptionManager:
                 self.registry.add(subscription)
             return target
         if replay is not None:
-            managed.on_opened(replay, target)
+            managed.on_subscribed(replay, target)
         self._bookmark_subscriptions.add(target)
         self._acknowledge_start(target, command, start)
         self._start(target, start.span, command.paused)
@@ -268,7 +268,7 @@ class SubscriptionManager:
         if command.durability == "live" and isinstance(bookmark, BookmarkRange):
             raise ClientError(
                 "bad_command",
-                "live speaks of what follows a replay, and nothing follows a range.",
+                "live applies after a replay, but no live delivery follows a range.",
                 "Leave durability out, or the end of the range.",
                 field="durability",
             )
@@ -279,7 +279,7 @@ class SubscriptionManager:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
             raise ClientError(
                 "bookmark_gone",
-                f"The records {first} to {last} aren't in the log, or not any more.",
+                f"The records {first} to {last} aren't in the log, or were removed.",
                 "Start from 0, the oldest record, or leave on_gap out.",
                 **{"from": first, "to": last, "oldest": f"{instance}|{journal.first_sequence}|"},
             )
@@ -357,7 +357,7 @@ class SubscriptionManager:
 
         False for an offlined client, whose subscriptions wait for their slot among replays.
         """
-        needs_log = span.is_bounded or target.rate or target.managed or not target.cursor.has_begun
+        needs_log = span.is_bounded or target.rate or target.managed or not target.cursor.has_reached_start
         needs_log = needs_log or target.durability == "fully_durable"
         return span.first > durable and not needs_log and target.peer.backlog.offline is None
 

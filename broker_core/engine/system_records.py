@@ -280,7 +280,7 @@ class TrafficRecorder:
                     if side is account.unjournaled:
                         waiting, sent = side.discarded_waiting.messages, side.discarded_in_flight.messages
                         unjournaled += side.matched - side.acknowledged - waiting - sent
-        owed = backlog.outstanding
+        outstanding = backlog.outstanding
         topic = next(iter(subscriptions.values())).topic if len(subscriptions) == 1 else ""
         self._row_keys.append(
             TrafficRowKey(use.name, use.transport, use.user, connection.connected_at // _MS, topic)
@@ -296,8 +296,8 @@ class TrafficRecorder:
                 nbytes,
                 acknowledged,
                 backlog.acked_bytes,
-                owed.messages,
-                owed.nbytes,
+                outstanding.messages,
+                outstanding.nbytes,
                 backlog.oldest_at // _MS,
                 backlog.unacked_at // _MS,
                 backlog.blocked_since // _MS,
@@ -312,7 +312,7 @@ class TrafficRecorder:
         self._entries.append(pack_samples(now_ns // _MS, self._row_keys, self._figures, self._dropped))
         self._row_keys, self._figures, self._dropped = [], array("q"), 0
 
-    def on_left(self, name: str) -> None:
+    def on_disconnected(self, name: str) -> None:
         """Remove a client that has disconnected."""
         self._backlogged.discard(name)
 

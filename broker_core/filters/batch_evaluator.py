@@ -63,16 +63,16 @@ class BatchEvaluator:
         key = (chosen, id(candidates))
         known = self._rows_by_filter.get(key)
         if known is None:
-            asked = candidates if among is None else np.asarray(among, dtype=np.int64)
-            known = self._rows_by_filter[key] = (candidates, self._find_rows(chosen, asked))
+            selected = candidates if among is None else np.asarray(among, dtype=np.int64)
+            known = self._rows_by_filter[key] = (candidates, self._find_rows(chosen, selected))
         return known[1]
 
     def messages(self, candidates: Rows | None = None) -> Iterable[tuple[int, Any]]:
         """Return the decoded records with their row numbers, of the candidates or of all rows."""
         if candidates is None:
             return enumerate(self._decode_all())
-        wanted = candidates.tolist()
-        return zip(wanted, self._decode_rows(wanted), strict=True)
+        rows = candidates.tolist()
+        return zip(rows, self._decode_rows(rows), strict=True)
 
     def _find_rows(self, chosen: Filter, candidates: Rows | None) -> Rows:
         """Evaluate a filter: first its test of headers, then its test of bodies."""
@@ -82,15 +82,15 @@ class BatchEvaluator:
         if test is None:
             return np.arange(self._batch.count) if candidates is None else candidates
         if candidates is None:
-            wanted: Any = range(self._batch.count)
+            rows: Any = range(self._batch.count)
             messages = self._decode_all()
         else:
-            wanted = candidates.tolist()
-            messages = self._decode_rows(wanted)
+            rows = candidates.tolist()
+            messages = self._decode_rows(rows)
         passed = [message is not UNREADABLE and test(message) is True for message in messages]
         if candidates is not None and all(passed):
             return candidates
-        return np.array(list(compress(wanted, passed)), dtype=np.int64)
+        return np.array(list(compress(rows, passed)), dtype=np.int64)
 
     def _filter_by_headers(self, test: HeaderTest, candidates: Rows | None) -> Rows:
         """Return the rows whose headers match.
@@ -101,8 +101,8 @@ class BatchEvaluator:
             moment = {"timestamp": str(self._batch.accepted_at // 1_000_000)}
             self._headers = [decode_headers(lines) | moment for lines in self._batch.headers()]
         headers = self._headers
-        wanted = range(len(headers)) if candidates is None else candidates.tolist()
-        return np.array([row for row in wanted if test(headers[row]) is True], dtype=np.int64)
+        rows = range(len(headers)) if candidates is None else candidates.tolist()
+        return np.array([row for row in rows if test(headers[row]) is True], dtype=np.int64)
 
     def _decode_all(self) -> list[Any]:
         """Return all decoded records, decoding those that are missing."""
@@ -118,15 +118,15 @@ class BatchEvaluator:
                     self._messages = list(map(decode_json, bodies))
         return self._messages
 
-    def _decode_rows(self, wanted: Any) -> list[Any]:
+    def _decode_rows(self, rows: Any) -> list[Any]:
         """Return the decoded records of some rows, decoding those that are missing."""
         messages, bodies = self._messages, self._batch.bodies()
         if not messages:
             messages = self._messages = [_UNDECODED] * len(bodies)
-        for row in wanted:
+        for row in rows:
             if messages[row] is _UNDECODED:
                 messages[row] = self._decode(row, bodies[row])
-        return [messages[row] for row in wanted]
+        return [messages[row] for row in rows]
 
     def _decode(self, row: int, body: bytes) -> Any:
         decoders = self._decoders

@@ -212,9 +212,9 @@ def _is_constant(node: nodes.Node) -> bool:
     )
 
 
-def _compile_arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> Getter:
+def _compile_arithmetic(first: nodes.Node, operands: tuple[tuple[str, nodes.Node], ...]) -> Getter:
     start = compile_value(first)
-    steps = [(sign, compile_value(part)) for sign, part in rest]
+    steps = [(sign, compile_value(part)) for sign, part in operands]
     to_number, calculate = values.to_number, values.calculate
 
     def get(message: Any) -> Any:
@@ -291,8 +291,8 @@ def _compile_comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
         sign, left, right = nodes.MIRRORED[sign], right, left
     get, compare = compile_value(left), partial(values.compare, sign)
     if not _is_constant(right):
-        other = compile_value(right)
-        return lambda message: compare(get(message), other(message))
+        get_right = compile_value(right)
+        return lambda message: compare(get(message), get_right(message))
     literal, direct = _constant_value(right), values.OPERATORS[sign]
     if isinstance(literal, str) and literal:
 

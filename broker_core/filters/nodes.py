@@ -55,7 +55,7 @@ class Arithmetic(_Node, frozen=True):
     """Chain `first op part op part …`. Its operators are either all of + - or all of * / %."""
 
     first: Node
-    rest: tuple[tuple[str, Node], ...]
+    operands: tuple[tuple[str, Node], ...]
 
 
 class Comparison(_Node, frozen=True):

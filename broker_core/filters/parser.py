@@ -206,10 +206,10 @@ class _FilterParser:
         first = part()
         if self._tokens[self._at].kind not in operators:
             return first
-        rest: list[tuple[str, nodes.Node]] = []
+        operands: list[tuple[str, nodes.Node]] = []
         while (token := self._accept(*operators)) is not None:
-            rest.append(("%" if token.kind == "MOD" else token.kind, part()))
-        return nodes.Arithmetic(first, tuple(rest))
+            operands.append(("%" if token.kind == "MOD" else token.kind, part()))
+        return nodes.Arithmetic(first, tuple(operands))
 
     def _parse_unary(self) -> nodes.Node:
         token = self._take()

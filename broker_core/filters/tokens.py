@@ -58,9 +58,7 @@ class FilterToken(msgspec.Struct, gc=False):
     column: int
 
 
-def filter_error(
-    sentence: str, column: int, fix: str = "See docs/filters.md for what a filter can say."
-) -> ClientError:
+def filter_error(sentence: str, column: int, fix: str = "docs/filters.md describes filters.") -> ClientError:
     """Return the error for an invalid filter; `column` counts from 1."""
     return ClientError("bad_filter", f"{sentence} (column {column} of the filter).", fix, column=column)
 

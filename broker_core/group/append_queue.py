@@ -140,8 +140,8 @@ class PendingEntries(Generic[Owner]):
         self._bytes = 0
         self._appended = self._finished = 0
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
-        self._room_event = asyncio.Event()
-        self._room_event.set()
+        self._capacity_event = asyncio.Event()
+        self._capacity_event.set()
 
     @property
     def is_full(self) -> bool:
@@ -150,7 +150,7 @@ class PendingEntries(Generic[Owner]):
 
     async def wait_for_room(self) -> None:
         """Wait until the pending bytes are below the limit."""
-        await self._room_event.wait()
+        await self._capacity_event.wait()
 
     def add(self, batches: Sequence[PendingBatch[Owner]], now: float) -> None:
         """Queue batches behind all that wait for an entry."""
@@ -160,7 +160,7 @@ class PendingEntries(Generic[Owner]):
         self._appended += len(batches)
         self._bytes += sum(pending.batch.nbytes for pending in batches)
         if self.is_full:
-            self._room_event.clear()
+            self._capacity_event.clear()
         self.work_event.set()
 
     def request_catch_up(self) -> asyncio.Future[int | None]:
@@ -265,7 +265,7 @@ class PendingEntries(Generic[Owner]):
         self._bytes -= nbytes
         self._finished += number
         if not self.is_full:
-            self._room_event.set()
+            self._capacity_event.set()
         while self._barriers and self._barriers[0][0] <= self._finished:
             _, barrier = self._barriers.pop(0)
             if not barrier.done():
@@ -370,7 +370,7 @@ class EntryAppender(Generic[Owner]):
             raise OperatorError(
                 "member_fenced",
                 f"Another process has joined the group as {self._member}, after this one.",
-                "Stop one of the two, or give it a name of its own (SLUICE_GROUP_MEMBER).",
+                "Stop one of the two, or give it another name (SLUICE_GROUP_MEMBER).",
             )
         return newest[0]
 

@@ -235,5 +235,7 @@ def unpack_entry(content: bytes) -> bytes:
 
 def _bad_entry_error(reason: str) -> ClientError:
     return ClientError(
-        "bad_batch", f"What is packed can't be unpacked: {reason}.", "Look at the engines' disks."
+        "bad_batch",
+        f"The packed entry can't be unpacked: {reason}.",
+        "Check the disks of the log service's servers.",
     )

@@ -101,20 +101,20 @@ def _peer_entry(
 ) -> MemberEntry:
     """Describe another member from its last status."""
     differs_since = peer.differs_since
-    is_there = now - peer.received_at < MEMBER_TIMEOUT_S
+    is_reachable = now - peer.received_at < MEMBER_TIMEOUT_S
     return MemberEntry(
         name=name,
-        there=is_there,
+        there=is_reachable,
         applied=peer.status.entry,
         # The last status of a silent member counts from an older end of the log.
-        behind=peer.status.behind if is_there else newest_entry - peer.status.entry,
+        behind=peer.status.behind if is_reachable else newest_entry - peer.status.entry,
         sequence=peer.status.sequence,
         chain=peer.status.chain,
         lag_records=newest_sequence - peer.status.sequence,
         lag_ms=_lag_ms(peer.status.at, newest_at),
         alike=peer.alike,
         heard_s=round(now - peer.received_at, 1),
-        since=_to_utc_ms(peer.received_at if not is_there else differs_since, now, now_ms),
+        since=_to_utc_ms(peer.received_at if not is_reachable else differs_since, now, now_ms),
         mode=log.confirmations.confirming.mode(name),
         downgraded_by=log.confirmations.confirming.downgraded_by(name),
         downgraded_at=log.confirmations.downgraded_at(name),

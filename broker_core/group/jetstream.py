@@ -161,8 +161,8 @@ class JetStreamLog:
     def _log_lost_error(self) -> OperatorError:
         return OperatorError(
             "engine_lost",
-            f"The engine has no log of {self._settings.instance}.",
-            "A member that has applied one acknowledges nothing until it is back. See "
+            f"The log service has no log of {self._settings.instance}.",
+            "A member that has applied its log acknowledges nothing until the log is restored. See "
             "`engine_lost` in docs/group.md.",
         )
 
@@ -172,7 +172,7 @@ class JetStreamLog:
         if not await self._add_stream(beginning):
             raise OperatorError(
                 "log_exists",
-                f"The engine has a stream {self._stream} already.",
+                f"The log service has a stream {self._stream} already.",
                 "To join it: `replication join`, or `reseed` where there is a journal.",
             )
         return await self.stream_info()
@@ -202,7 +202,8 @@ class JetStreamLog:
         if largest < MAX_ENTRY_BYTES + _HEADROOM:
             raise OperatorError(
                 "wrong_stream",
-                f"The engine takes messages of {largest} bytes, and a batch may have {MAX_ENTRY_BYTES}.",
+                f"The log service accepts messages of {largest} bytes, but a batch can have "
+                f"{MAX_ENTRY_BYTES}.",
                 f"Set max_payload to {MAX_ENTRY_BYTES + _HEADROOM} or more in its configuration.",
             )
         if self._on_message is not None:
@@ -316,13 +317,13 @@ class JetStreamLog:
             base, chain = int(metadata[_BASE]), bytes.fromhex(metadata[_BASE_CHAIN])
             key = bytes.fromhex(metadata[_KEY])
         except (KeyError, ValueError):
-            raise self._wrong_stream_error("it doesn't say whose log it is") from None
+            raise self._wrong_stream_error("it doesn't name the owner of its log") from None
         if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_RETIRED}."):
             raise StreamReplacedError(f"{self._stream} was set aside")
         if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
             raise self._wrong_stream_error(f"its subjects are {config.subjects}")
         if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS:
-            raise self._wrong_stream_error("it doesn't keep its entries in files until they are old")
+            raise self._wrong_stream_error("it doesn't store its entries in files until they expire")
         if not (config.deny_delete and config.deny_purge):
             raise self._wrong_stream_error("entries of it can be deleted")
         replicas = (cluster.replicas or []) if cluster is not None else []
@@ -345,8 +346,9 @@ class JetStreamLog:
     def _wrong_stream_error(self, reason: str) -> OperatorError:
         return OperatorError(
             "wrong_stream",
-            f"The engine's stream {self._stream} can't be the log of {self._settings.instance}: {reason}.",
-            "Name other engines (SLUICE_GROUP_ENGINES), or remove that stream if it is nobody's.",
+            f"The log service's stream {self._stream} can't be the log of "
+            f"{self._settings.instance}: {reason}.",
+            "Set SLUICE_GROUP_ENGINES to other servers, or remove that stream if no group uses it.",
         )
 
     # Appending.
@@ -358,7 +360,7 @@ class JetStreamLog:
             api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
         }
         js = self._open_client.jetstream()
-        for attempts_left in reversed(range(MAX_APPEND_ATTEMPTS)):
+        for remaining_attempts in reversed(range(MAX_APPEND_ATTEMPTS)):
             try:
                 ack = await _await_answer(
                     js.publish(
@@ -372,7 +374,7 @@ class JetStreamLog:
             except APIError as problem:
                 if problem.err_code == _WRONG_LAST:
                     raise AppendConflictError from None
-                if problem.err_code != _PREVIOUS_NOT_STORED or not attempts_left:
+                if problem.err_code != _PREVIOUS_NOT_STORED or not remaining_attempts:
                     raise _unavailable_error(problem) from None
                 await asyncio.sleep(0.01)
             else:
@@ -636,5 +638,5 @@ def _unavailable_error(problem: APIError) -> LogServiceUnavailableError:
 def _error_text(problem: BaseException) -> str:
     """Return the text of an exception of the client."""
     if isinstance(problem, TimeoutError):  # NATS's says "timeout", Python's nothing
-        return "no engine answers in time"
+        return "no server of the log service answers in time"
     return str(problem).removeprefix("nats: ") or type(problem).__name__

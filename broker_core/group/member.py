@@ -163,7 +163,7 @@ class GroupMember:
             raise OperatorError(
                 "member_in_use",
                 f"The policy lists {name} in sync_members.",
-                "Take it out of sync_members first.",
+                "Remove it from sync_members first.",
             )
         self._replicated_log.members.forget(name, self._clock.seconds() - MEMBER_TIMEOUT_S)
 
@@ -186,10 +186,10 @@ def log_lost_error(instance: str, directory: str, known: KnownGroup) -> Operator
         "group_log_lost",
         f"The log service has no log of {instance}, there is no journal in {directory},"
         f" and {known.sequence} records of {_format_logs(known)} are known.",
-        "On the member whose journal has most: `manage.py replication init`; then `replication reseed` on"
-        " the others. If no journal is left, restore a backup of one and do the same. If everything is lost"
-        " and the group is to begin anew: `manage.py replication init --empty`, which gives the sequences"
-        " from 1 on to other records.",
+        "On the member with the most records: `manage.py replication init`; then `replication "
+        "reseed` on the others. If no journal remains, restore a backup of one and do the "
+        "same. If everything is lost and the group must start again: `manage.py replication "
+        "init --empty`, which gives the sequences from 1 on to other records.",
         known=known.sequence,
     )
 
@@ -200,8 +200,8 @@ def foreign_log_error(instance: str, log: UUID, known: KnownGroup) -> OperatorEr
         "group_log_other",
         f"The log service's log of {instance} is {log},"
         f" and the control plane knows {known.sequence} records of {_format_logs(known)}.",
-        "Name the log service of its own group (SLUICE_GROUP_ENGINES). If this member is to join that log:"
-        " `manage.py replication join --yes`.",
+        "Set SLUICE_GROUP_ENGINES to the log service of this group. To join that log instead: "
+        "`manage.py replication join --yes`.",
         engine=str(log),
         known=known.sequence,
     )
@@ -219,8 +219,8 @@ def connect_log_service(settings: GroupSettings) -> SharedLog:
     except ImportError:
         raise OperatorError(
             "group_not_installed",
-            "SLUICE_GROUP_ENGINES names engines, and nats-py isn't installed.",
-            "Install requirements-group.txt, or unset it.",
+            "SLUICE_GROUP_ENGINES is set, but nats-py isn't installed.",
+            "Install requirements-group.txt, or unset SLUICE_GROUP_ENGINES.",
         ) from None
     return JetStreamLog(settings)
 

@@ -147,7 +147,7 @@ class PeerTable:
         if peer.received_at > last_allowed_at:
             raise OperatorError(
                 "member_in_use",
-                f"The member {name} takes part in the group: {self._settings.member} receives its statuses.",
+                f"The member {name} is active in the group: {self._settings.member} receives its statuses.",
                 "Stop its broker for good first, and try again some seconds later.",
             )
         del self.peers[name]
@@ -177,9 +177,9 @@ class PeerTable:
             f"The journal of {self._settings.member} isn't that of {', '.join(sorted(differing))}: "
             f"they differ at entry {entry} or"
             " before it.",
-            "Nothing is applied or acknowledged here; its files are kept: `manage.py replication "
-            "reseed --from DIRECTORY` moves them"
-            " aside and takes those of a member that agrees with the others.",
+            "The member applies and acknowledges nothing; its files are retained: `manage.py "
+            "replication reseed --from DIRECTORY` moves them aside and copies those of a member "
+            "that agrees with the others.",
             members=sorted(differing),
             entry=entry,
         )

@@ -16,11 +16,11 @@ _DOCS_HINT: Final = "See docs/group.md."
 
 def group_problems(status: GroupStatus, now_ms: int) -> list[ProblemEntry]:
     """Return the problems of a group at `now_ms`, the most severe first."""
-    found = [*_own_problems(status), *_service_problems(status), *_member_problems(status)]
+    found = [*_participation_problems(status), *_service_problems(status), *_member_problems(status)]
     return [one for one in found if one.code not in _TRANSIENT_CODES or now_ms - one.since >= SETTLING_MS]
 
 
-def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
+def _participation_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
     if not status.code:
         return
     yield ProblemEntry(
@@ -28,7 +28,7 @@ def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
         subject=status.member,
         since=status.since,
         severe=True,
-        title=f"The member {status.member} takes no part in its group",
+        title=f"The member {status.member} is inactive in its group",
         message=status.why,
         fix=status.fix or _DOCS_HINT,
     )
@@ -69,11 +69,11 @@ def _member_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
             yield _member_problem(
                 member,
                 "member_silent",
-                f"The member {member.name} takes no part in its group",
+                f"The member {member.name} is inactive in its group",
                 f"The member {status.member} receives nothing from it.",
-                "See whether its broker runs and reaches the log service:"
-                " `manage.py replication status` there. If it was removed for good:"
-                f" `manage.py replication forget {member.name}`.",
+                "Check that its broker runs and reaches the log service: `manage.py replication "
+                "status` there. If it was removed for good: `manage.py replication forget "
+                f"{member.name}`.",
             )
 
 

@@ -99,7 +99,7 @@ LOSS_CONFIRM_DELAY_S: Final = 2.0
 SEEKING: Final = ("engine_away", "no_quorum")
 """Error codes of a member that looks for its log service, or for a majority of its servers."""
 NOT_CONNECTED_YET: Final = OperatorError(
-    "engine_away", "the engine hasn't been asked yet", "Wait; if this lasts, see the broker's log."
+    "engine_away", "the log service hasn't been asked yet", "Wait; if this lasts, see the broker's log."
 )
 """Initial reason for not being attached."""
 MAX_SKEW_MS: Final = 10_000
@@ -276,7 +276,7 @@ class ReplicatedLog(Generic[Owner]):
         try:
             await work
         except Exception as problem:
-            self._report_broken(problem)
+            self._report_log_failure(problem)
 
     # Taking part.
 
@@ -350,7 +350,8 @@ class ReplicatedLog(Generic[Owner]):
                 raise
             log.warning("engine_loss_unconfirmed", why=problem.sentence)
             self._mark_unavailable(
-                "the engine is asked again: one answer says that its log was lost", has_server=True
+                "the broker queries the log service again: one reply reports that its log was lost",
+                has_server=True,
             )
         await asyncio.sleep(LOSS_CONFIRM_DELAY_S)
         return await self._find_stream_once(end, elsewhere=True)
@@ -387,11 +388,10 @@ class ReplicatedLog(Generic[Owner]):
         if stream.log != self._journal.identity:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} is {stream.log}, and this member's journal is "
-                f"of {self._journal.identity}.",
-                "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to "
-                "join that one: `manage.py replication"
-                " reseed`, which moves its files aside.",
+                f"The log service's log of {instance} is {stream.log}, and this member's journal is of "
+                f"{self._journal.identity}.",
+                "Set SLUICE_GROUP_ENGINES to the log service of this group. To join that log instead: "
+                "`manage.py replication reseed`, which moves its files aside.",
                 engine=str(stream.log),
                 journal=str(self._journal.identity),
             )
@@ -411,10 +411,10 @@ class ReplicatedLog(Generic[Owner]):
         await self._report_loss(stream, position)
         raise OperatorError(
             "engine_lost",
-            f"Entry {position.entry} of the engine's log of {self._journal.instance} isn't the one that this"
-            f" member applied as record {newest.last_sequence}.",
-            "The engine lost entries that its quorum had, and took others. Nothing is acknowledged. See"
-            " `engine_lost` in docs/group.md.",
+            f"Entry {position.entry} of the log service's log of {self._journal.instance} isn't "
+            f"the one that this member applied as record {newest.last_sequence}.",
+            "The log service lost entries that its quorum had confirmed, and accepted others. The "
+            "member acknowledges nothing. See `engine_lost` in docs/group.md.",
             engine=stream.last,
             applied=position.entry,
         )
@@ -440,27 +440,27 @@ class ReplicatedLog(Generic[Owner]):
         if stream.last < entry > applied:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} ends with entry {stream.last}, and member {member} has"
-                f" applied {entry}.",
-                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in"
-                " docs/group.md.",
+                f"The log service's log of {instance} ends with entry {stream.last}, and member "
+                f"{member} has applied {entry}.",
+                "The log service lost entries that its quorum had confirmed. The member acknowledges "
+                "nothing. See `engine_lost` in docs/group.md.",
                 engine=stream.last,
                 applied=entry,
             )
         if stream.last < applied:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} ends with entry {stream.last}, and this "
-                f"member has applied {applied}.",
-                "The engine lost entries that its quorum had. Nothing is acknowledged. See "
-                "`engine_lost` in docs/group.md.",
+                f"The log service's log of {instance} ends with entry {stream.last}, and this member "
+                f"has applied {applied}.",
+                "The log service lost entries that its quorum had confirmed. The member acknowledges "
+                "nothing. See `engine_lost` in docs/group.md.",
                 engine=stream.last,
                 applied=applied,
             )
         if stream.first > applied + 1:
             raise OperatorError(
                 "member_behind",
-                f"The engine's log of {instance} begins with entry {stream.first}, and this "
+                f"The log service's log of {instance} begins with entry {stream.first}, and this "
                 f"member needs {applied + 1}.",
                 "Stop it, and give it another member's journal: `manage.py replication reseed "
                 "--from DIRECTORY`.",
@@ -479,8 +479,8 @@ class ReplicatedLog(Generic[Owner]):
             OperatorError(
                 "no_quorum" if has_server else "engine_away",
                 reason,
-                "Start the servers of the log service that are missing (SLUICE_GROUP_ENGINES);"
-                " the member goes on automatically. See docs/group.md.",
+                "Start the servers of the log service that are missing (SLUICE_GROUP_ENGINES); the "
+                "member continues automatically. See docs/group.md.",
             )
         )
 
@@ -741,8 +741,12 @@ class ReplicatedLog(Generic[Owner]):
             if self.trouble is not None:
                 self._fail_pending([], _no_quorum_error(self.trouble.sentence))
             elif now - oldest > hold_s and now - self._progress_at > hold_s:
-                why = self.detach_reason.sentence if self.detach_reason is not None else "no entry was taken"
-                self._fail_pending([], _no_quorum_error(why))
+                reason = (
+                    self.detach_reason.sentence
+                    if self.detach_reason is not None
+                    else "the log service accepted no entry"
+                )
+                self._fail_pending([], _no_quorum_error(reason))
 
     def _fail_pending(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
         """Fail all pending batches with `error`. As far as is known, none of them is stored.
@@ -759,7 +763,7 @@ class ReplicatedLog(Generic[Owner]):
             )
         self._pending.release(len(failed), nbytes)
 
-    def _report_broken(self, problem: Exception) -> None:
+    def _report_log_failure(self, problem: Exception) -> None:
         """Report an unexpected exception as a broken log, which ends the process."""
         if isinstance(problem, JournalError):
             error = problem
@@ -770,7 +774,7 @@ class ReplicatedLog(Generic[Owner]):
             )
         self._journal.failure = self._journal.failure or error
         self._fail_pending([], error)
-        self._outlet.on_log_broken(error)
+        self._outlet.on_log_failed(error)
 
     # The chain on disk.
 
@@ -803,6 +807,6 @@ def _is_seeking(problem: OperatorError | JournalError | None) -> bool:
 def _no_quorum_error(reason: str) -> JournalError:
     return JournalError(
         "no_quorum",
-        f"The group's log takes nothing from this member: {reason}.".replace("..", "."),
+        f"The group's log accepts nothing from this member: {reason}.".replace("..", "."),
         "Publish through another member, or again later; the client library does both.",
     )

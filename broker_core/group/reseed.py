@@ -115,8 +115,8 @@ async def find_stream(log_service: SharedLog) -> StreamInfo | None:
     except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away",
-            f"No engine can be asked: {problem}.",
-            "Nothing was done. Start the engines, or look at SLUICE_GROUP_ENGINES.",
+            f"The log service isn't reachable: {problem}.",
+            "Nothing was changed. Start the servers of the log service, or check SLUICE_GROUP_ENGINES.",
         ) from None
     except OperatorError as problem:
         if problem.code != "engine_lost":
@@ -171,7 +171,9 @@ async def has_other_entries(
         entries = await log_service.next_entry(1)
     except LogServiceUnavailableError as problem:
         raise OperatorError(
-            "engine_away", f"The log can't be read: {problem}.", "Nothing was done. Start the engines."
+            "engine_away",
+            f"The log can't be read: {problem}.",
+            "Nothing was changed. Start the servers of the log service.",
         ) from None
     finally:
         await log_service.close()
@@ -190,17 +192,17 @@ def plan_empty(
     journal_there.
     """
     directories.journal.mkdir(parents=True, exist_ok=True)
-    own = read_extent(directories, instance)
-    if own is not None or find_segment_files(directories.journal, instance, directories.archive):
+    extent = read_extent(directories, instance)
+    if extent is not None or find_segment_files(directories.journal, instance, directories.archive):
         raise OperatorError(
             "journal_there",
             f"{directories.journal} has segments of {instance}.",
-            "Leave --empty out, and the new log goes on behind them.",
+            "Omit --empty, and the new log continues after them.",
         )
     if stream is not None:
         raise OperatorError(
             "log_exists",
-            f"The engine has a log of {instance} already: log {stream.log}, with {stream.last} entries.",
+            f"The log service already has a log of {instance}: log {stream.log}, with {stream.last} entries.",
             "To join it: `replication join`.",
             log=str(stream.log),
         )
@@ -219,9 +221,9 @@ def plan_empty(
         None,
         "",
         [
-            f"give up {known_records} records that the control plane knows of {instance}: nobody has them",
-            f"make a log {log} at the engine that begins with record 1",
-            "let bookmarks of before name other records",
+            f"give up {known_records} records that the control plane knows of {instance}: no member has them",
+            f"make a log {log} in the log service that begins with record 1",
+            "bookmarks from before will refer to other records",
         ],
     )
 
@@ -241,7 +243,7 @@ async def begin_empty(
         ) from None
     finally:
         await log_service.close()
-    report_progress(f"the engine has log {stream.log}, generation {stream.generation}")
+    report_progress(f"the log service has log {stream.log}, generation {stream.generation}")
     return ReseedReceipt(plan, now, stream.generation, 0, 0, "")
 
 
@@ -259,64 +261,67 @@ def plan_init(
     `replace`: also if the log service has a log, unless that log is complete and this journal's own.
     `other_entries`: as `has_other_entries` returns. Raises OperatorError log_exists, no_journal.
     """
-    own = read_extent(directories, instance)
-    if own is None:
+    extent = read_extent(directories, instance)
+    if extent is None:
         raise OperatorError(
             "no_journal",
             f"{directories.journal} has no record of {instance}.",
-            "A group's first member makes the log by itself: start its broker.",
+            "The first member of a group creates the log automatically: start its broker.",
         )
     steps = []
     if stream is not None:
         if not other_entries:
-            _check_replaceable(own, stream)
+            _check_replaceable(extent, stream)
         description = f"log {stream.log}, generation {stream.generation}, with {stream.last} entries"
         if not replace:
             raise OperatorError(
                 "log_exists",
-                f"The engine has a log of {instance} already: {description}.",
-                "To join it: `replication reseed`. To set it aside, and go on with this journal "
+                f"The log service already has a log of {instance}: {description}.",
+                "To join it: `replication reseed`. To set it aside, and continue with this journal "
                 "instead: `replication init --replace`.",
                 log=str(stream.log),
             )
-        steps = [f"set the engine's {description} aside: it stays there, and nobody appends to it any more"]
+        steps = [
+            f"set the log service's {description} aside: it is retained, and no member appends to it again"
+        ]
     return ReseedPlan(
         "init",
         instance,
         member,
         str(directories.journal),
-        own,
-        own.log,
-        own.generation + 1,
+        extent,
+        extent.log,
+        extent.generation + 1,
         stream.first if stream is not None else 0,
         stream.last if stream is not None else 0,
         "",
         None,
         "",
         [
-            f"open the journal in {directories.journal}: records {own.first} to {own.last}, log {own.log}",
-            "make its hash",
+            f"open the journal in {directories.journal}: records {extent.first} to {extent.last}, "
+            f"log {extent.log}",
+            "compute its hash",
             *steps,
-            f"make a log at the engine that goes on behind record {own.last}, in a generation of its own",
+            f"make a log in the log service that continues after record {extent.last}, in a new generation",
         ],
     )
 
 
-def _check_replaceable(own: JournalExtent, stream: StreamInfo) -> None:
+def _check_replaceable(extent: JournalExtent, stream: StreamInfo) -> None:
     """Raise OperatorError log_exists if the log service's log is complete and this journal's own.
 
     It is complete if it has all that the journal has applied, or has continued in a later generation. Then
     the journal may be wrong, not the log.
     """
-    if own.log != str(stream.log) or not own.generation or own.generation > stream.generation:
+    if extent.log != str(stream.log) or not extent.generation or extent.generation > stream.generation:
         return
-    if own.generation < stream.generation or own.entry <= stream.last:
+    if extent.generation < stream.generation or extent.entry <= stream.last:
         raise OperatorError(
             "log_exists",
-            f"The engine's log is this journal's own, in generation {stream.generation}, with "
-            f"{stream.last} entries; the journal has"
-            f" applied {own.entry} of generation {own.generation}.",
-            "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
+            f"The log service's log is this journal's own, in generation {stream.generation}, with "
+            f"{stream.last} entries; the journal has applied {extent.entry} of generation "
+            f"{extent.generation}.",
+            "No replacement is needed. Start the broker; if it can't join: `replication reseed`.",
             log=str(stream.log),
         )
 
@@ -351,7 +356,7 @@ async def init_group(
         beginning = StreamOrigin(journal.identity, generation, chain.sequence, chain.value)
         try:
             if stream is not None:
-                report_progress(f"the engine's log is set aside as {await log_service.retire_stream()}")
+                report_progress(f"the log service's log is set aside as {await log_service.retire_stream()}")
             created = await log_service.create_stream(beginning)
         except LogServiceUnavailableError as problem:
             raise OperatorError(
@@ -361,7 +366,7 @@ async def init_group(
             ) from None
         finally:
             await log_service.close()
-        report_progress(f"the engine has log {created.log}, generation {created.generation}")
+        report_progress(f"the log service has log {created.log}, generation {created.generation}")
         return ReseedReceipt(plan, now, created.generation, chain.sequence, 0, chain.value.hex())
     finally:
         journal.close()
@@ -387,27 +392,29 @@ def plan_reseed(
     if stream is None:
         raise OperatorError(
             "engine_lost",
-            f"The engine has no log of {instance}.",
-            "`replication init` on the member that has most makes one of its journal.",
+            f"The log service has no log of {instance}.",
+            "`replication init` on the member with the most records creates a log from its journal.",
         )
     directories.journal.mkdir(parents=True, exist_ok=True)
-    own = read_extent(directories, instance)
-    if act == "join" and own is not None:
+    extent = read_extent(directories, instance)
+    if act == "join" and extent is not None:
         raise OperatorError(
             "journal_there",
-            f"This member has records {own.first} to {own.last} of {instance} already.",
-            "Start its broker: what the engine holds it applies by itself. If it can't: "
-            "`replication reseed`.",
+            f"This member has records {extent.first} to {extent.last} of {instance} already.",
+            "Start its broker: what the log service has, the broker applies automatically. If it "
+            "can't: `replication reseed`.",
         )
     source_has = None if source is None else _check_source(source, instance, stream)
     if source is None and (stream.first > 1 or stream.base):
         raise OperatorError(
             "no_source",
-            f"The engine's log begins with entry {stream.first}, behind record {stream.base}: what "
-            "is before it members have alone.",
+            f"The log service's log begins with entry {stream.first}, behind record {stream.base}: "
+            "only members have the earlier entries.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
-    aside = f"aside-{stamp}" if own is not None or find_segment_files(directories.journal, instance) else ""
+    aside = (
+        f"aside-{stamp}" if extent is not None or find_segment_files(directories.journal, instance) else ""
+    )
     steps = []
     if source is not None and source_has is not None:
         steps += [
@@ -426,15 +433,15 @@ def plan_reseed(
         source_has.entry if source_has is not None and source_has.generation == stream.generation else 0
     )
     steps.append(
-        f"the broker, when it is started, goes on behind entry {start_entry} of the engine's log, "
-        f"which ends with {stream.last} now"
+        f"the broker, when it is started, continues after entry {start_entry} of the log "
+        f"service's log, which ends with {stream.last} now"
     )
     return ReseedPlan(
         act,
         instance,
         member,
         str(directories.journal),
-        own,
+        extent,
         str(stream.log),
         stream.generation,
         stream.first,
@@ -462,14 +469,14 @@ def _check_source(source: SegmentDirectories, instance: str, stream: StreamInfo)
     if extent.log != str(stream.log):
         raise OperatorError(
             "journal_other",
-            f"The journal in {source.journal} is of log {extent.log}, and the engine's is {stream.log}.",
-            "Name a member of this group. Nothing was done.",
+            f"The journal in {source.journal} is of log {extent.log}, and the log service's is {stream.log}.",
+            "Use a member of this group. Nothing was changed.",
             logs=[extent.log, str(stream.log)],
         )
     entry = extent.entry if extent.generation == stream.generation else 0
     if stream.first > entry + 1:
         raise _no_source_error(
-            source, f"it has applied entry {entry}, and the engine's log begins with {stream.first}"
+            source, f"it has applied entry {entry}, and the log service's log begins with {stream.first}"
         )
     return extent
 
@@ -477,8 +484,8 @@ def _check_source(source: SegmentDirectories, instance: str, stream: StreamInfo)
 def _no_source_error(source: SegmentDirectories, reason: str) -> OperatorError:
     return OperatorError(
         "no_source",
-        f"{source.journal} is no healthy source: {reason}.",
-        "Nothing was done. Name another member's journal directory.",
+        f"{source.journal} isn't a healthy source: {reason}.",
+        "Nothing was changed. Use another member's journal directory.",
     )
 
 
@@ -533,7 +540,7 @@ def _copy_journal(
     The durable mark is copied first, so that it isn't ahead of the copied records. Copying starts again if
     the source archives, compresses or removes a file meanwhile.
     """
-    for attempts_left in range(_MAX_COPY_ATTEMPTS - 1, -1, -1):
+    for remaining_attempts in range(_MAX_COPY_ATTEMPTS - 1, -1, -1):
         staging.mkdir()
         try:
             mark = source.journal / f"{instance}.durable"
@@ -552,14 +559,14 @@ def _copy_journal(
         except FileNotFoundError:
             # The source archived, compressed or removed a file.
             shutil.rmtree(staging)
-            if not attempts_left:
+            if not remaining_attempts:
                 raise _no_source_error(source, "its files change faster than they are copied") from None
 
 
 def _copy_file(files: FileSystem, path: Path, target: Path) -> None:
     copy = Path(shutil.copyfile(path, target / path.name))
-    with copy.open("rb") as opened:
-        files.fsync(opened.fileno())
+    with copy.open("rb") as copied_file:
+        files.fsync(copied_file.fileno())
 
 
 def _verify_copy(
@@ -586,12 +593,14 @@ def _verify_copy(
         if stream.first > position.entry + 1:
             raise _no_source_error(
                 source,
-                f"it ends with entry {position.entry}, and the engine's log begins with {stream.first}",
+                f"it ends with entry {position.entry}, and the log service's log begins with {stream.first}",
             )
         if chain.value is not None:
             _store_chain(journal.files, staging, instance, chain)
         value = chain.value.hex() if chain.value is not None else ""
-        report_progress(f"hash at record {chain.sequence}: {value or 'unknown, its beginning is gone'}")
+        report_progress(
+            f"hash at record {chain.sequence}: {value or 'unknown, because its beginning was removed'}"
+        )
         last = journal.next_sequence - 1
     finally:
         journal.close()

@@ -109,26 +109,28 @@ def read_settings(
     """
     if not engines:
         return None
-    for what, name in (("An instance", instance), ("A member", member)):
+    for subject, name in (("An instance", instance), ("A member", member)):
         if not 0 < len(name) <= 64 or not _NAME_CHARACTERS.issuperset(name):
             raise _bad_group_error(
-                f"{what} of a group can't be called {name[:80]!r}.",
+                f"{subject} of a group can't be called {name[:80]!r}.",
                 "Letters, digits, dashes and underscores, 64 at most (SLUICE_INSTANCE, SLUICE_GROUP_MEMBER).",
             )
     for address in engines:
         if not address.startswith(("nats://", "tls://")):
             raise _bad_group_error(
-                f"{address[:80]!r} is no engine's address.", "SLUICE_GROUP_ENGINES=nats://HOST:PORT,..."
+                f"{address[:80]!r} isn't the address of a NATS server.",
+                "SLUICE_GROUP_ENGINES=nats://HOST:PORT,...",
             )
     if not 0 <= copies <= MAX_COPIES or copies == 2:
         raise _bad_group_error(f"{copies} copies make no quorum.", "SLUICE_GROUP_COPIES is 1, 3 or 5.")
     if not 100 <= hold_ms <= 600_000:
         raise _bad_group_error(
-            f"Publishes can't be held {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000."
+            f"Publishes can't wait {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000."
         )
     if ca and not Path(ca).is_file():
         raise _bad_group_error(
-            f"{ca} is no file.", "SLUICE_GROUP_CA names the authority of the engines' certificates, as PEM."
+            f"{ca} isn't a file.",
+            "SLUICE_GROUP_CA names the authority of the log service's certificates, as PEM.",
         )
     return GroupSettings(instance, member, tuple(engines), copies, hold_ms, ca)
 

@@ -121,7 +121,7 @@ def applied_position(end: JournalEnd, log: StreamInfo, chain: bytes | None) -> L
     if last < log.base:
         raise OperatorError(
             "member_behind",
-            f"The group's log goes on behind record {log.base}, and this member has {last}.",
+            f"The group's log continues after record {log.base}, but this member ends with {last}.",
             "Stop it, and give it another member's: `manage.py replication reseed --from DIRECTORY`.",
             engine=log.base,
             applied=last,
@@ -135,8 +135,8 @@ def applied_position(end: JournalEnd, log: StreamInfo, chain: bytes | None) -> L
         f"This journal ends with record {last} of generation {end.generation}, and isn't "
         f"what generation {log.generation}"
         f" began with, behind record {log.base}.",
-        "Its files are kept. `manage.py replication reseed --from DIRECTORY` moves them aside "
-        "and takes another member's.",
+        "The files are retained. `manage.py replication reseed --from DIRECTORY` moves them "
+        "aside and copies another member's.",
         entry=0,
     )
 
@@ -146,9 +146,9 @@ def not_group_journal_error(last: int) -> OperatorError:
     return OperatorError(
         "not_the_groups",
         f"The journal ends with record {last}, which isn't of a group's log.",
-        "To make a new group of it: `manage.py replication init`. To join one that there is: "
-        "`manage.py replication reseed`, which moves"
-        " its files aside. Or start the broker without SLUICE_GROUP_ENGINES.",
+        "To make a new group of it: `manage.py replication init`. To join an existing group: "
+        "`manage.py replication reseed`, which moves its files aside. Or start the broker "
+        "without SLUICE_GROUP_ENGINES.",
         last=last,
     )
 
@@ -246,6 +246,6 @@ def damaged_entry_error(entry: LogEntry, problem: ClientError) -> OperatorError:
     return OperatorError(
         "engine_damaged",
         f"Entry {entry.number} of the group's log is damaged: {problem.sentence}",
-        "Look at the engines' disks. Nothing behind it is applied or acknowledged.",
+        "Check the disks of the log service's servers. Nothing behind it is applied or acknowledged.",
         entry=entry.number,
     )

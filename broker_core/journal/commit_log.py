@@ -124,7 +124,7 @@ class CommitListener(Protocol[Owner]):
     def on_failed(self, group: Sequence[PendingBatch[Owner]], error: JournalError) -> None:
         """Called when batches are not stored, as far as known: every stamped or gathered one."""
 
-    def on_log_broken(self, error: JournalError) -> None:
+    def on_log_failed(self, error: JournalError) -> None:
         """Called when nothing more will come out: the process must end. Recovery finds out what is stored."""
 
 
@@ -405,7 +405,7 @@ class LocalCommitLog(Generic[Owner]):
         self._journal.failure = self._journal.failure or error
         self._drop()
         self._count_finished(self._appended - self._finished)
-        self._outlet.on_log_broken(error)
+        self._outlet.on_log_failed(error)
 
     def _drop(self) -> list[PendingBatch[Owner]]:
         """Remove and return all batches that have not come out, marked as failed."""

@@ -211,7 +211,7 @@ class CompressedSegmentSource:
         cached = self._cache.get((self._serial, number))
         if cached is not None:
             return cached
-        ready, goes_on = self._next_stored, (self._serial, number - 1) in self._cache
+        ready, is_sequential = self._next_stored, (self._serial, number - 1) in self._cache
         stored = (
             ready[1]
             if ready is not None and ready[0] == number
@@ -224,7 +224,7 @@ class CompressedSegmentSource:
         following = number + 1
         ready = (
             (following, _read_stored(self.file, self.members[following]))
-            if (goes_on and following < len(self.members))
+            if (is_sequential and following < len(self.members))
             else None
         )
         self._next_stored = ready

@@ -140,9 +140,9 @@ def write_all(files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int
         written = files.pwritev(fd, part, offset)
         if written < requested:
             # A full disk or a limit causes a short write first; writing the rest then raises the error.
-            rest = memoryview(b"".join(part))
+            unwritten = memoryview(b"".join(part))
             while written < requested:
-                written += files.pwritev(fd, [rest[written:]], offset + written)
+                written += files.pwritev(fd, [unwritten[written:]], offset + written)
         offset += requested
     return offset
 
@@ -196,9 +196,9 @@ def journal_error(error: OSError, subject: str, *, final: bool = False) -> Journ
     if error.errno in DISK_FULL_ERRNOS and not final:
         return JournalError(
             "disk_full",
-            f"There is no room for {subject}: {error.strerror}.",
-            "Free disk space, or archive or remove journals; publishing goes on by itself when there is"
-            " room.",
+            f"The disk has no space for {subject}: {error.strerror}.",
+            "Free disk space, or archive or remove journals; publishing continues automatically "
+            "when there is space.",
             errno=error.errno,
         )
     return JournalError(

@@ -113,13 +113,13 @@ def restore_original_header(raw: bytes, sources: HeaderSources) -> SegmentHeader
     """
     damaged = unchecked_header(raw)
     checksums = {damaged.crc, sources.sidecar_crc} - {0}
-    own = sources._replace(
+    with_original = sources._replace(
         log=sources.log or damaged.log,
         epochs=(*sources.epochs, damaged.epoch),
         created_at=(*sources.created_at, damaged.created_at),
         skipped_from=(*sources.skipped_from, damaged.skipped_from),
     )
-    found = (_with_crc(header) for header in _possible_headers(own)) if checksums else ()
+    found = (_with_crc(header) for header in _possible_headers(with_original)) if checksums else ()
     original = next((header for header in found if header.crc in checksums), None)
     if original is None and damaged._replace(crc=0) in _possible_headers(sources):
         return _with_crc(damaged)  # every field has an expected value, so the checksum was damaged

@@ -147,9 +147,9 @@ class Journal:
         files = files or FileSystem()
         started = stopwatch() if stopwatch else 0.0
         try:
-            for place in (directory, archive_directory):
-                if place is not None:
-                    place.mkdir(parents=True, exist_ok=True)
+            for path in (directory, archive_directory):
+                if path is not None:
+                    path.mkdir(parents=True, exist_ok=True)
             lock = lock_directory(directory / f"{instance}.lock")
             try:
                 recovery = JournalRecovery(files, directory, instance, archive_directory, known)
@@ -519,8 +519,8 @@ class Journal:
         if sequence < first and sequence < self.begins_at:
             raise JournalError(
                 "bookmark_gone",
-                f"Record {sequence} isn't in the log any more; the oldest is {first}.",
-                "Go on from the oldest record, or from now.",
+                f"Record {sequence} is no longer in the log; the oldest is {first}.",
+                "Continue from the oldest record, or from now.",
                 first=first,
                 sequence=sequence,
             )

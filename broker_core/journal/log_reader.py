@@ -102,7 +102,7 @@ class SealedTopicLookup:
         The first of `segments` has `sequence`. The search stops at a segment that can't be judged: missing or
         unreadable records are never skipped.
         """
-        wanted = [_topic_hash(topic) for topic in topics]
+        hashes = [_topic_hash(topic) for topic in topics]
         read = 0
         for segment in segments:
             index = segment.index
@@ -120,10 +120,10 @@ class SealedTopicLookup:
             known = self._known[index]
             if known is None:
                 break
-            if any(_has(known, one) for one in wanted):
-                place = self._first_match(segment, topics, sequence)
-                if place is not None:
-                    return place
+            if any(_has(known, one) for one in hashes):
+                found = self._first_match(segment, topics, sequence)
+                if found is not None:
+                    return found
             sequence = index.last_sequence + 1
         return sequence
 
@@ -253,10 +253,10 @@ class LogReader:
             self._bytes_from = segments, behind = segments, [*accumulate(sizes, initial=0)][::-1]
         if not segments or segments[-1].index.last_sequence < sequence:
             return 0
-        place = max(bisect_right(segments, sequence, key=_first) - 1, 0)
-        if segments[place].index.last_sequence < sequence:  # the sequence is in a missing range
-            place += 1
-        return behind[place] + segments[-1].nbytes
+        index = max(bisect_right(segments, sequence, key=_first) - 1, 0)
+        if segments[index].index.last_sequence < sequence:  # the sequence is in a missing range
+            index += 1
+        return behind[index] + segments[-1].nbytes
 
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
         segments = self.segments
@@ -314,7 +314,7 @@ class LogReader:
         self._hints[segment.first_sequence, following] = offsets[stop] if stop < len(offsets) else stopped_at
 
     def _skip_missing(
-        self, segment: Segment, source: SegmentSource, offset: int, end: int, before: int, why: str
+        self, segment: Segment, source: SegmentSource, offset: int, end: int, before: int, reason: str
     ) -> int:
         """Return the offset after unreadable bytes; record the missing range the first time.
 
@@ -330,8 +330,8 @@ class LogReader:
         elif segment.sealed:
             following, last = end, index.last_sequence
         else:
-            raise damaged_segment_error(segment.path, offset, why)
-        hole = MissingRange(segment.first_sequence, offset, following - offset, before + 1, last, why)
+            raise damaged_segment_error(segment.path, offset, reason)
+        hole = MissingRange(segment.first_sequence, offset, following - offset, before + 1, last, reason)
         with self._hole_lock:
             if index.missing_range_at(offset) is None:
                 index.holes = (*index.holes, hole)
@@ -349,8 +349,8 @@ class LogReader:
             if number < 0 or segments[number].first_sequence != position.segment:
                 raise JournalError(
                     "bookmark_gone",
-                    f"The segment that starts with {position.segment} isn't in the log any more.",
-                    "Subscribe again from a bookmark the log still holds.",
+                    f"The segment that starts with {position.segment} is no longer in the log.",
+                    "Subscribe again from a bookmark that is still in the log.",
                     segment=position.segment,
                 )
             try:
@@ -393,8 +393,8 @@ class LogReader:
         for earlier, later in pairwise(segments):
             first, last = earlier.index.last_sequence + 1, later.index.last_before
             if last >= first:
-                why = later.index.reason_missing_before
-                found.append(MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, why))
+                reason = later.index.reason_missing_before
+                found.append(MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, reason))
         return sorted(found, key=lambda hole: hole.first_sequence)
 
     def skipped(self) -> list[tuple[int, int]]:

@@ -90,15 +90,15 @@ def judge(sessions: Sessions, session: int, first: int, last: int, *, claims: bo
         claims: Whether it is the first numbered batch of its connection.
     """
     if sessions and sessions[0].session == session:  # the common case
-        own = sessions[0].number
-        return own if last > own else Refusal.REPEATED
-    own = number_of(sessions, session)
-    if last <= own:
+        highest = sessions[0].number
+        return highest if last > highest else Refusal.REPEATED
+    highest = number_of(sessions, session)
+    if last <= highest:
         return Refusal.REPEATED
     if not sessions:
-        return own
+        return highest
     if claims and (first > sessions[0].number or may_ignore(sessions, session)):
-        return own
+        return highest
     return Refusal.SUPERSEDED
 
 

@@ -233,14 +233,14 @@ class JournalRecovery:
             raise OperatorError(
                 "journal_other",
                 f"This isn't the log that {self.instance} wrote last: "
-                + ", ".join(f"{who} says {log}" for log, who in identities.items())
+                + ", ".join(f"{origin} says {log}" for log, origin in identities.items())
                 + ".",
                 "Give the instance its own journal directory, or bring its files back. If this log is to be"
                 f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
                 logs=[str(log) for log in identities],
             )
         if not identities and not all(self._heads[file.path].empty for file in files):
-            self.report.add_reason("No file has the log's identity any more, so it got a new one.")
+            self.report.add_reason("No file has the log's identity, so the log got a new one.")
         return next(iter(identities), None) or uuid4()
 
     def _check_logs(self, files: list[SegmentFile]) -> None:
@@ -264,8 +264,8 @@ class JournalRecovery:
             "other_log",
             f"{len(others)} of {len(files)} segments of {self.instance} aren't what their names say,"
             f" and it is the log {log}: {named}{more}.",
-            "Move these files away and bring back the segments that were there. Without them their records"
-            " are a gap, which subscribers are told.",
+            "Move these files away and restore the original segments. Without these segments, "
+            "their records are a gap, which the broker reports to subscribers.",
             files=[path.name for path, _ in others[:_NAMED]],
             found=sorted({str(header.log) for _, header in others})[:_NAMED],
             expected=str(log),
@@ -284,10 +284,10 @@ class JournalRecovery:
                 "journal_behind",
                 f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were"
                 " acknowledged.",
-                f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are"
-                f" lost: `manage.py journal accept --instance {self.instance}`; their numbers are never used"
-                " again. A member of a group isn't to accept: `manage.py replication reseed` gives it what"
-                " the others have.",
+                f"Restore the files with records {found + 1} to {self.acknowledged}. If they are lost: "
+                f"`manage.py journal accept --instance {self.instance}`; their numbers are never used "
+                "again. Don't accept the log of a group's member: use `manage.py replication reseed`, "
+                "which copies another member's.",
                 found=found,
                 acknowledged=self.acknowledged,
             )
@@ -306,10 +306,10 @@ class JournalRecovery:
     def _remove_leftovers(self, files: list[SegmentFile]) -> None:
         """Remove leftovers of a crash: temporary files, and sidecars whose segment was removed."""
         sidecars = {index_path(file.path) for file in files}
-        for place in (self.directory, self.archive_directory):
-            if place is None or not place.is_dir():
+        for directory in (self.directory, self.archive_directory):
+            if directory is None or not directory.is_dir():
                 continue
-            for path in place.glob(f"{self.instance}.*"):
+            for path in directory.glob(f"{self.instance}.*"):
                 name = temporary_target(path.name) or path.name
                 indexes = name.endswith(SUFFIX_INDEX) and self._is_segment(
                     name.removesuffix(SUFFIX_INDEX) + SUFFIX
@@ -414,7 +414,7 @@ class JournalRecovery:
             write_header(self.files, path, header)
         self.report.add_reason(f"{problem} ({self._heads[path].problem}).")
         if header.skips_unknown:
-            self.report.add_reason("Whether sequences right before it were skipped isn't known any more.")
+            self.report.add_reason("It is no longer known whether sequences before it were skipped.")
 
     def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> SegmentScan:
         self.report.scanned_segments += 1
@@ -459,9 +459,9 @@ class JournalRecovery:
         """Copy bytes of a segment to `<name>.<reason>.<start>`, unless an earlier opening did."""
         if path.name.endswith(SUFFIX_COMPRESSED) and reason != "header":
             return  # nothing is cut from it: the file keeps the bytes
-        with path.open("rb") as opened:
-            opened.seek(start)
-            content = opened.read(length)
+        with path.open("rb") as segment_file:
+            segment_file.seek(start)
+            content = segment_file.read(length)
         target = path.with_name(f"{path.name}.{reason}.{start}")
         if target.exists() and target.read_bytes() == content:
             return

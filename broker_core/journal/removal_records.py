@@ -71,16 +71,16 @@ def append_removal(files: FileSystem, directory: Path, instance: str, removal: R
     It replaces one with the same first record, left by a removal that a crash interrupted.
     """
     known = [old for old in read_removals(directory, instance) if old.first != removal.first]
-    kept = _limit_removals([*known, removal])
-    text = orjson.dumps([removal._asdict() for removal in kept])
+    retained = _limit_removals([*known, removal])
+    text = orjson.dumps([removal._asdict() for removal in retained])
     replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
 
 
 def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
-    kept = sorted(removals)
-    while len(kept) > MAX_REMOVALS:
-        one, two = kept[:2]
-        kept[:2] = [
+    retained = sorted(removals)
+    while len(retained) > MAX_REMOVALS:
+        one, two = retained[:2]
+        retained[:2] = [
             RemovalRecord(
                 one.first,
                 max(one.last, two.last),
@@ -92,15 +92,15 @@ def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
                 two.removed_at,
             )
         ]
-    return kept
+    return retained
 
 
 def _damaged(path: Path, reason: str) -> JournalError:
     details: dict[str, Any] = {"file": path.name, "offset": 0}
     return JournalError(
         "journal_damaged",
-        f"{path.name}, which says what was removed, can't be read: {reason}.",
-        "Move it away: what is missing from the log's beginning then counts as lost, and removing works"
-        " again.",
+        f"{path.name}, the record of removals, isn't readable: {reason}.",
+        "Move the file away: missing records at the log's beginning then count as lost, and "
+        "removal works again.",
         **details,
     )

@@ -72,8 +72,8 @@ def plan_retention(
             continue
         skipped.append(stays)
         if blocked is None:
-            why = f"an older segment stays ({segment.name}), and the log may have no gaps"
-            blocked = _skip_segment(segment, why, "gap")
+            sentence = f"an older segment stays ({segment.name}), and the log may have no gaps"
+            blocked = _skip_segment(segment, sentence, "gap")
     return RetentionPlan(chosen, skipped)
 
 
@@ -102,8 +102,8 @@ def _find_skip(
         return _skip_segment(segment, "it is compressed already", "compressed")
     if segment.last_at >= older_than_ns:
         age, minimum_age = now_ns - segment.last_at, now_ns - older_than_ns
-        why = f"its newest record is {age // _NS_PER_S} s old, younger than {minimum_age // _NS_PER_S} s"
-        return _skip_segment(segment, why, "young")
+        sentence = f"its newest record is {age // _NS_PER_S} s old, younger than {minimum_age // _NS_PER_S} s"
+        return _skip_segment(segment, sentence, "young")
     return None
 
 
@@ -115,9 +115,9 @@ def _needed(segment: SegmentInfo, pins: Sequence[Pin]) -> SkippedSegment | None:
     # The pin furthest behind keeps the segment longest.
     slowest = min(holding, key=lambda pin: pin.sequence)
     more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
-    why = f"needed by {', '.join(owners[:_NAMED])}{more}"
-    return _skip_segment(segment, why, slowest.kind.replace(" ", "_"))
+    sentence = f"needed by {', '.join(owners[:_NAMED])}{more}"
+    return _skip_segment(segment, sentence, slowest.kind.replace(" ", "_"))
 
 
-def _skip_segment(segment: SegmentInfo, why: str, reason: str) -> SkippedSegment:
-    return SkippedSegment(name=segment.name, why=why, reason=reason)
+def _skip_segment(segment: SegmentInfo, sentence: str, reason: str) -> SkippedSegment:
+    return SkippedSegment(name=segment.name, why=sentence, reason=reason)

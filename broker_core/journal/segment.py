@@ -112,9 +112,9 @@ class SegmentFile(NamedTuple):
 def encode_header(header: SegmentHeader) -> bytes:
     """Return the first 4,096 bytes of a segment."""
     name = header.instance.encode()
-    whole = bytearray(HEADER_SIZE)
+    encoded = bytearray(HEADER_SIZE)
     _HEADER.pack_into(
-        whole,
+        encoded,
         0,
         MAGIC,
         VERSION,
@@ -129,8 +129,8 @@ def encode_header(header: SegmentHeader) -> bytes:
         header.log.bytes,
         header.skipped_from,
     )
-    struct.pack_into("<I", whole, _CRC_AT, crc32c(whole))
-    return bytes(whole)
+    struct.pack_into("<I", encoded, _CRC_AT, crc32c(encoded))
+    return bytes(encoded)
 
 
 def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
@@ -211,7 +211,7 @@ def damaged_segment_error(path: Path, offset: int, reason: str) -> JournalError:
     return JournalError(
         "journal_damaged",
         f"{path.name} is damaged at byte {offset}: {reason}.",
-        "Run `manage.py journal verify`, then `repair`; the damaged bytes are kept.",
+        "Run `manage.py journal verify`, then `repair`; the damaged bytes are saved.",
         file=path.name,
         offset=offset,
     )
@@ -222,7 +222,7 @@ def other_log_error(path: Path, header: SegmentHeader, log: UUID | None) -> Jour
     return JournalError(
         "other_log",
         f"{path} is {describe_header(header)}, and this is the log {log}.",
-        "Somebody put a file in its place. Move it away and bring back the segment that was there.",
+        "Another file has replaced the segment. Move that file away and restore the segment.",
         file=path.name,
         found=str(header.log),
         expected=str(log),
@@ -241,9 +241,9 @@ def index_path(segment: Path) -> Path:
 
 def parse_segment_name(name: str, instance: str) -> tuple[int, bool] | None:
     """Parse a file name into (first sequence, compressed); None if it isn't a segment of this instance."""
-    rest = name.removeprefix(f"{instance}.")
-    digits, suffix = rest[:20], rest[20:]
-    if rest == name or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+    numbered = name.removeprefix(f"{instance}.")
+    digits, suffix = numbered[:20], numbered[20:]
+    if numbered == name or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
         return None
     if suffix not in (SUFFIX, SUFFIX_COMPRESSED):
         return None
@@ -270,10 +270,10 @@ def find_segment_files(
     form comes first.
     """
     found: list[SegmentFile] = []
-    for place, archived in ((directory, False), (archive_directory, True)):
-        if place is None or not place.is_dir():
+    for searched, archived in ((directory, False), (archive_directory, True)):
+        if searched is None or not searched.is_dir():
             continue
-        for path in place.iterdir():
+        for path in searched.iterdir():
             parsed = parse_segment_name(path.name, instance)
             if parsed is not None and path.is_file():
                 found.append(SegmentFile(path, parsed[0], archived, parsed[1]))

@@ -147,9 +147,9 @@ def _sync_and_evict(file: OpenFile) -> None:
 
 
 def _write(file: OpenFile, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(file.fd, rest) :]
+    unwritten = memoryview(content)
+    while unwritten:
+        unwritten = unwritten[os.write(file.fd, unwritten) :]
 
 
 def compress_segment(src: Path, dst: Path, progress: Progress = no_progress) -> None:

@@ -91,7 +91,7 @@ class SegmentReplacer:
         found = next((one for one in self._log.segments if one.path.name == name), None)
         if found is None:
             raise OperatorError(
-                "unknown_journal", f"There is no segment {name}.", "See `manage.py journal ls`."
+                "unknown_journal", f"The segment {name} doesn't exist.", "See `manage.py journal ls`."
             )
         if not found.sealed:
             raise _current(found)
@@ -111,13 +111,13 @@ class SegmentReplacer:
                 raise OperatorError(
                     "bad_prepared_file",
                     f"{prepared} isn't on the file system of {new.path.parent}.",
-                    "Prepare the file in the directory it goes to.",
+                    "Prepare the file in the target directory.",
                 ) from None
             raise journal_error(error, f"the swap of {old.path.name}") from error
         # Unlink only after readers see the new file and its name is durable.
         with self._lock:
             self._log.replace(tuple(new if one is old else one for one in self._log.segments))
-        self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)
+        self._unlink(old, retain_sidecar=new.path.parent == old.path.parent)
 
     def _check(self, old: Segment, prepared: Path, *, compressed: bool) -> None:
         """Check cheaply that `prepared` is a form of this segment; the worker has verified its content."""
@@ -142,11 +142,11 @@ class SegmentReplacer:
                 "Prepare the file again.",
             )
 
-    def _unlink(self, old: Segment, *, keep_sidecar: bool) -> None:
+    def _unlink(self, old: Segment, *, retain_sidecar: bool) -> None:
         """Remove a segment's file, and its sidecar unless the new form uses it; sync the directory."""
         try:
             self._files.unlink(old.path)
-            if not keep_sidecar:
+            if not retain_sidecar:
                 with suppress(FileNotFoundError):
                     self._files.unlink(index_path(old.path))
             self._files.sync_directory(old.path.parent)
@@ -168,7 +168,7 @@ class SegmentReplacer:
                 raise OperatorError(
                     "journal_gap",
                     "Only the oldest segments can be removed, in order, without leaving out one.",
-                    "Ask for a new plan; the log has changed since.",
+                    "Request a new plan; the log has changed since then.",
                 )
             for segment in chosen:
                 self._refuse_if_needed(segment)
@@ -181,7 +181,7 @@ class SegmentReplacer:
                 remaining = self._log.segments[len(chosen) :]
                 self._log.replace(remaining)
             for segment in chosen:
-                self._unlink(segment, keep_sidecar=False)
+                self._unlink(segment, retain_sidecar=False)
         nbytes = sum(info.nbytes for info in infos)
         return RemovalReply(
             action="remove",

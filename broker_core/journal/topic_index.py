@@ -82,8 +82,8 @@ class TopicIndex:
         sort = np.argsort(topics.astype(np.uint16) if len(order) <= MAX_TOPICS else topics, kind="stable")
         topics, positions = topics[sort], positions[sort]
         often = np.bincount(topics, minlength=len(order)) * 2 > len(ranges)
-        kept = ~often[topics]
-        data, lengths = _encode(topics[kept], positions[kept], len(order))
+        is_indexed = ~often[topics]
+        data, lengths = _encode(topics[is_indexed], positions[is_indexed], len(order))
         unknown = np.flatnonzero([one is None for one in ranges])
         return cls(
             b"".join(encoded[one] + b"\0" for one in order),

@@ -75,10 +75,10 @@ def _strip_annotations(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str
         elif isinstance(type_, inspect.UnionType) and any(
             isinstance(one, inspect.NoneType) for one in type_.types
         ):
-            rest = tuple(one for one in type_.types if not isinstance(one, inspect.NoneType))
-            if len(rest) > 1:
-                return inspect.UnionType(rest), extra
-            type_ = rest[0]
+            members = tuple(one for one in type_.types if not isinstance(one, inspect.NoneType))
+            if len(members) > 1:
+                return inspect.UnionType(members), extra
+            type_ = members[0]
         else:
             return type_, extra
 
@@ -129,12 +129,12 @@ def _stated_bounds(type_: inspect.Type) -> str:
     return extra.get("bounds") or _describe_bounds(bare)
 
 
-def _describe_range(low: int | None, high: int | None, what: str = "") -> str:
+def _describe_range(low: int | None, high: int | None, suffix: str = "") -> str:
     if low is None and high is None:
         return ""
     if high is None:
-        return f"from {low:,}{what}"
-    return f"{low:,} to {high:,}{what}" if low is not None else f"up to {high:,}{what}"
+        return f"from {low:,}{suffix}"
+    return f"{low:,} to {high:,}{suffix}" if low is not None else f"up to {high:,}{suffix}"
 
 
 def get_tag(kind: type[msgspec.Struct]) -> str:

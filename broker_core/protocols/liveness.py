@@ -29,10 +29,10 @@ class ReadProgress(NamedTuple):
 class Liveness:
     """Signs of life of one peer, compared from check to check. Times are monotonic milliseconds."""
 
-    __slots__ = ("_acknowledged", "_frame_began_at", "_handed", "_read", "heard_at")
+    __slots__ = ("_acknowledged", "_frame_began_at", "_handed", "_read", "last_alive_at")
 
     def __init__(self, now: int) -> None:
-        self.heard_at = now
+        self.last_alive_at = now
         """Time of the last sign of life, as of the last check."""
         self._frame_began_at = now
         self._read = ReadProgress(0, 0, 0)
@@ -40,12 +40,12 @@ class Liveness:
 
     def restart(self, now: int) -> None:
         """Restart the measurement: the broker read nothing until now, so silence until now means nothing."""
-        self.heard_at = self._frame_began_at = now
+        self.last_alive_at = self._frame_began_at = now
 
     def note_read(self, now: int, read: ReadProgress) -> None:
         """Compare the read bytes with the last check. Any new byte is a sign of life."""
         if read.received_bytes != self._read.received_bytes:
-            self.heard_at = now
+            self.last_alive_at = now
         if not read.unfinished_bytes or read.frame_start != self._read.frame_start:
             self._frame_began_at = now
         self._read = read
@@ -58,12 +58,12 @@ class Liveness:
         alive.
         """
         if self._acknowledged < acknowledged_bytes < self._handed:
-            self.heard_at = now
+            self.last_alive_at = now
         self._handed, self._acknowledged = handed_bytes, acknowledged_bytes
 
     def is_silent(self, now: int, interval_ms: int, slack_ms: int = 0) -> bool:
         """Return whether the peer gave no sign of life for two of its heartbeat intervals and `slack_ms`."""
-        return now - self.heard_at > SILENT_INTERVALS * interval_ms + slack_ms
+        return now - self.last_alive_at > SILENT_INTERVALS * interval_ms + slack_ms
 
     def is_frame_overdue(self, now: int) -> bool:
         """Return whether the incomplete frame takes longer than its grace time and the minimum rate allow."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from broker_core.errors import ClientError
-from broker_core.names import MAX_NAME, OWN, is_name
+from broker_core.names import MAX_NAME, RESERVED_PREFIX, is_name
 
 MAX_TOPIC_BYTES = 255
 MAX_SUBSCRIPTION_ID = 128
@@ -65,7 +65,7 @@ def _topic_problem(topic: str, reserved: bool) -> str:
             return f"column {column + 1} is a space or a control character"
     if topic[0] == "~":
         return "~ starts a pattern"
-    if topic[0] == OWN and not reserved:
+    if topic[0] == RESERVED_PREFIX and not reserved:
         return "names that start with $ are the broker's own"
     levels = topic.split(".")
     if "" in levels:

@@ -143,7 +143,7 @@ class NativeFrameReader:
         Raises:
             ClientError: bad_frame or frame_too_large, when no good frame came before.
         """
-        self._refuse_if_broken()
+        self._raise_if_failed()
         self._end += received
         size = len(self._buffer)
         full = self._end == size
@@ -152,19 +152,19 @@ class NativeFrameReader:
         )
         self._position += used
         if used:
-            rest = self._end - used
-            if rest:
-                self._buffer[:rest] = self._view[used : self._end]
-            self._end = rest
+            unparsed = self._end - used
+            if unparsed:
+                self._buffer[:unparsed] = self._view[used : self._end]
+            self._end = unparsed
         if full and size < USUAL_BUFFER_BYTES:
             self._grow(size * 4)
         elif size > USUAL_BUFFER_BYTES and self._end <= USUAL_BUFFER_BYTES // 2:
             self._grow(USUAL_BUFFER_BYTES)
         if not frames:
-            self._refuse_if_broken()
+            self._raise_if_failed()
         return frames
 
-    def _refuse_if_broken(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self.error is not None:
             raise self.error
 
@@ -193,15 +193,19 @@ def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Native
 
 
 def _split_frames(
-    view: memoryview, kinds: frozenset[int], position: int, max_frame: int, most: int = USUAL_BUFFER_BYTES
+    view: memoryview,
+    kinds: frozenset[int],
+    position: int,
+    max_frame: int,
+    max_frames: int = USUAL_BUFFER_BYTES,
 ) -> tuple[list[NativeFrame], int, ClientError | None]:
-    """Return the whole frames (at most `most`), their bytes, and the error of the frame behind them.
+    """Return the whole frames (at most `max_frames`), their bytes, and the error of the frame behind them.
 
     `position` is the stream position of the first byte.
     """
     frames: list[NativeFrame] = []
     at, end = 0, len(view)
-    while end - at >= FRAME_HEADER_SIZE and len(frames) < most:
+    while end - at >= FRAME_HEADER_SIZE and len(frames) < max_frames:
         length, kind, flags, stream = _unpack_from(view, at)
         if kind not in kinds or flags or length > max_frame or (kind == COMMAND and length > MAX_COMMAND):
             return frames, at, _header_error(length, kind, flags, kinds, position + at, max_frame)

@@ -67,11 +67,11 @@ class SentHistory:
             self._nbytes -= self._steps.popleft()[1]
 
 
-DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
+DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` has the details."
 """Reason in gap notices for records that can't be read."""
 UNKNOWN: Final = (
-    "It isn't known whether these sequences ever had records: the file that said so is damaged;"
-    " `manage.py journal verify` says more."
+    "It isn't known whether these sequences ever had records: the file that said so is "
+    "damaged; `manage.py journal verify` has the details."
 )
 """Reason in gap notices for sequences that were skipped, or whose records are lost."""
 REMOVED: Final = "These records were removed from the log."
@@ -264,10 +264,10 @@ class ClientSubscription:
 
     # Notices to the client.
 
-    def send_gap(self, instance: str, first: int, last: int, why: str) -> None:
-        """Send a gap notice: the subscription will not get records `first` to `last`. `why` is the reason."""
+    def send_gap(self, instance: str, first: int, last: int, reason: str) -> None:
+        """Send a gap notice: the subscription will not get records `first` to `last`, for `reason`."""
         begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
-        self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=why))
+        self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=reason))
 
     def send_completed(self, is_end: bool = False) -> None:
         """Send `completed`: the replay caught up or, with `is_end`, reached its end point."""
@@ -337,6 +337,6 @@ def resume_points(
         if peer not in firsts:
             peer.backlog.update_progress()
             firsts[peer] = peer.backlog.first_pending_sequences()
-        if target.cursor.has_begun:
+        if target.cursor.has_reached_start:
             needed = target.first_needed(firsts[peer].get(target.stream, 0))
             yield target, (needed or target.cursor.next_to_deliver(durable)) - 1

@@ -109,7 +109,7 @@ class ReplayControl:
         """Start one replay for these subscriptions, from their positions."""
         first = targets[0].cursor
         assert first.span is not None
-        span = first.span._replace(not_before=0) if first.has_begun else first.span
+        span = first.span._replace(not_before=0) if first.has_reached_start else first.span
         frontier = self._everywhere if targets[0].durability == "fully_durable" else self._frontier
         replay = Replay(self._facilities, frontier, self._live, targets, span, targets[0].rate)
         for target in targets:
@@ -131,9 +131,9 @@ class ReplayControl:
         if not target.cursor.is_live or not target.is_bookmark_subscription or target.conflating is not None:
             return False
         returned = target.peer.backlog.return_to_log(target.stream)
-        given = self._live.on_fallback(target)
+        delivered_upto = self._live.on_fallback(target)
         self.start([target], CursorEvent.FALL_BACK)
-        target.cursor.rewind_to(returned[0].batch.first_sequence if returned else given + 1)
+        target.cursor.rewind_to(returned[0].batch.first_sequence if returned else delivered_upto + 1)
         return True
 
     def _start_together(self, targets: Sequence[ClientSubscription]) -> None:
@@ -161,7 +161,7 @@ class ReplayControl:
         elif target.cursor.is_live:
             self._live.remove_from_live(target)
             if target.conflating is not None:
-                target.conflating.hold_batch(())
+                target.conflating.requeue_slices(())
 
 
 def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscription:
@@ -197,5 +197,5 @@ def _group(target: ClientSubscription, durable: int) -> Hashable:
     if target.conflating is not None:
         return id(target)
     # once started, the beginning of the span has no effect
-    span = cursor.span._replace(first=0, not_before=0) if cursor.has_begun else cursor.span
+    span = cursor.span._replace(first=0, not_before=0) if cursor.has_reached_start else cursor.span
     return cursor.next_to_deliver(durable), span, target.rate, target.durability

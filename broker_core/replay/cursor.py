@@ -82,14 +82,14 @@ class Cursor:
     a bookmark.
     """
 
-    __slots__ = ("has_begun", "next_sequence", "span", "state")
+    __slots__ = ("has_reached_start", "next_sequence", "span", "state")
 
     def __init__(self, span: ReplaySpan | None = None) -> None:
         self.state = CursorState.STARTING
         self.span = span
         """Requested range of the log; None for a subscription without a bookmark."""
         self.next_sequence = span.first if span is not None else 0
-        self.has_begun = span is None or span.not_before == 0
+        self.has_reached_start = span is None or span.not_before == 0
         """Whether the start of the span was reached. A span may begin at a moment in the future."""
 
     def apply_event(self, step: CursorEvent, durable: int = 0) -> None:

@@ -39,7 +39,11 @@ class DurableSubscriptions:
         store: PositionStore,
         share: Callable[[DurableSubscriptionRecord], SharedSubscription],
     ) -> None:
-        self._clock, self._instance, self._turns = facilities.clock, facilities.instance, facilities.turns
+        self._clock, self._instance, self._scheduler = (
+            facilities.clock,
+            facilities.instance,
+            facilities.scheduler,
+        )
         self._journal = facilities.journal
         self._frontier = frontier
         self._store = store
@@ -129,12 +133,12 @@ class DurableSubscriptions:
         self._store.add(durable)
         return durable
 
-    def on_opened(self, target: ClientSubscription, name: str) -> None:
+    def on_subscribed(self, target: ClientSubscription, name: str) -> None:
         """Connect a subscription with the durable record that `claim` returned."""
         key = target.peer.durable_owner(name), name
         self._active[key], target.durable_record = target, self._known.get(key)
 
-    def on_joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
+    def on_consumer_added(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
         """Add a client as a consumer of a shared subscription that `claim` returned."""
         shared = self._shared.get(name)
         if shared is None:
@@ -148,7 +152,7 @@ class DurableSubscriptions:
         """Remove a consumer, and close the shared subscription later if it was the last one."""
         shared.remove_consumer(target)
         if not shared.consumers:  # later, because one client may close a thousand subscriptions at once
-            self._turns.call_in_later_iteration(partial(self._close_if_unused, shared))
+            self._scheduler.call_in_later_iteration(partial(self._close_if_unused, shared))
 
     def _close_if_unused(self, shared: SharedSubscriptionPort) -> None:
         """Close a shared subscription, unless a consumer has joined since the last one left."""

@@ -54,7 +54,7 @@ class ReplaySpeed:
         self.per_second = weight * newest + (1 - weight) * self.per_second
         self._position, self._at = position, now
 
-    def seconds_left(self, replay: ManagedReplayRecord, newest: int, newest_at: int) -> float | None:
+    def estimate_remaining_s(self, replay: ManagedReplayRecord, newest: int, newest_at: int) -> float | None:
         """Return the estimated seconds until the end at this speed, or None without an estimate.
 
         `newest` is the log's newest sequence; `newest_at` the time (ns UTC) up to which the log is recorded.
@@ -96,7 +96,9 @@ class ManagedReplays:
         found = self._replays.get(name)
         if found is None:
             raise OperatorError(
-                "unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays."
+                "unknown_replay",
+                f"The managed replay {name[:64]!r} doesn't exist.",
+                "See the list of replays.",
             )
         return found
 
@@ -209,7 +211,7 @@ class ManagedReplays:
         # once.
         return SpanResult(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
-    def on_opened(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+    def on_subscribed(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         """Connect a subscription with its managed replay."""
         target.managed = replay
         target.trail = SentHistory()
@@ -364,7 +366,7 @@ class ManagedReplays:
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         before = _moving(replay)
         replay.note_progress(position, certain)
-        replay.begun, replay.caught_up = target.cursor.has_begun, target.completed
+        replay.begun, replay.caught_up = target.cursor.has_reached_start, target.completed
         replay.recorded_at = target.recorded_at or replay.recorded_at
         delivered = target.account.delivered.messages
         replay.delivered_messages += delivered - target.counted_messages
@@ -481,9 +483,9 @@ class ManagedReplays:
         """Return a replay as an entry of the control plane, with its progress and times in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
         connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
-        left = None
+        remaining_s = None
         if speed is not None and not replay.paused:
-            left = speed.seconds_left(replay, newest, newest_at)
+            remaining_s = speed.estimate_remaining_s(replay, newest, newest_at)
         return msgspec.convert(
             # Fields that are copied unchanged have the same name in both.
             msgspec.structs.asdict(replay)
@@ -493,7 +495,7 @@ class ManagedReplays:
                 "position": f"{self._instance}|{replay.position - 1}|",
                 "behind": max(replay.end_sequence(newest) - replay.position + 1, 0),
                 "progress": round(replay.progress(newest), 6),
-                "left_s": None if left is None else round(left, 1),
+                "left_s": None if remaining_s is None else round(remaining_s, 1),
                 "records_per_s": round(speed.per_second, 1) if speed is not None else 0.0,
                 "recorded_at": replay.recorded_at // 1_000_000 or None,
                 "created_at": replay.created_at // 1_000_000,

@@ -46,14 +46,14 @@ class ReplayChunk(NamedTuple):
 
     * `first`: first readable sequence. Above the requested one when the records between are damaged or lost.
     * `following`: sequence at which the next chunk starts.
-    * `has_begun`: whether a record of the span's beginning was reached.
+    * `has_reached_start`: whether a record of the span's beginning was reached.
     * `is_last`: whether the end of the span was reached.
     """
 
     first: int
     following: int
     slices: list[BatchSlice]
-    has_begun: bool
+    has_reached_start: bool
     is_last: bool
 
 
@@ -84,7 +84,7 @@ class ReadPosition:
         chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes, cuts)
         self._has_ended = chunk.is_last
         self._readers = [ReplayTarget(one, max(at, chunk.following)) for one, at in self._readers]
-        if chunk.has_begun:
+        if chunk.has_reached_start:
             self._span = self._span._replace(not_before=0)
         return chunk
 
@@ -112,25 +112,25 @@ def read_chunk(
         if following > start:
             return ReplayChunk(start, following, [], True, False)
     read = journal.read_with_positions(start, max_bytes, upto)
-    has_begun, slices = span.not_before == 0, list[BatchSlice]()
+    has_reached_start, slices = span.not_before == 0, list[BatchSlice]()
     if not read:
         following = journal.next_readable(start)
-        return ReplayChunk(following, following, slices, has_begun, False)
+        return ReplayChunk(following, following, slices, has_reached_start, False)
     first = following = max(start, read[0][1].first_sequence)
     for position, batch in read:
         at = batch.header.accepted_at
         if at > span.not_after:
-            return ReplayChunk(first, following, slices, has_begun, True)
-        has_begun = has_begun or at >= span.not_before
+            return ReplayChunk(first, following, slices, has_reached_start, True)
+        has_reached_start = has_reached_start or at >= span.not_before
         last = (
             _last_fitting(batch, start, max_bytes)
             if cuts and batch.nbytes > max_bytes
             else batch.last_sequence
         )
-        if has_begun:
+        if has_reached_start:
             slices += _select_slices(position, batch, readers, min(span.last, last))
         following = last + 1
-    return ReplayChunk(first, following, slices, has_begun, False)
+    return ReplayChunk(first, following, slices, has_reached_start, False)
 
 
 def _last_fitting(batch: Batch, start: int, max_bytes: int) -> int:

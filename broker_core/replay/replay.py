@@ -130,7 +130,7 @@ class Replay:
             batch_slice for batch_slice in self._waiting if batch_slice.subscription is target.subscription
         ]
         if target.conflating is not None:
-            target.conflating.hold_batch(queued)
+            target.conflating.requeue_slices(queued)
         elif queued:
             target.cursor.advance_to(queued[0].first_sequence)
         if queued:
@@ -162,7 +162,7 @@ class Replay:
             log.exception(
                 "replay_failed", client=self._peer.name, subscriptions=[one.id for one in self.targets]
             )
-            self._peer.close("internal_error", "What this client asked of the log couldn't be brought.")
+            self._peer.close("internal_error", "The broker couldn't read this client's records from the log.")
         finally:
             self._share.replays -= 1
             self._ahead.stop()
@@ -406,13 +406,13 @@ class Replay:
         if chunk.first > self._next_sequence:
             self._skip_unavailable(chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.slices)
-        if chunk.has_begun:
+        if chunk.has_reached_start:
             self._span = self._span._replace(not_before=0)
         if chunk.is_last:
             self._span = self._span._replace(last=chunk.following - 1)
         for target in self.targets:
-            target.cursor.has_begun, target.cursor.span = (
-                target.cursor.has_begun or chunk.has_begun,
+            target.cursor.has_reached_start, target.cursor.span = (
+                target.cursor.has_reached_start or chunk.has_reached_start,
                 self._span,
             )
             if target.conflating is not None:
@@ -557,17 +557,17 @@ class Replay:
 
     # Gaps and the end.
 
-    def _skip_unavailable(self, last: int, why: str) -> None:
+    def _skip_unavailable(self, last: int, reason: str) -> None:
         """Send gap notices for the unavailable records up to `last`, and move the cursors after them.
 
-        Sequences that were never assigned to a record are no gap. `why` is the reason in the notice, unless
-        it isn't known whether the sequences had records.
+        Sequences that were never assigned to a record are no gap. The notices have `reason`, unless it isn't
+        known whether the sequences had records.
         """
         journal = self._facilities.journal
         for target in self.targets:
             if target.cursor.next_sequence <= last:
                 for begin, end, is_unknown in journal.gaps(target.cursor.next_sequence, last):
-                    target.send_gap(self._facilities.instance, begin, end, UNKNOWN if is_unknown else why)
+                    target.send_gap(self._facilities.instance, begin, end, UNKNOWN if is_unknown else reason)
                 target.cursor.advance_to(last + 1)
 
     async def _end(self) -> None:

@@ -41,11 +41,11 @@ async def translate_bookmarks(
     result is the smallest local sequence of the given bookmarks. Bookmarks stay unchanged when this log has
     no record of their sites up to sequence `upto`.
     """
-    own = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
-    if own:
-        return AfterBookmarks(own)
-    places = [await local_sequence(one, facilities, upto) for one in start.bookmarks]
-    known = [place for place in places if place is not None]
+    local_bookmarks = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
+    if local_bookmarks:
+        return AfterBookmarks(local_bookmarks)
+    sequences = [await local_sequence(one, facilities, upto) for one in start.bookmarks]
+    known = [sequence for sequence in sequences if sequence is not None]
     return AfterBookmarks((Bookmark(facilities.instance, min(known)),)) if known else start
 
 
@@ -134,27 +134,29 @@ class SpanResult(NamedTuple):
     """Whether no bookmark of the beginning was known, so that the replay starts at NOW."""
 
 
-def find_span(asked: Start | BookmarkRange, log: LogBounds) -> SpanResult:
+def find_span(requested: Start | BookmarkRange, log: LogBounds) -> SpanResult:
     """Return the range of the log that a bookmark or a bookmark range names.
 
     A begin bookmark that was never in this log counts as NOW, and so does such an end: the newest record at
     the time of the call.
     """
-    if not isinstance(asked, BookmarkRange):
-        return _begin(asked, None, log)
-    found = _begin(asked.begin, asked.begin_included, log)
-    span, unknown = _with_end(found.span, asked.end, asked.end_included, log)
+    if not isinstance(requested, BookmarkRange):
+        return _begin(requested, None, log)
+    found = _begin(requested.begin, requested.begin_included, log)
+    span, unknown = _with_end(found.span, requested.end, requested.end_included, log)
     missing = found.missing
     if missing is not None:
         missing = (missing[0], min(missing[1], span.last)) if span.last >= missing[0] else None
     return found._replace(span=span, missing=missing, unknown=found.unknown + unknown)
 
 
-def depends_on_end(asked: Start | BookmarkRange, log: LogBounds) -> bool:
+def depends_on_end(requested: Start | BookmarkRange, log: LogBounds) -> bool:
     """Return whether a span begins or ends at the log's current end: at NOW, or at an unknown bookmark."""
     return any(
         isinstance(one, Now) or (isinstance(one, AfterBookmarks) and _known(one.bookmarks, log)[1] != ())
-        for one in ((asked.begin, asked.end) if isinstance(asked, BookmarkRange) else (asked,))
+        for one in (
+            (requested.begin, requested.end) if isinstance(requested, BookmarkRange) else (requested,)
+        )
     )
 
 
@@ -172,10 +174,10 @@ def _begin(start: Start, included: bool | None, log: LogBounds) -> SpanResult:
         case AtTime(at):
             return SpanResult(ReplaySpan(log.oldest, not_before=at + 1 if included is False else at))
         case AfterBookmarks(bookmarks):
-            here, unknown = _known(bookmarks, log)
-            if not here:
+            known, unknown = _known(bookmarks, log)
+            if not known:
                 return SpanResult(ReplaySpan(log.newest + 1), unknown=unknown, from_now=True)
-            first = max(min(here) + (0 if included else 1), 1)
+            first = max(min(known) + (0 if included else 1), 1)
             if first >= log.oldest:
                 return SpanResult(ReplaySpan(first), unknown=unknown)
             return SpanResult(ReplaySpan(log.oldest), (first, log.oldest - 1), unknown)
@@ -189,9 +191,9 @@ def _with_end(
         case AtTime(at):
             return span._replace(not_after=at if included else at - 1), ()
         case AfterBookmarks(bookmarks):
-            here, unknown = _known(bookmarks, log)
-            if here:
-                return span._replace(last=max(here) - (0 if included else 1)), unknown
+            known, unknown = _known(bookmarks, log)
+            if known:
+                return span._replace(last=max(known) - (0 if included else 1)), unknown
             return span._replace(last=log.newest), unknown
         case _:
             return span._replace(last=log.newest), ()

@@ -332,8 +332,8 @@ class SiteLink:
                 "link_gap",
                 f"{self._instance} has records of {self._engine.instance} up to {stored},"
                 f" and this log had {limit} when it was last carried.",
-                "It is another log under the same name, or an older copy: give this instance a name of its"
-                " own, or restore its log.",
+                "It is another log under the same name, or an older copy: give this instance another "
+                "name, or restore its log.",
                 there=stored,
                 here=limit,
             )
@@ -433,8 +433,8 @@ class SiteLink:
                 self._fail_refused(error)
                 return
             try:
-                for piece in parts:
-                    remote.publish_numbered_batch(*piece)
+                for part in parts:
+                    remote.publish_numbered_batch(*part)
             except SluiceError:
                 return  # the connection to the destination is lost, which ends both clients
             self._delivered += entry.batch.count

@@ -24,7 +24,7 @@ def link_problems(links: Sequence[LinkEntry], now_ms: int) -> list[ProblemEntry]
             since=one.since,
             severe=one.mode == "sync",
             title=f"The link {one.name} carries nothing",
-            message=one.why or "It has not been connected yet.",
+            message=one.why or "The link hasn't connected yet.",
             fix=one.fix or "See the page Replication and docs/sites.md.",
         )
         for one in links

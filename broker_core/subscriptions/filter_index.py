@@ -153,26 +153,26 @@ class _BoundIndex:
     For filters with an upper limit all signs are inverted.
     """
 
-    __slots__ = ("_filters", "_get", "_limits", "_places", "_sign")
+    __slots__ = ("_filters", "_get", "_indexes", "_limits", "_sign")
 
     def __init__(self, guard: RequiredBound) -> None:
         self._get = compile_path(guard.steps)
         self._sign = 1.0 if guard.above else -1.0
         self._limits = array("d")
         self._filters: list[Filter] = []
-        self._places: dict[Filter, int] = {}
+        self._indexes: dict[Filter, int] = {}
         """Index of each filter in `_filters` and `_limits`."""
 
     def add(self, chosen: Filter, guard: RequiredBound) -> None:
-        self._places[chosen] = len(self._filters)
+        self._indexes[chosen] = len(self._filters)
         self._filters.append(chosen)
         self._limits.append(self._sign * guard.limit)
 
     def remove(self, chosen: Filter) -> int:
         """Remove a filter; return the number of remaining filters."""
-        place, last, limit = self._places.pop(chosen), self._filters.pop(), self._limits.pop()
+        index, last, limit = self._indexes.pop(chosen), self._filters.pop(), self._limits.pop()
         if last is not chosen:
-            self._filters[place], self._limits[place], self._places[last] = last, limit, place
+            self._filters[index], self._limits[index], self._indexes[last] = last, limit, index
         return len(self._filters)
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:
@@ -182,17 +182,20 @@ class _BoundIndex:
         ]
         if not reaches:
             return {}
-        there, values = np.array([row for row, _ in reaches]), np.array([reach for _, reach in reaches])
+        reaching_rows, values = (
+            np.array([row for row, _ in reaches]),
+            np.array([reach for _, reach in reaches]),
+        )
         order = np.argsort(values, kind="stable")
-        there, values = there[order], values[order]
+        reaching_rows, values = reaching_rows[order], values[order]
         limits = np.frombuffer(self._limits)
         # Conversion to floating point keeps the order but may make different values equal. So an equal value
         # is a candidate whatever the operator.
-        places = np.flatnonzero(limits <= values[-1])
-        starts = np.searchsorted(values, limits[places])
+        indexes = np.flatnonzero(limits <= values[-1])
+        starts = np.searchsorted(values, limits[indexes])
         return {
-            self._filters[place]: np.sort(there[start:])
-            for place, start in zip(places.tolist(), starts.tolist(), strict=True)
+            self._filters[index]: np.sort(reaching_rows[start:])
+            for index, start in zip(indexes.tolist(), starts.tolist(), strict=True)
         }
 
     def _reach(self, value: Any) -> float:

@@ -64,7 +64,7 @@ class JournaledTopics:
         self.all_journaled = lru_cache(maxsize=8_192)(self._all_journaled)
         self.decoder_of = lru_cache(maxsize=65_536)(self._decoder_of)
         self._filters_of = lru_cache(maxsize=65_536)(self._find_filters)
-        self.keeps_any_of = lru_cache(maxsize=8_192)(self._keeps_any_of)
+        self.may_journal_any = lru_cache(maxsize=8_192)(self._may_journal_any)
         self.any_sync = lru_cache(maxsize=8_192)(self._any_sync)
 
     def _any_sync(self, topics: tuple[str, ...]) -> bool:
@@ -86,14 +86,14 @@ class JournaledTopics:
             return False
         if any(is_subpattern(pattern, other) for other in self._not):
             return True
-        kept = [
+        included = [
             one.pattern
             for one in self._entries
             if not any(is_subpattern(one.pattern, other) for other in self._not)
         ]
-        return all(are_disjoint(pattern, one) for one in kept)
+        return all(are_disjoint(pattern, one) for one in included)
 
-    def _keeps_any_of(self, text: str) -> bool:
+    def _may_journal_any(self, text: str) -> bool:
         """Return whether a topic of a pattern is journaled, or may be."""
         return not self.covers_nothing(TopicPattern.parse(text))
 
@@ -103,8 +103,10 @@ class JournaledTopics:
             return pattern.exact.startswith(EVENTS_PREFIX) or self._filters_of(pattern.exact) is None
         if is_subpattern(pattern, _EVENTS):
             return True
-        whole = any(entry.filter is None and is_subpattern(pattern, entry.pattern) for entry in self._entries)
-        return whole and all(are_disjoint(pattern, one) for one in self._not)
+        is_included = any(
+            entry.filter is None and is_subpattern(pattern, entry.pattern) for entry in self._entries
+        )
+        return is_included and all(are_disjoint(pattern, one) for one in self._not)
 
     def narrowed_from(self, before: JournaledTopics, pattern: TopicPattern) -> Extent:
         """Return the extent of a pattern that `before` journaled and this doesn't: "all", "part" or "".
@@ -118,15 +120,23 @@ class JournaledTopics:
         if self.covers_all(pattern):
             return ""
         if pattern.exact is not None:
-            kept, now = before._filters_of(pattern.exact), self._filters_of(pattern.exact)
-            return "" if kept is not None and now is not None and set(kept) <= set(now) else "part"
+            filters_before, filters_now = before._filters_of(pattern.exact), self._filters_of(pattern.exact)
+            return (
+                ""
+                if filters_before is not None
+                and filters_now is not None
+                and set(filters_before) <= set(filters_now)
+                else "part"
+            )
         entries = [one for one in before._entries if before._reaches(one.pattern, pattern)]
-        if not all(self._keeps(one, pattern) for one in entries):
+        if not all(self._covers_entry(one, pattern) for one in entries):
             return "part"
-        taken = [one for one in self._not if not any(is_subpattern(one, other) for other in before._not)]
+        newly_excluded = [
+            one for one in self._not if not any(is_subpattern(one, other) for other in before._not)
+        ]
         lost = any(
             not are_disjoint(one, pattern) and not are_disjoint(one, entry.pattern)
-            for one in taken
+            for one in newly_excluded
             for entry in entries
         )
         return "part" if lost else ""
@@ -135,7 +145,7 @@ class JournaledTopics:
         """Return whether an entry may journal topics of a pattern: it matches some and isn't excluded."""
         return not are_disjoint(one, pattern) and not any(is_subpattern(one, other) for other in self._not)
 
-    def _keeps(self, entry: _CompiledEntry, pattern: TopicPattern) -> bool:
+    def _covers_entry(self, entry: _CompiledEntry, pattern: TopicPattern) -> bool:
         """Return whether this certainly journals all records of a pattern that an earlier entry journaled."""
         return any(
             (is_subpattern(entry.pattern, one.pattern) or is_subpattern(pattern, one.pattern))
@@ -173,16 +183,20 @@ class JournaledTopics:
         journaled = self.all_journaled(batch.topics)
         if journaled is not None:
             return BatchPartition(None, batch) if journaled else BatchPartition(batch, None)
-        wanted = self._wanted(batch)
-        rows, kept = np.flatnonzero(~wanted), np.flatnonzero(wanted)
-        if not len(rows) or not len(kept):
-            return BatchPartition(None, batch) if len(kept) else BatchPartition(batch, None)
-        return BatchPartition(batch.select(rows, explicit=False), batch.select(kept, explicit=False), wanted)
+        is_journaled = self._find_journaled_rows(batch)
+        unjournaled_rows, journaled_rows = np.flatnonzero(~is_journaled), np.flatnonzero(is_journaled)
+        if not len(unjournaled_rows) or not len(journaled_rows):
+            return BatchPartition(None, batch) if len(journaled_rows) else BatchPartition(batch, None)
+        return BatchPartition(
+            batch.select(unjournaled_rows, explicit=False),
+            batch.select(journaled_rows, explicit=False),
+            is_journaled,
+        )
 
-    def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
+    def _find_journaled_rows(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is journaled."""
         topics = batch.topics
-        wanted: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[
+        is_journaled: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[
             batch.topic_indexes
         ]
         evaluator: BatchEvaluator | None = None
@@ -191,11 +205,11 @@ class JournaledTopics:
             if not filters:
                 continue
             evaluator = evaluator or BatchEvaluator(batch, self.decoder_of)
-            mine = np.flatnonzero(batch.topic_indexes == number)
-            wanted[mine] = False
+            topic_rows = np.flatnonzero(batch.topic_indexes == number)
+            is_journaled[topic_rows] = False
             for chosen in filters:
-                wanted[evaluator.rows(chosen, mine)] = True
-        return wanted
+                is_journaled[evaluator.rows(chosen, topic_rows)] = True
+        return is_journaled
 
 
 def _entry(topic: JournaledTopic) -> _CompiledEntry:

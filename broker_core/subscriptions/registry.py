@@ -74,9 +74,9 @@ class PatternIndex(Generic[V]):
         for name in topic.split("."):
             reached: list[_LevelNode[V]] = []
             for level in levels:
-                rest = level.following.get(">")
-                if rest is not None:
-                    yield from rest.ends
+                tail_level = level.following.get(">")
+                if tail_level is not None:
+                    yield from tail_level.ends
                 for one in ("*",) if name in ("*", ">") else (name, "*"):
                     following = level.following.get(one)
                     if following is not None:
@@ -107,12 +107,12 @@ class _PatternGroup(Generic[T]):
     `change`: number of the registry's change that created the group.
     """
 
-    __slots__ = ("change", "filtered", "index", "pattern", "whole")
+    __slots__ = ("change", "filtered", "index", "pattern", "unfiltered")
 
     def __init__(self, pattern: TopicPattern, change: int) -> None:
         self.pattern = pattern
         self.change = change
-        self.whole: dict[Subscription[T], SubscriptionMatch[T]] = {}
+        self.unfiltered: dict[Subscription[T], SubscriptionMatch[T]] = {}
         """Matches of its subscriptions without a filter: all rows."""
         self.filtered: dict[Filter, dict[Subscription[T], SubscriptionMatch[T]]] = {}
         """Its subscriptions by filter."""
@@ -122,7 +122,7 @@ class _PatternGroup(Generic[T]):
     def add(self, subscription: Subscription[T]) -> bool:
         """Add a subscription; return False when it was already in the group."""
         chosen = subscription.filter
-        members = self.whole if chosen is None else self.filtered.get(chosen)
+        members = self.unfiltered if chosen is None else self.filtered.get(chosen)
         if members is None:
             assert chosen is not None
             members = self.filtered[chosen] = {}
@@ -134,13 +134,13 @@ class _PatternGroup(Generic[T]):
     def has(self, subscription: Subscription[T]) -> bool:
         """Return whether the subscription is in the group."""
         chosen = subscription.filter
-        return subscription in (self.whole if chosen is None else self.filtered.get(chosen, {}))
+        return subscription in (self.unfiltered if chosen is None else self.filtered.get(chosen, {}))
 
     def remove(self, subscription: Subscription[T]) -> bool:
         """Remove a subscription; return False when it wasn't in the group."""
         chosen = subscription.filter
         if chosen is None:
-            return self.whole.pop(subscription, None) is not None
+            return self.unfiltered.pop(subscription, None) is not None
         members = self.filtered.get(chosen, {})
         found = members.pop(subscription, None) is not None
         if found and not members:
@@ -161,7 +161,7 @@ class _PatternGroup(Generic[T]):
     @property
     def empty(self) -> bool:
         """Whether the group has no subscription; the registry has then removed it."""
-        return not self.whole and not self.filtered
+        return not self.unfiltered and not self.filtered
 
 
 class _TopicCache(Generic[T]):
@@ -204,7 +204,7 @@ class SubscriptionRegistry(Generic[T]):
 
     def __iter__(self) -> Iterator[Subscription[T]]:
         for group in self._groups.values():
-            yield from group.whole
+            yield from group.unfiltered
             for members in group.filtered.values():
                 yield from members
 
@@ -251,7 +251,7 @@ class SubscriptionRegistry(Generic[T]):
         for group in (
             known.groups if known is not None and known.change == self._change else self._groups_of(topic)
         ):
-            found += group.whole.values()
+            found += group.unfiltered.values()
             if group.filtered:
                 evaluator = evaluator or BatchEvaluator(batch, self._decoder_of)
                 _match_filtered(group, evaluator, None, found)
@@ -283,18 +283,18 @@ class SubscriptionRegistry(Generic[T]):
     def _match_mixed(self, batch: Batch) -> list[SubscriptionMatch[T]]:
         """Match a batch of several topics: find each group's set of topics, then the rows of each set."""
         topics = batch.topics
-        wanted: dict[_PatternGroup[T], int] = {}
+        topic_sets: dict[_PatternGroup[T], int] = {}
         for number, topic in enumerate(topics):
             for group in self._groups_of(topic):
-                wanted[group] = wanted.get(group, 0) | 1 << number
+                topic_sets[group] = topic_sets.get(group, 0) | 1 << number
         found: list[SubscriptionMatch[T]] = []
         parts = _RowsByTopics(batch, len(topics))
         evaluator = BatchEvaluator(batch, self._decoder_of)
-        for group, topic_set in wanted.items():
+        for group, topic_set in topic_sets.items():
             rows = parts.rows(batch, topic_set)
             if rows is not None and not len(rows):
                 continue
-            found += group.whole.values() if rows is None else _with_rows(group.whole, rows)
+            found += group.unfiltered.values() if rows is None else _with_rows(group.unfiltered, rows)
             _match_filtered(group, evaluator, rows, found)
         return found
 
@@ -339,11 +339,11 @@ def _match_filtered(
 
     `candidates` are the rows of the group's topics; None means all rows.
     """
-    wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
+    filters: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
         guarded = group.index.candidates(evaluator.messages(candidates))
-        wanted = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
-    for chosen, among in wanted:
+        filters = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
+    for chosen, among in filters:
         members, rows = group.filtered[chosen], evaluator.rows(chosen, candidates, among)
         if len(rows) == evaluator.count:
             found += members.values()

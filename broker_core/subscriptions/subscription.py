@@ -83,12 +83,12 @@ def _of_pattern(subscription: Subscription[object], batch: Batch, rows: Rows | N
     topic = batch.single_topic
     if topic is not None:
         return rows if matches(topic) else EMPTY
-    wanted = [matches(name) for name in batch.topics]
-    if all(wanted):
+    topic_matches = [matches(name) for name in batch.topics]
+    if all(topic_matches):
         return rows
-    if not any(wanted):
+    if not any(topic_matches):
         return EMPTY
-    table = np.array([False, *wanted])  # row topics count from 1
+    table = np.array([False, *topic_matches])  # row topics count from 1
     if rows is None:
         return _shortest(batch, np.flatnonzero(table[batch.topic_indexes]))
     return _shortest(batch, rows[table[batch.topic_indexes[rows]]])

@@ -28,7 +28,7 @@ MAX_PATTERN_BYTES = 255
 """Maximum bytes of a pattern that isn't an expression; equal to the limit of a topic."""
 MAX_EXPRESSION = 1_024
 """Maximum characters of a regular expression for topics."""
-_FIX = "Write a topic, a.*.b, a.>, or ~ and a regular expression."
+_FIX = "Use a topic, a.*.b, a.>, or ~ and a regular expression."
 
 
 class TopicPattern:
@@ -67,9 +67,12 @@ class TopicPattern:
         return f"TopicPattern({self.text!r})"
 
 
-def _bad(text: str, why: str, column: int) -> ClientError:
+def _bad(text: str, reason: str, column: int) -> ClientError:
     return ClientError(
-        "bad_pattern", f"{text[:80]!r} isn't a topic pattern: {why} (column {column}).", _FIX, column=column
+        "bad_pattern",
+        f"{text[:80]!r} isn't a topic pattern: {reason} (column {column}).",
+        _FIX,
+        column=column,
     )
 
 
@@ -174,10 +177,10 @@ def is_subpattern(one: TopicPattern, other: TopicPattern) -> bool:
         return other.matches(one.exact)
     if _is_expression(one) or _is_expression(other):
         return False
-    mine, others = one.text.split("."), other.text.split(".")
-    if _is_own(mine) != _is_own(others):
+    levels, other_levels = one.text.split("."), other.text.split(".")
+    if _is_reserved(levels) != _is_reserved(other_levels):
         return False
-    return levels_cover(others, mine)
+    return levels_cover(other_levels, levels)
 
 
 def are_disjoint(one: TopicPattern, other: TopicPattern) -> bool:
@@ -188,21 +191,21 @@ def are_disjoint(one: TopicPattern, other: TopicPattern) -> bool:
         return not one.matches(other.exact)
     if _is_expression(one) or _is_expression(other):
         return False
-    mine, others = one.text.split("."), other.text.split(".")
-    if _is_own(mine) != _is_own(others):
+    levels, other_levels = one.text.split("."), other.text.split(".")
+    if _is_reserved(levels) != _is_reserved(other_levels):
         return True
-    for level, another in zip(mine, others, strict=False):
+    for level, another in zip(levels, other_levels, strict=False):
         if ">" in (level, another):
             return False
         if "*" not in (level, another) and level != another:
             return True
-    return len(mine) != len(others)
+    return len(levels) != len(other_levels)
 
 
 def _is_expression(pattern: TopicPattern) -> bool:
     return pattern.text.startswith("~")
 
 
-def _is_own(levels: list[str]) -> bool:
+def _is_reserved(levels: list[str]) -> bool:
     """Return whether a pattern starts with `$`; only such patterns match topics that start with `$`."""
     return levels[0].startswith("$")

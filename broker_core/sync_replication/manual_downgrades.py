@@ -71,7 +71,8 @@ class ManualDowngradeStore:
             except OSError as problem:
                 raise JournalError(
                     "not_kept",
-                    f"Who isn't waited for can't be stored: {problem.strerror or problem}.",
+                    "The file of downgraded members and destinations can't be written: "
+                    f"{problem.strerror or problem}.",
                     "Make room on the journal's disk.",
                 ) from None
             self.downgrades = remaining

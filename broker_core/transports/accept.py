@@ -34,10 +34,10 @@ _NO_FILE: Final = -1
 
 
 async def start_tls(
-    taken: socket.socket,
+    accepted: socket.socket,
     protocol: Callable[[], asyncio.BufferedProtocol],
     context: ssl.SSLContext,
-    door: PreLogonReadQueue,
+    read_queue: PreLogonReadQueue,
     within_s: float,
 ) -> None:
     """Make a connection's TLS transport, and then its protocol.
@@ -50,30 +50,30 @@ async def start_tls(
         OSError: the handshake failed; ssl.SSLError is an OSError.
     """
     loop = asyncio.get_running_loop()
-    gate = _HandshakeProtocol(door, taken.fileno())
+    handshake = _HandshakeProtocol(read_queue, accepted.fileno())
     early = _EarlyDataProtocol()
-    raw, _ = await loop.connect_accepted_socket(lambda: gate, taken)
+    raw, _ = await loop.connect_accepted_socket(lambda: handshake, accepted)
     try:
         # It runs after start_tls has made TLS the socket's protocol, and before TLS is notified of that.
-        loop.call_soon(gate.attach, raw)
+        loop.call_soon(handshake.attach, raw)
         transport = await loop.start_tls(
             raw, early, context, server_side=True, ssl_handshake_timeout=within_s
         )
     finally:
-        gate.detach(raw)
-    if transport is None or early.over:
+        handshake.detach(raw)
+    if transport is None or early.is_closed:
         return
     made = protocol()
     transport.set_protocol(made)
     made.connection_made(transport)
-    _feed(made, early.said)
+    _feed(made, early.received)
 
 
 class _HandshakeProtocol(asyncio.BufferedProtocol):
     """Protocol of a socket whose TLS handshake isn't done."""
 
-    def __init__(self, door: PreLogonReadQueue, descriptor: int) -> None:
-        self._door, self._descriptor = door, descriptor
+    def __init__(self, read_queue: PreLogonReadQueue, descriptor: int) -> None:
+        self._read_queue, self._descriptor = read_queue, descriptor
         self._raw: asyncio.Transport | None = None
         self._tls: asyncio.BufferedProtocol | None = None
         """TLS protocol; None before it has its transport, and after the handshake."""
@@ -92,7 +92,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
 
     def detach(self, raw: asyncio.Transport) -> None:
         """Let TLS read for itself, because the handshake is done."""
-        self._door.remove_reader(self._descriptor, self._on_readable)
+        self._read_queue.remove_reader(self._descriptor, self._on_readable)
         tls, self._tls = self._tls, None
         self._raw, self._buffer, self._descriptor = None, bytearray(), _NO_FILE
         if tls is not None and self._lost is None:
@@ -108,13 +108,13 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
             self._tls = tls
             before, self._before, self._buffer = self._before, b"", bytearray()
             _feed(tls, before)
-            self._rest()
+            self._pause_reading()
 
-    def _rest(self) -> None:
+    def _pause_reading(self) -> None:
         """Pause reading until `PreLogonReadQueue` calls."""
         if self._raw is not None and self._tls is not None and not self._raw.is_closing():
             self._raw.pause_reading()
-            self._door.add_reader(self._descriptor, self._on_readable)
+            self._read_queue.add_reader(self._descriptor, self._on_readable)
 
     def _on_readable(self) -> None:
         if self._raw is not None and not self._raw.is_closing():
@@ -134,7 +134,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._tls is not None:
             self._tls.buffer_updated(nbytes)
-            self._rest()
+            self._pause_reading()
         else:
             self._before += self._buffer[:nbytes]
 
@@ -142,7 +142,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         return self._tls.eof_received() if self._tls is not None else False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.remove_reader(self._descriptor, self._on_readable)
+        self._read_queue.remove_reader(self._descriptor, self._on_readable)
         self._lost = (exc,)
         if self._tls is not None:
             self._tls.connection_lost(exc)
@@ -163,25 +163,25 @@ class _EarlyDataProtocol(asyncio.Protocol):
     """
 
     def __init__(self) -> None:
-        self.said = b""
-        self.over = False
+        self.received = b""
+        self.is_closed = False
 
     def data_received(self, data: bytes) -> None:
-        self.said += data
+        self.received += data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.over = True
+        self.is_closed = True
 
 
-def _feed(protocol: asyncio.BufferedProtocol, said: bytes) -> None:
+def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
     """Pass bytes to a protocol as if it had read them."""
-    rest = memoryview(said)
-    while rest:
-        buffer = cast(memoryview, protocol.get_buffer(len(rest)))
-        number = min(len(buffer), len(rest))
-        buffer[:number] = rest[:number]
+    unread = memoryview(data)
+    while unread:
+        buffer = cast(memoryview, protocol.get_buffer(len(unread)))
+        number = min(len(buffer), len(unread))
+        buffer[:number] = unread[:number]
         protocol.buffer_updated(number)
-        rest = rest[number:]
+        unread = unread[number:]
 
 
 HANDSHAKE_S: Final = 10.0
@@ -203,14 +203,14 @@ class Acceptor:
         self,
         protocol: Callable[[], asyncio.BufferedProtocol],
         pending_connections: PendingConnections,
-        door: PreLogonReadQueue,
+        read_queue: PreLogonReadQueue,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.protocol, self.context = protocol, context
-        self.pending_connections, self.door = pending_connections, door
+        self.pending_connections, self.read_queue = pending_connections, read_queue
         self.handshakes: set[PendingHandshake] = set()
         self._sockets: list[socket.socket] = []
-        self._begun: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._later: dict[socket.socket, asyncio.TimerHandle] = {}
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
@@ -240,8 +240,8 @@ class Acceptor:
         """Stop listening, and close connections in a handshake."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
-            if (again := self._later.pop(one, None)) is not None:
-                again.cancel()
+            if (retry_timer := self._later.pop(one, None)) is not None:
+                retry_timer.cancel()
             loop.remove_reader(one)
             one.close()
         self._sockets = []
@@ -252,7 +252,7 @@ class Acceptor:
         """Accept a few connections from a listening socket."""
         for _ in range(ACCEPTS_PER_ITERATION):
             try:
-                taken, peer = listening.accept()
+                accepted, peer = listening.accept()
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -263,30 +263,32 @@ class Acceptor:
                 loop.remove_reader(listening)
                 self._later[listening] = loop.call_later(RETRY_DELAY_S, self._resume_accepting, listening)
                 return
-            taken.setblocking(False)
+            accepted.setblocking(False)
             if self.context is None:
-                self.begin(taken)
+                self.begin(accepted)
             else:
-                PendingHandshake(taken, f"{peer[0]}:{peer[1]}", self)
+                PendingHandshake(accepted, f"{peer[0]}:{peer[1]}", self)
 
     def _resume_accepting(self, listening: socket.socket) -> None:
         del self._later[listening]
         asyncio.get_running_loop().add_reader(listening, self._take, listening)
 
-    def begin(self, taken: socket.socket) -> asyncio.Task[Any]:
+    def begin(self, accepted: socket.socket) -> asyncio.Task[Any]:
         """Start a task that makes the transport of an accepted socket."""
         loop = asyncio.get_running_loop()
         task: asyncio.Task[Any]
         if self.context is None:
-            task = loop.create_task(loop.connect_accepted_socket(self.protocol, taken))
+            task = loop.create_task(loop.connect_accepted_socket(self.protocol, accepted))
         else:
-            task = loop.create_task(start_tls(taken, self.protocol, self.context, self.door, HANDSHAKE_S))
-        self._begun.add(task)
-        task.add_done_callback(self._over)
+            task = loop.create_task(
+                start_tls(accepted, self.protocol, self.context, self.read_queue, HANDSHAKE_S)
+            )
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._begun.discard(task)
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             # The peer has closed, was too slow, or doesn't speak TLS.
             log.debug("connection_not_made", why=repr(problem))
@@ -295,23 +297,23 @@ class Acceptor:
 class PendingHandshake:
     """Connection whose TLS handshake isn't done. Satisfies `admission.PendingConnection`."""
 
-    def __init__(self, taken: socket.socket, remote: str, listener: Acceptor) -> None:
-        self._socket, self.remote, self._listener = taken, remote, listener
-        self._begun = False
+    def __init__(self, accepted: socket.socket, remote: str, listener: Acceptor) -> None:
+        self._socket, self.remote, self._listener = accepted, remote, listener
+        self._has_started = False
         listener.handshakes.add(self)
-        listener.door.add_reader(taken.fileno(), self._begin)
+        listener.read_queue.add_reader(accepted.fileno(), self._begin)
         self._timeout_timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
         listener.pending_connections.add_pending(self)
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         """Close for a newer connection, without an error: there is no protocol yet to send it in."""
         self._listener.pending_connections.mark_authenticated(self)
         self.drop()
 
     def drop(self) -> None:
         self._timeout_timer.cancel()
-        if not self._begun:
-            self._listener.door.remove_reader(self._socket.fileno(), self._begin)
+        if not self._has_started:
+            self._listener.read_queue.remove_reader(self._socket.fileno(), self._begin)
             self._socket.close()
             self._ended()
         else:
@@ -323,7 +325,7 @@ class PendingHandshake:
     def _begin(self) -> None:
         """Start the handshake, because the peer has sent bytes and the queue calls this connection."""
         self._timeout_timer.cancel()
-        self._begun = True
+        self._has_started = True
         self._listener.begin(self._socket).add_done_callback(lambda _: self._ended())
 
     def _ended(self) -> None:

@@ -61,10 +61,10 @@ class ListenerManager:
         Raises:
             OperatorError: port_taken. The transports of the previous revision are open again then.
         """
-        wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
+        enabled = {transport.name: transport for transport in policy.transports if transport.enabled}
         former = [settings for settings, _ in self._open.values()]
         shut = transports_to_close(former, policy.transports)
-        fresh = [one for name, one in wanted.items() if name in shut or name not in self._open]
+        fresh = [one for name, one in enabled.items() if name in shut or name not in self._open]
         for settings in fresh:
             await self._try_address(self._has_moved(settings))
         # Before a transport opens that has stricter authentication than it had.
@@ -97,8 +97,8 @@ class ListenerManager:
         Raises:
             OperatorError: port_taken.
         """
-        held = {self._has_moved(settings).port for settings, _ in self._open.values()}
-        port = 0 if transport.port in held else transport.port
+        used_ports = {self._has_moved(settings).port for settings, _ in self._open.values()}
+        port = 0 if transport.port in used_ports else transport.port
         try:
             server = await asyncio.get_running_loop().create_server(
                 asyncio.Protocol, transport.host, port, start_serving=False

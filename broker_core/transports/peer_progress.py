@@ -100,13 +100,15 @@ def read_tcp_info(raw: Any) -> TcpInfo | None:
     try:
         if raw is None or raw.fileno() < 0:
             return None
-        told = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        raw_info = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         (queued,) = _QUEUED.unpack(fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, bytes(_QUEUED.size)))
     except OSError:
         return None
-    if len(told) < _INFO.size:
+    if len(raw_info) < _INFO.size:
         return None
-    repeats, probes, segment, unacked, acknowledged, unsent, busy, shut, short, window = _INFO.unpack(told)
+    repeats, probes, segment, unacked, acknowledged, unsent, busy, shut, short, window = _INFO.unpack(
+        raw_info
+    )
     return TcpInfo(
         queued, unsent, unacked, acknowledged, segment, window, max(repeats, probes), busy, shut, short
     )
@@ -164,8 +166,8 @@ class PeerProgress:
         """Stop checking, because the socket is closed or about to be. The last figures stay."""
         self._raw = None
 
-    def _take(self, taken: int) -> None:
-        self.acked_bytes = max(self.acked_bytes, taken)
+    def _take(self, acked_bytes: int) -> None:
+        self.acked_bytes = max(self.acked_bytes, acked_bytes)
 
     # Figures from the peer's window.
 
@@ -188,9 +190,9 @@ class PeerProgress:
         else:
             # Several steps may have passed since the last check; each of them is smaller than the difference.
             step = 0
-        held = min(step, BUFFERED_PER_WINDOW * self._max_window)
+        buffered = min(step, BUFFERED_PER_WINDOW * self._max_window)
         self.window_step_bytes = max(
-            self.window_step_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES)
+            self.window_step_bytes, view.segment, min(buffered, buffered // WINDOW_SHARE + MERGED_BYTES)
         )
         self._is_unchanged = before == self.acked_bytes
 

@@ -47,7 +47,7 @@ class TcpProtocol(TcpConnection):
         One read may bring a thousand commands.
         """
         self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
-        self._given_up = False
+        self._has_failed = False
 
     def _connected(self) -> None:
         self._connection = self._engine.add_connection(self._transport_name, self)
@@ -56,7 +56,7 @@ class TcpProtocol(TcpConnection):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._connection is None or self._given_up:
+        if self._connection is None or self._has_failed:
             return
         items: list[Item] = []
         try:
@@ -65,11 +65,11 @@ class TcpProtocol(TcpConnection):
                 items.append(self._reader.error)
         except ClientError as error:
             items.append(error.with_traceback(None))  # its frames refer to everything here
-        held = self._reader.buffered_bytes
+        buffered_bytes = self._reader.buffered_bytes
         try:
-            if items and held:  # the buffered bytes belong to a newer frame
+            if items and buffered_bytes:  # the buffered bytes belong to a newer frame
                 self._unfinished.progress()
-            self._unfinished.set_bytes(held)
+            self._unfinished.set_bytes(buffered_bytes)
         except ClientError as error:
             self._give_up(error)
             return
@@ -79,7 +79,7 @@ class TcpProtocol(TcpConnection):
 
     def _give_up(self, error: ClientError) -> None:
         """Discard the unfinished frame now, and close the connection with an error in the next iteration."""
-        self._given_up = True
+        self._has_failed = True
         self._reader.release()
         self._unfinished.set_bytes(0)
         if self._connection is not None:

@@ -37,9 +37,9 @@ class _LastUseCache:
 
     def record(self, key: str, now: float, every: float) -> bool:
         """Record a use. Returns whether Redis should be updated, at most once in `every` seconds."""
-        told = self.used.get(key, (0.0, 0.0))[1]
-        due = now - told >= every
-        self.used[key] = (now, now if due else told)
+        updated_at = self.used.get(key, (0.0, 0.0))[1]
+        due = now - updated_at >= every
+        self.used[key] = (now, now if due else updated_at)
         self.used.move_to_end(key)
         while len(self.used) > MAX_REMEMBERED:
             self.used.popitem(last=False)

@@ -31,7 +31,7 @@ LONGEST_WAIT_S = 20.0
 LOCK_S = int(settings.AXES_COOLOFF_TIME * 3600)
 """Seconds for which django-axes locks a name at an address."""
 LOCKED_NAME = f"Too many wrong passwords for this name. Try again in {LOCK_S // 60} minutes."
-LOCK_FIX = "Wait, or ask another operator for `manage.py axes_reset`."
+LOCK_FIX = "Wait, or ask another operator to run `manage.py axes_reset`."
 REPORT_ADDRESSES = 20
 """Maximum addresses per minute whose refusals get their own audit event."""
 
@@ -114,5 +114,5 @@ def hashing_slot() -> Iterator[None]:
 
 def _busy() -> OperatorError:
     return OperatorError(
-        "login_busy", "Too many people are logging in at present.", "Try again in a few seconds."
+        "login_busy", "The console is processing too many logins.", "Try again in a few seconds."
     )

@@ -74,24 +74,24 @@ class EffectiveAccess:
 
         Never use them to authorise an action.
         """
-        held = frozenset(one for right in self.rights for one in right.permissions)
-        return held if self.scope is None else held & self.scope
+        granted = frozenset(one for right in self.rights for one in right.permissions)
+        return granted if self.scope is None else granted & self.scope
 
     def client_patterns(self, instance: str, permission: Permission = Permission.VIEW) -> list[str] | None:
         """Return name patterns of the clients that a permission covers on the instance.
 
         None means every client; an empty list means none.
         """
-        mine = self._rights_to(permission, instance)
-        return None if mine is None else sorted({one.clients for one in mine if one.clients})
+        rights = self._rights_to(permission, instance)
+        return None if rights is None else sorted({one.clients for one in rights if one.clients})
 
     def topic_patterns(self, instance: str, permission: Permission) -> list[str] | None:
         """Return patterns of the topics that a permission covers on the instance.
 
         None means every topic; an empty list means none.
         """
-        mine = self._rights_to(permission, instance)
-        return None if mine is None else sorted({one.topics for one in mine if one.topics})
+        rights = self._rights_to(permission, instance)
+        return None if rights is None else sorted({one.topics for one in rights if one.topics})
 
     def _rights_to(self, permission: Permission, instance: str) -> list[GrantedRight] | None:
         """Return the rights that give a permission within patterns; None if a right gives it without a
@@ -99,10 +99,10 @@ class EffectiveAccess:
         """
         if self.scope is not None and permission not in self.scope:
             return []
-        mine = [
+        rights = [
             one for one in self.rights if permission in one.permissions and one.instance in ("", instance)
         ]
-        return None if any(not (one.clients or one.topics) for one in mine) else mine
+        return None if any(not (one.clients or one.topics) for one in rights) else rights
 
 
 def is_name_pattern(text: str) -> bool:
@@ -110,24 +110,24 @@ def is_name_pattern(text: str) -> bool:
     return len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text.replace("*", ""))
 
 
-def topic_within(pattern: str, asked: str) -> bool:
-    """Return whether every topic that `asked` (a topic or pattern) matches is also matched by `pattern`.
+def topic_within(pattern: str, topic: str) -> bool:
+    """Return whether every topic that `topic` (a topic or pattern) matches is also matched by `pattern`.
 
     "" matches nothing. For regular expressions only an equal text counts.
     """
     if not pattern:
         return False
-    if pattern == asked:
+    if pattern == topic:
         return True
     try:
-        allowed, wanted = TopicPattern.parse(pattern), TopicPattern.parse(asked)
+        allowed, requested = TopicPattern.parse(pattern), TopicPattern.parse(topic)
     except ClientError:
         return False
-    if wanted.exact is not None:
-        return allowed.matches(asked)
-    if pattern.startswith("~") or asked.startswith("~"):
+    if requested.exact is not None:
+        return allowed.matches(topic)
+    if pattern.startswith("~") or topic.startswith("~"):
         return False  # inclusion of regular expressions is not decided: a grant must contain the same pattern
-    return _levels_within(pattern.split("."), asked.split("."))
+    return _levels_within(pattern.split("."), topic.split("."))
 
 
 def _levels_within(outer: list[str], inner: list[str]) -> bool:

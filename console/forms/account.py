@@ -22,7 +22,7 @@ class OwnPasswordForm(PasswordChangeForm):
             field.widget.attrs["class"] = "form-control"
         self.fields[
             "new_password1"
-        ].help_text = "Ten characters or more, no common password, not like your name."
+        ].help_text = "At least 10 characters. Don't use a common password or your name."
         self.fields["new_password2"].help_text = ""
 
     def full_clean(self) -> None:

@@ -14,7 +14,7 @@ from console.models import AlertRule, Instance
 from console.services.actions.webhook_address import check_address
 from console.services.alerts import MAX_RULES
 
-MAX_HOLD_S = 86_400
+MAX_DURATION_S = 86_400
 """Maximum seconds for which a condition must hold before an alert."""
 
 
@@ -31,7 +31,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
             self.instance.instance = instance_of
         self.fields["name"].help_text = "Part of each message."
         self.fields["about"].label = "When"
-        self.fields["for_s"].label = "For at least, in seconds"
+        self.fields["for_s"].label = "Duration before the alert, in seconds"
         for field in self.fields.values():
             style_widget(field)
 
@@ -39,14 +39,14 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         """Return the pattern of client names; "" means all. Raises ValidationError."""
         text = str(self.cleaned_data["client"]).strip()
         if text and not is_name_pattern(text):
-            raise forms.ValidationError("Write a pattern of client names, like desk-*.")
+            raise forms.ValidationError("Enter a pattern of client names, such as desk-*.")
         return text
 
     def clean_for_s(self) -> int:
         """Return the seconds, at most a day. Raises ValidationError."""
         seconds = int(self.cleaned_data["for_s"])
-        if seconds > MAX_HOLD_S:
-            raise forms.ValidationError("At most a day: 86400.")
+        if seconds > MAX_DURATION_S:
+            raise forms.ValidationError("At most one day: 86400.")
         return seconds
 
     def clean_webhook(self) -> str:
@@ -63,7 +63,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         """Return the e-mail addresses. Raises ValidationError without a mail server."""
         text = str(self.cleaned_data["emails"]).strip()
         if text and not settings.SLUICE_SMTP_URL:
-            raise forms.ValidationError("No mail server is set: set SLUICE_SMTP_URL first.")
+            raise forms.ValidationError("No mail server is configured. Set SLUICE_SMTP_URL first.")
         return text
 
     def clean(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         clean: dict[str, Any] = super().clean() or {}
         rows = AlertRule.objects.filter(instance_id=self.instance.instance_id)
         if rows.filter(name=clean.get("name")).exists():
-            self.add_error("name", "There is an alert of this name.")
+            self.add_error("name", "An alert with this name exists already.")
         if rows.count() >= MAX_RULES:
-            self.add_error(None, f"There are {MAX_RULES} alerts; delete some.")
+            self.add_error(None, f"The limit of {MAX_RULES} alerts is reached. Delete some.")
         return clean

@@ -11,7 +11,7 @@ from broker_core.access.credential_hashes import MAX_SECRET_CHARACTERS, hash_pas
 from console.forms.draft_part import DraftPartForm
 from console.forms.fields import LinesField
 
-_PROOFS = (("keep", "leave it as it is"), ("new", "a new one"), ("none", "take it away"))
+_PROOFS = (("keep", "Don’t change it"), ("new", "Create a new one"), ("none", "Remove it"))
 """Choices for a stored secret."""
 
 
@@ -28,12 +28,12 @@ class BrokerUserForm(DraftPartForm):
     name = forms.CharField(label="Name", max_length=64)
     # Django removes declared fields from the class
     groups = LinesField(  # type: ignore[assignment]  # Django takes declared fields out of the class
-        label="Groups", required=False, help_text="One a line; entitlements speak of them as group:name."
+        label="Groups", required=False, help_text="One per line. Entitlements refer to them as group:name."
     )
     clients = LinesField(
-        label="Client names they may take",
+        label="Allowed client names",
         required=False,
-        help_text="One a line; feed-* for those that begin so. None: any.",
+        help_text="One per line, such as feed-*. Empty: any name.",
     )
     password_change = forms.ChoiceField(label="Password", choices=_PROOFS, initial="keep")
     password = forms.CharField(
@@ -44,13 +44,16 @@ class BrokerUserForm(DraftPartForm):
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
     token_change = forms.ChoiceField(
-        label="Token", choices=_PROOFS, initial="keep", help_text="A new one is made here and shown once."
+        label="Token",
+        choices=_PROOFS,
+        initial="keep",
+        help_text="Sluice generates a new token and shows it once.",
     )
     certificate = forms.CharField(
         label="Name in the certificate",
         required=False,
         max_length=255,
-        help_text="The common name or a subject alternative name of the client’s TLS certificate.",
+        help_text="Common name or subject alternative name of the client’s TLS certificate.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -61,7 +64,7 @@ class BrokerUserForm(DraftPartForm):
         """Check that a new password was typed if one is to be set."""
         clean: dict[str, Any] = super().clean() or {}
         if clean.get("password_change") == "new" and not clean.get("password"):
-            self.add_error("password", "Type the new password.")
+            self.add_error("password", "Enter the new password.")
         return clean
 
     def entry_and_token(self, before: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -93,9 +96,12 @@ class EntitlementForm(DraftPartForm):
     GROUPS = (("", ("who", "transports", "publish", "subscribe", "filter")),)
 
     who = LinesField(
-        label="Who", help_text="One per line: user names, feed-*, group:name, or * for all users."
+        label="Users and groups",
+        help_text="One per line: user names, feed-*, group:name, or * for all users.",
     )
-    transports = LinesField(label="On these transports", required=False, help_text="One a line. None: all.")
+    transports = LinesField(
+        label="On these transports", required=False, help_text="One per line. Empty: all."
+    )
     publish = LinesField(label="May publish to", required=False, help_text="Topic patterns, one per line.")
     subscribe = LinesField(
         label="May subscribe to", required=False, help_text="Topic patterns, one per line."
@@ -104,5 +110,5 @@ class EntitlementForm(DraftPartForm):
         label="Filter",
         required=False,
         max_length=4_096,
-        help_text="Added to every subscription that this allows.",
+        help_text="Added to every subscription that this entitlement allows.",
     )

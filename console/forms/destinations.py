@@ -24,48 +24,51 @@ class DestinationForm(DraftPartForm):
         label="Name",
         max_length=59,
         help_text=(
-            "Its client is link.NAME. Its token, or user and password, is in the file SLUICE_LINK_SECRETS, "
-            "under this name."
+            "The link’s client is link.NAME. The file SLUICE_LINK_SECRETS has its token, or user "
+            "and password, under this name."
         ),
     )
     addresses = LinesField(
         label="Addresses",
         help_text=(
-            "tcp://HOST:PORT or tcps://HOST:PORT, one per line: a broker’s address, or those of a group’s "
-            "members."
+            "Addresses of the broker or of a group’s members, one per line: tcp://HOST:PORT or "
+            "tcps://HOST:PORT."
         ),
     )
     enabled = OptionalBooleanField(
-        label="On", help_text="Switched off it keeps its place, and the log from there on."
+        label="On", help_text="A disabled link retains its position, and the log from that position on."
     )
     topic = forms.CharField(
         label="Topic",
         max_length=MAX_TEXT,
         required=False,
-        help_text="A topic or pattern, as prices.>; empty is everything.",
+        help_text="A topic or pattern, such as prices.>. Empty: all topics.",
     )
     filter = forms.CharField(
         label="Filter",
         max_length=MAX_TEXT,
         required=False,
-        help_text="Only messages that pass it, as /amount > 100.",
+        help_text="Forwards only messages that match, such as /amount > 100.",
     )
     begin = forms.ChoiceField(
-        label="A new link begins",
-        choices=list(zip(BEGIN_POSITIONS, ("with the oldest record of the log", "now"), strict=True)),
+        label="Start of a new link",
+        choices=list(zip(BEGIN_POSITIONS, ("Oldest record of the log", "now"), strict=True)),
     )
     durability = forms.ChoiceField(
         label="Acknowledgements",
         choices=list(
             zip(
                 DURABILITIES,
-                ("async: no publisher waits for it", "sync: publishers wait until it has their records"),
+                (
+                    "async: publishers don’t wait",
+                    "sync: publishers wait until the destination has stored their records",
+                ),
                 strict=True,
             )
         ),
         help_text=(
-            "Sync: one that doesn’t confirm for the instance’s “downgrade after” isn’t waited for "
-            "until it has caught up."
+            "The broker stops waiting for a sync destination that doesn’t confirm within "
+            "“downgrade after”, until it has caught up."
         ),
     )
     ca = forms.CharField(label="Authority", max_length=1_024, required=False, help_text=_PATH)

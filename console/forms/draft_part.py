@@ -25,8 +25,8 @@ class DraftPartForm(forms.Form):
     def __init__(self, *args: Any, transports: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "transport" in self.fields:
-            given = self.initial.get("transport")
-            names = [*transports, *([given] if given and given not in transports else [])]
+            current = self.initial.get("transport")
+            names = [*transports, *([current] if current and current not in transports else [])]
             transport = self.fields["transport"]
             assert isinstance(transport, forms.ChoiceField)
             transport.choices = [("", "every transport"), *((name, name) for name in names)]

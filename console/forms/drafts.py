@@ -20,9 +20,9 @@ _NAMES = {
     "xap": "XAP (setenv script, properties or pu.xml)",
 }
 """Labels of configuration formats."""
-_WHOM = (
+_SCOPES = (
     ("all", "for all clients immediately"),
-    ("client", "for clients by a pattern of names first"),
+    ("client", "for clients that match a pattern first"),
     ("share", "for a share of the clients first"),
 )
 """Choices for the clients that get a revision first."""
@@ -38,7 +38,7 @@ class _StyledForm(forms.Form):
 class NewDraftForm(_StyledForm):
     """Form to create a draft from the newest revision."""
 
-    title = forms.CharField(label="Title", max_length=200, help_text="What the change is for.")
+    title = forms.CharField(label="Title", max_length=200, help_text="Purpose of the change.")
     revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
 
 
@@ -55,7 +55,7 @@ class ImportForm(_StyledForm):
         max_length=MAX_SENT,
         strip=False,
         widget=forms.Textarea(attrs={"rows": 6}),
-        help_text="Or upload it below. At most 1 MiB.",
+        help_text="Or upload the file below. At most 1 MiB.",
     )
     file = forms.FileField(label="A file", required=False)
 
@@ -77,9 +77,9 @@ class ImportForm(_StyledForm):
 class PublishDraftForm(_StyledForm):
     """Form to publish a draft, for all clients or as a staged rollout."""
 
-    whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all", required=False)
+    whom = forms.ChoiceField(label="In force", choices=_SCOPES, initial="all", required=False)
     client = forms.CharField(
-        label="Client names", required=False, max_length=64, help_text="A pattern, like desk-*."
+        label="Client names", required=False, max_length=64, help_text="A pattern, such as desk-*."
     )
     share = forms.IntegerField(label="Share of the clients, %", required=False, min_value=1, max_value=99)
     most_decisions = forms.IntegerField(
@@ -88,23 +88,27 @@ class PublishDraftForm(_StyledForm):
         min_value=0,
         max_value=1_000_000,
         help_text=(
-            "On the first clients. The next one isn’t carried out, and the revision before comes back. "
-            "Default: 0."
+            "Allowed decisions on the first clients. At the next decision, Sluice withdraws the "
+            "revision. Default: 0."
         ),
     )
 
     def clean(self) -> dict[str, Any]:
         """Check that the clients of a staged rollout are given."""
         clean: dict[str, Any] = super().clean() or {}
-        whom = clean.get("whom")
-        if whom in ("client", "share") and not clean.get(whom) and whom not in self.errors:
-            self.add_error(whom, "Say which clients are first.")
+        scope = clean.get("whom")
+        if scope in ("client", "share") and not clean.get(scope) and scope not in self.errors:
+            self.add_error(scope, "Select the first clients.")
         return clean
 
     def plan(self) -> RolloutPlan | None:
         """Return the chosen staged rollout; None means all clients immediately."""
         clean = self.cleaned_data
-        most = clean["most_decisions"] or 0
+        max_decisions = clean["most_decisions"] or 0
         if clean["whom"] == "client":
-            return RolloutPlan(client=clean["client"], most_decisions=most)
-        return RolloutPlan(share=clean["share"], most_decisions=most) if clean["whom"] == "share" else None
+            return RolloutPlan(client=clean["client"], most_decisions=max_decisions)
+        return (
+            RolloutPlan(share=clean["share"], most_decisions=max_decisions)
+            if clean["whom"] == "share"
+            else None
+        )

@@ -24,7 +24,7 @@ class SizeField(forms.CharField):
         try:
             return parse_size(text)
         except ValueError as problem:
-            raise forms.ValidationError("Write a size such as 512MiB, 2GB or 1073741824.") from problem
+            raise forms.ValidationError("Enter a size such as 512MiB, 2GB or 1073741824.") from problem
 
     def prepare_value(self, value: Any) -> Any:
         """Return a number of bytes as text in the largest exact unit."""
@@ -48,7 +48,7 @@ class IntervalField(forms.CharField):
             return parse_interval(text)
         except ValueError as problem:
             raise forms.ValidationError(
-                "Write an interval with its unit, such as 500ms, 30s, 10min or 1h."
+                "Enter an interval with its unit, such as 500ms, 30s, 10min or 1h."
             ) from problem
 
     def prepare_value(self, value: Any) -> Any:

@@ -53,18 +53,16 @@ def read_line(line: str) -> Entry:
         except orjson.JSONDecodeError as problem:
             raise forms.ValidationError(f"{line[:80]} isn't a JSON object: {problem}.") from problem
     words, where, chosen = line.partition(" where ")
-    topic, *rest = words.split()
+    topic, *remaining = words.split()
     entry: dict[str, Any] = {"topic": topic}
     if where:
         entry["filter"] = chosen.strip()
-    while rest:
-        word, *rest = rest
+    while remaining:
+        word, *remaining = remaining
         key = {"as": "message_type", "by": "separator"}.get(word)
-        if key is None or key in entry or not rest:
-            raise forms.ValidationError(
-                f"{line[:80]}: write PATTERN [as TYPE] [by SEPARATOR] [where FILTER]."
-            )
-        entry[key], *rest = rest
+        if key is None or key in entry or not remaining:
+            raise forms.ValidationError(f"{line[:80]}: use PATTERN [as TYPE] [by SEPARATOR] [where FILTER].")
+        entry[key], *remaining = remaining
     if "separator" in entry:
         entry["separator"] = _character(entry["separator"])
     return entry if len(entry) > 1 else topic

@@ -17,14 +17,14 @@ class JournalActionForm(forms.Form):
         label="Segments whose newest record is older than",
         max_length=32,
         initial="7d",
-        help_text="An interval with its unit: 30m, 12h, 7d, 4w. 0s means every sealed segment.",
+        help_text="An interval with its unit: 30m, 12h, 7d, 4w. 0s selects every sealed segment.",
         widget=forms.TextInput(attrs={"class": "form-control", "autocomplete": "off", "spellcheck": "false"}),
     )
 
     in_lake = forms.BooleanField(
-        label="Remove only what the lake has",
+        label="Remove only segments that the lake has",
         required=False,
-        help_text="The lake's files are compared by counts and checksums before anything goes.",
+        help_text="Sluice compares the lake's files by counts and checksums before it removes a segment.",
     )
 
     member = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)

@@ -46,7 +46,7 @@ class LimitsForm(forms.Form):
     message_disk_path = forms.CharField(
         label="Spool directory", required=False, help_text=AMPS["message_disk_path"].help_text
     )
-    client_max_capacity = preset_field(AMPS["client_max_capacity"], "Share one client may use")
+    client_max_capacity = preset_field(AMPS["client_max_capacity"], "Maximum share of one client")
     client_message_age_limit_ms = IntervalField(
         label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text
     )
@@ -145,22 +145,22 @@ class InstanceLimitsForm(LimitsForm):
         label="Journaled topics",
         required=False,
         validators=[check_journaled_topics],
-        help_text="One a line: a pattern, perhaps with a message type and a filter, such as "
-        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. "
-        "Default: > (every topic).",
+        help_text="One per line: a pattern, optionally with a message type and a filter, such as "
+        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: "
+        "> (every topic).",
     )
     unjournaled_topics = PatternsField(
-        label="Taken out of those",
+        label="Excluded topics",
         required=False,
         validators=[check_patterns],
-        help_text="Patterns, one per line, whose messages are never written. Default: scratch.>",
+        help_text="Patterns, one per line. The broker doesn’t journal their messages. Default: scratch.>",
     )
     journal_size = SizeField(
         label="Segment size",
-        help_text="Of one journal file; at least 1 MiB. Default: 128 MiB. Used from the next segment on.",
+        help_text="Size of one journal file; at least 1 MiB. Default: 128 MiB. Applies to new segments.",
     )
     preallocated_files = forms.IntegerField(
-        label="Segments made in advance", min_value=1, max_value=64, help_text="Default: 2."
+        label="Preallocated segments", min_value=1, max_value=64, help_text="Default: 2."
     )
     journal_directory = forms.CharField(
         label="Journal directory",
@@ -168,7 +168,7 @@ class InstanceLimitsForm(LimitsForm):
         max_length=1024,
         empty_value=None,
         help_text=(
-            "An absolute path. Used from the broker’s next start; move the files there first. "
+            "An absolute path. Applies at the broker’s next start; move the files there first. "
             "Default: the installation’s."
         ),
     )
@@ -177,7 +177,8 @@ class InstanceLimitsForm(LimitsForm):
         required=False,
         max_length=1024,
         empty_value=None,
-        help_text="Where archived segments go; likewise from the next start. Default: the installation’s.",
+        help_text="Directory of archived segments. Applies at the broker’s next start. Default: the "
+        "installation’s.",
     )
     sync_members = LinesField(
         label="Sync members",
@@ -189,16 +190,16 @@ class InstanceLimitsForm(LimitsForm):
         required=False,
         validators=[check_patterns],
         help_text=(
-            "In a group: patterns, one per line, whose acknowledgements wait for those members too. "
-            "Default: none."
+            "In a group: patterns, one per line. Their acknowledgements also wait for the sync "
+            "members. Default: none."
         ),
     )
     downgrade_after_ms = IntervalField(
         label="Downgrade after",
         required=False,
         help_text=(
-            "A sync member, or a sync destination, that hasn’t confirmed for so long isn’t waited for "
-            "any more, until it has caught up. Default: 30s."
+            "Acknowledgements stop waiting for a sync member or destination that doesn’t confirm "
+            "within this time, until it has caught up. Default: 30s."
         ),
     )
 

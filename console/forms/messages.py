@@ -55,7 +55,7 @@ class MessagesForm(forms.Form):
         at = _moment(text) if text else None
         if text and at is None:
             raise forms.ValidationError(
-                "Write a moment such as 2026-11-22 13:45 (UTC), or 15m for 15 minutes ago."
+                "Enter a time such as 2026-11-22 13:45 (UTC), or 15m for 15 minutes ago."
             )
         return at
 
@@ -91,9 +91,9 @@ class PublishMessageForm(forms.Form):
                 text = body.replace("|", SOH) if kind == "fix" else body
                 self.cleaned_data["octets"] = text.encode()
         except orjson.JSONDecodeError as problem:
-            self.add_error("body", f"It isn’t JSON: {problem}.")
+            self.add_error("body", f"The message isn’t JSON: {problem}.")
         except (binascii.Error, ValueError):
-            self.add_error("body", "Write two hexadecimal digits for each byte.")
+            self.add_error("body", "Enter two hexadecimal digits for each byte.")
         return self.cleaned_data
 
 
@@ -123,6 +123,6 @@ def _bookmark(text: str) -> None:
         known = False
     if not known:
         raise forms.ValidationError(
-            "Write a bookmark such as sluice-1|7|, 0 for the oldest, a moment such as 2026-11-22 13:45 "
-            "(UTC), or 15m for 15 minutes ago."
+            "Enter a bookmark such as sluice-1|7|, 0 for the oldest record, a time such as "
+            "2026-11-22 13:45 (UTC), or 15m for 15 minutes ago."
         )

@@ -55,7 +55,7 @@ class GrantForm(OwnPasswordMixin):
         max_length=255,
         required=False,
         widget=_text(placeholder="all"),
-        help_text="A topic pattern, like flights.>",
+        help_text="A topic pattern, such as flights.>",
     )
 
     field_order = ("person", "role", "instance", "client_pattern", "topic_pattern", "own_password")
@@ -71,7 +71,7 @@ class GrantForm(OwnPasswordMixin):
         """Return the account's name. Raises ValidationError for an unknown name."""
         name = str(self.cleaned_data["person"])
         if not get_user_model().objects.filter(username=name).exists():
-            raise forms.ValidationError("There is no account of that name.")
+            raise forms.ValidationError("No account has that name.")
         return name
 
 
@@ -89,7 +89,7 @@ class TokenForm(OwnPasswordMixin):
         max_length=1_000,
         required=False,
         widget=_text(placeholder="anywhere"),
-        help_text="Addresses or networks, like 10.1.0.0/16, with spaces between.",
+        help_text="Addresses or networks such as 10.1.0.0/16, separated by spaces.",
     )
     scope = forms.MultipleChoiceField(
         label="May",

@@ -15,7 +15,7 @@ class PreferencesForm(forms.Form):
     """Form of theme, time zone, density, and default range of plots."""
 
     theme = forms.ChoiceField(label="Theme", choices=Theme.choices)
-    clock = forms.ChoiceField(label="Times by the clock of", choices=Clock.choices)
+    clock = forms.ChoiceField(label="Time zone", choices=Clock.choices)
     density = forms.ChoiceField(label="Rows", choices=Density.choices)
     range = forms.ChoiceField(
         label="Range of plots",

@@ -60,7 +60,7 @@ class ActiveMqForm(TopicEntryForm):
 
     prefetch = preset_field(ACTIVEMQ["prefetch"], "Prefetch")
     constant_pending_message_limit_strategy = preset_field(
-        ACTIVEMQ["constant_pending_message_limit_strategy"], "Kept beyond the prefetch"
+        ACTIVEMQ["constant_pending_message_limit_strategy"], "Messages retained beyond the prefetch"
     )
     prefetch_rate_pending_message_limit_strategy = preset_field(
         ACTIVEMQ["prefetch_rate_pending_message_limit_strategy"], "Retained multiple of the prefetch"
@@ -74,10 +74,10 @@ class ActiveMqForm(TopicEntryForm):
     max_time_since_last_ack = preset_field(
         ACTIVEMQ["max_time_since_last_ack"], "Time since the last acknowledgement"
     )
-    max_slow_count = preset_field(ACTIVEMQ["max_slow_count"], "Times it may be slow")
-    max_slow_duration = preset_field(ACTIVEMQ["max_slow_duration"], "Time it may be slow")
+    max_slow_count = preset_field(ACTIVEMQ["max_slow_count"], "Allowed slow checks")
+    max_slow_duration = preset_field(ACTIVEMQ["max_slow_duration"], "Allowed slow time")
     check_period = preset_field(ACTIVEMQ["check_period"], "Time between two checks")
-    abort_connection = preset_field(ACTIVEMQ["abort_connection"], "Close its connection")
+    abort_connection = preset_field(ACTIVEMQ["abort_connection"], "Close the connection")
     mode = preset_field(ACTIVEMQ["mode"], "Mode")
 
 
@@ -94,7 +94,7 @@ class QpidForm(TopicEntryForm):
     message_age = preset_field(QPID["message_age"], "Message age")
     message_count = preset_field(QPID["message_count"], "Count")
     delete_persistent = preset_field(QPID["delete_persistent"], "Delete durable subscriptions too")
-    confirm_delete = preset_field(QPID["confirm_delete"], "Confirm that what they are owed is lost")
+    confirm_delete = preset_field(QPID["confirm_delete"], "Confirm that their backlog is lost")
     mode = preset_field(QPID["mode"], "Mode")
 
 

@@ -44,22 +44,25 @@ class RuleForm(DraftPartForm):
     )
 
     name = forms.CharField(
-        label="Name", max_length=64, help_text="Entries of one name are layers of one rule."
+        label="Name", max_length=64, help_text="Entries with the same name are layers of one rule."
     )
     mode = mode_field(f"{MODE_MEANING} Default: {RULE_DEFAULTS['mode']}.")
     transport = forms.TypedChoiceField(label="Transport", required=False, empty_value=None)
     client = forms.CharField(
-        label="Client", required=False, max_length=255, help_text="A name; * stands for any characters."
+        label="Client", required=False, max_length=255, help_text="A name; * matches any characters."
     )
     user = forms.CharField(label="User", required=False, max_length=255)
     topic = forms.CharField(
-        label="Topic", required=False, max_length=255, help_text="Each subscription to it is measured alone."
+        label="Topic",
+        required=False,
+        max_length=255,
+        help_text="The rule measures each subscription to this topic separately.",
     )
     subscription = forms.CharField(
-        label="Subscription", required=False, max_length=255, help_text="Its id or durable name."
+        label="Subscription", required=False, max_length=255, help_text="Id or durable name."
     )
     protected = LinesField(
-        label="Never these clients", required=False, help_text="Patterns of names, one per line."
+        label="Protected clients", required=False, help_text="Patterns of names, one per line."
     )
     signal = EnumField([str(signal) for signal in Signal], label="Signal")
     shape = EnumField([str(shape) for shape in Shape], label="Shape", help_text="Default: hard.")
@@ -67,37 +70,40 @@ class RuleForm(DraftPartForm):
         label="Limit",
         required=False,
         max_length=40,
-        help_text="In the signal’s unit: 64MiB, 30s, or a number of messages.",
+        help_text="Limit in the signal’s unit: 64MiB, 30s, or a number of messages.",
     )
-    percent = integer_field("Percent of the pool’s limit", 1, "With percent_of, instead of the limit.")
+    percent = integer_field("Percent of the pool’s limit", 1, "Used with percent_of, instead of the limit.")
     hold_ms = IntervalField(
-        label="Hold", required=False, help_text="How long without a dip, such as 10s. Default: none."
+        label="Hold",
+        required=False,
+        help_text="Time that the signal must stay over the limit, such as 10s. Default: none.",
     )
     window_ms = IntervalField(
         label="Window", required=False, help_text="For rates and counts. Default: none."
     )
     count = integer_field("Count", 0, "Occurrences within the window, or samples of a rate. Default: none.")
     clear = forms.CharField(
-        label="Clear", required=False, max_length=40, help_text="With set_clear: below the limit."
+        label="Clear",
+        required=False,
+        max_length=40,
+        help_text="Used with set_clear. Must be below the limit.",
     )
     guard_bytes = SizeField(
-        label="Only while this much waits",
+        label="Minimum backlog",
         required=False,
         help_text="For a rate: minimum backlog for a client to count as slow. Default: 1.",
     )
-    check_ms = IntervalField(
-        label="Check", required=False, help_text="The time between two looks. Default: 1s."
-    )
+    check_ms = IntervalField(label="Check", required=False, help_text="Time between two checks. Default: 1s.")
     cooldown_ms = IntervalField(
-        label="Cooldown", required=False, help_text="How long it is quiet after it acted. Default: none."
+        label="Cooldown", required=False, help_text="Pause of the rule after an action. Default: none."
     )
     choose = EnumField(
         [str(choice) for choice in TargetSelection],
         label="Choose",
-        help_text="largest_in_pool with a pool’s signal.",
+        help_text="Use largest_in_pool with a signal of a pool.",
     )
     confirm_delete = OptionalBooleanField(
-        label="Confirm delete_durable", help_text="What the client is owed is lost."
+        label="Confirm delete_durable", help_text="The client loses its backlog."
     )
 
     def __init__(

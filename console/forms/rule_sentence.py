@@ -38,11 +38,11 @@ class RuleSentenceForm(forms.Form):
     limit = forms.CharField(label="Limit", max_length=40)
     action = forms.ChoiceField(
         label="Act",
-        choices=[(one.value, labels.ACTS[one].does) for one in ACTIONS],
+        choices=[(one.value, labels.ACTION_LABELS[one].does) for one in ACTIONS],
         initial=PolicyAction.DISCONNECT.value,
     )
     mode = forms.ChoiceField(
-        label="Whether it is carried out",
+        label="Mode",
         choices=[(one.value, labels.MODES[one]) for one in (EnforcementMode.SHADOW, EnforcementMode.ENFORCE)],
         initial=EnforcementMode.SHADOW.value,
     )
@@ -59,9 +59,9 @@ class RuleSentenceForm(forms.Form):
         """Return the limit as a number. Text without a unit is read in the signal's unit."""
         amount = signal_unit(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
         if not isinstance(amount, int):
-            raise forms.ValidationError("Say how much.")
+            raise forms.ValidationError("Enter a limit.")
         if amount <= 0:
-            raise forms.ValidationError("A limit of 0 would act on every client that has anything waiting.")
+            raise forms.ValidationError("A limit of 0 would act on every client with a waiting message.")
         return amount
 
     @property
@@ -77,14 +77,14 @@ class RuleSentenceForm(forms.Form):
             format_limit(self.cleaned_data["limit"], self.cleaned_data["signal"]).strip("0123456789.")
         )
 
-    def entry(self, taken: set[str]) -> dict[str, Any]:
-        """Return the rule's entry, with a name that is not in `taken`."""
+    def entry(self, used_names: set[str]) -> dict[str, Any]:
+        """Return the rule's entry, with a name that is not in `used_names`."""
         clean = self.cleaned_data
         scope = {
             key: clean[key].strip() for key in ("topic", "client") if clean[key].strip() not in ("", "*", ">")
         }
         made: dict[str, Any] = {
-            "name": unused_name(clean["signal"].replace("_", "-"), taken),
+            "name": unused_name(clean["signal"].replace("_", "-"), used_names),
             "mode": clean["mode"],
             "signal": clean["signal"],
             "limit": clean["limit"],
@@ -101,7 +101,7 @@ class RuleSentenceForm(forms.Form):
         )
 
 
-def unused_name(wanted: str, taken: set[str]) -> str:
-    """Return the wanted name, with a number appended if it is in `taken`."""
-    names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3))]
-    return next(name for name in names if name not in taken)
+def unused_name(preferred: str, used_names: set[str]) -> str:
+    """Return the preferred name, with a number appended if it is in `used_names`."""
+    names = [preferred, *(f"{preferred}-{number}" for number in range(2, len(used_names) + 3))]
+    return next(name for name in names if name not in used_names)

@@ -28,15 +28,17 @@ class TransportLimitsForm(LimitsForm):
     GROUPS = (("Listener", ("enabled", "host", "port")), *LimitsForm.GROUPS)
 
     enabled = forms.BooleanField(
-        label="Enabled", required=False, help_text="A disabled transport takes no new connections."
+        label="Enabled", required=False, help_text="A disabled transport accepts no new connections."
     )
     host = forms.CharField(label="Address", max_length=255)
-    port = forms.IntegerField(label="Port", min_value=0, max_value=65_535, help_text="0 takes any free one.")
+    port = forms.IntegerField(
+        label="Port", min_value=0, max_value=65_535, help_text="0 selects any free port."
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in (*LimitsForm.GROUPS[0][1], *LimitsForm.GROUPS[1][1]):
-            self.fields[name].widget.attrs["placeholder"] = "as the instance"
+            self.fields[name].widget.attrs["placeholder"] = "Default of the instance"
 
     def changes(self) -> dict[str, Any]:
         """Return the changes for services: also the listener's settings."""
@@ -56,24 +58,22 @@ class DraftTransportForm(TransportLimitsForm):
     name = forms.CharField(label="Name", max_length=64)
     kind = forms.ChoiceField(label="Kind", choices=[(kind, kind) for kind in TRANSPORT_KINDS])
     authentication = forms.ChoiceField(
-        label="Clients prove who they are by",
+        label="Clients authenticate with",
         choices=[(word, word) for word in AUTHENTICATIONS],
         required=False,
-        help_text="certificate needs TLS with authorities of clients’ certificates.",
+        help_text="certificate requires TLS, and the authorities of client certificates.",
     )
     restricted = forms.BooleanField(
-        label="Restricted", required=False, help_text="Clients may do only what an entitlement allows."
+        label="Restricted", required=False, help_text="Clients can do only what an entitlement allows."
     )
     certificate = forms.CharField(
         label="TLS certificate",
         required=False,
         max_length=1_024,
-        help_text="An absolute path to a PEM file, as the next two.",
+        help_text="Absolute path of a PEM file. The next two settings are also PEM files.",
     )
     key = forms.CharField(label="TLS key", required=False, max_length=1_024)
-    client_ca = forms.CharField(
-        label="Authorities of clients’ certificates", required=False, max_length=1_024
-    )
+    client_ca = forms.CharField(label="Authorities of client certificates", required=False, max_length=1_024)
 
     origins = LinesField(
         label="Origins of pages",
@@ -83,17 +83,17 @@ class DraftTransportForm(TransportLimitsForm):
     )
 
     resume = forms.ChoiceField(
-        label="A client that a policy dropped goes on",
+        label="A client disconnected by a policy continues",
         choices=ResumeFrom.choices,
         required=False,
-        help_text="When it subscribes as before within a minute.",
+        help_text="Applies if the client subscribes as before within a minute.",
     )
     max_body = forms.IntegerField(
         label="Largest body (bytes)",
         required=False,
         min_value=MIN_BODY,
         max_value=MAX_BODY,
-        help_text=f"Of a STOMP message. Default: {MAX_BODY:,}.",
+        help_text=f"Maximum size of a STOMP message. Default: {MAX_BODY:,}.",
     )
 
     def __init__(self, *args: Any, new: bool = False, **kwargs: Any) -> None:

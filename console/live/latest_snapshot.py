@@ -13,13 +13,13 @@ from console.live.redis_link import redis_connection as _connection
 
 INLINE = 256 * 1024
 """Maximum bytes of a snapshot that is sent in the channel layer itself."""
-HELD_S = 5
+LIFETIME_S = 5
 """Seconds until a snapshot expires, in case the broker sends no more."""
 
 
 def write_snapshot(instance: str, snapshot: bytes, connection: Any = None) -> None:
     """Store a broker's newest snapshot. Raises redis.RedisError."""
-    (connection or _connection()).set(_key(instance), snapshot, ex=HELD_S)
+    (connection or _connection()).set(_key(instance), snapshot, ex=LIFETIME_S)
 
 
 def read_snapshot(instance: str, connection: Any = None) -> bytes | None:

@@ -38,11 +38,11 @@ class ResourcePoint:
 def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoint]]:
     """Yield the figures of the instance, each transport and each pool of a snapshot."""
     status, clients = snapshot.status, snapshot.clients
-    rates, whole = status.rates, _with_pools(_resource_point(status.instance, clients), status.pools)
+    rates, instance_point = status.rates, _with_pools(_resource_point(status.instance, clients), status.pools)
     yield (
         ScopeKind.INSTANCE,
         replace(
-            whole,
+            instance_point,
             messages_in=rates.messages_in,
             messages_out=rates.messages_out,
             bytes_in=rates.bytes_in,
@@ -73,10 +73,10 @@ def _resource_point(name: str, clients: Sequence[ClientEntry]) -> ResourcePoint:
     )
 
 
-def _with_pools(place: ResourcePoint, pools: Sequence[PoolEntry]) -> ResourcePoint:
+def _with_pools(point: ResourcePoint, pools: Sequence[PoolEntry]) -> ResourcePoint:
     """Return the figures with memory and disk of some pools."""
     return replace(
-        place,
+        point,
         memory_used=sum(pool.memory_used for pool in pools),
         memory_limit=sum(pool.memory_limit for pool in pools),
         disk_used=sum(pool.disk_used for pool in pools),

@@ -104,13 +104,13 @@ def read_seconds(
         raise OperatorError(
             "redis_away",
             f"Redis can't be reached: {type(problem).__name__}.",
-            "Ask for a step of 10 s or more.",
+            "Request a step of 10 s or more.",
         ) from problem
     record, names = _RECORDS[record_type(kind)], NUMBERS[record_type(kind)]
-    whole = value[: len(value) - len(value) % record.size]
+    complete = value[: len(value) - len(value) % record.size]
     points = [
         {"at": second, "state": STATES[state], **dict(zip(names, numbers, strict=True))}
-        for second, state, *numbers in record.iter_unpack(whole)
+        for second, state, *numbers in record.iter_unpack(complete)
         if since <= second < until
     ]
     points.sort(key=lambda point: int(point["at"]))

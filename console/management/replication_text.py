@@ -36,19 +36,19 @@ _LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}
 
 
 def show_group(status: GroupStatus, console: Console) -> None:
-    """Print the state of a group as the asked member sees it."""
-    _say(console, f"{status.instance}: {status.member} is {status.state}{_since(status.since)}")
+    """Print the state of a group as the answering member reports it."""
+    _print_sentence(console, f"{status.instance}: {status.member} is {status.state}{_since(status.since)}")
     if status.why:
-        _say(console, f"  {status.why} {status.fix}")
+        _print_sentence(console, f"  {status.why} {status.fix}")
     if status.log:
         leader = f", {status.leader} leads" if status.leader else ""
-        _say(
+        _print_sentence(
             console,
             f"  log {status.log}, generation {status.generation}, {status.last} entries;"
             f" {status.engines_current} of {status.engines} NATS servers up to date{leader}",
         )
     if abs(status.clock_ahead_ms) > 2_000:
-        _say(
+        _print_sentence(
             console, f"  this machine's clock is {status.clock_ahead_ms / 1_000:+.1f} s off the log service's"
         )
     table = _table(_MEMBERS)
@@ -78,32 +78,34 @@ def show_links(now: LinksView, console: Console) -> None:
     if now.links:
         console.print(table)
     elif not now.away:
-        _say(console, "no links to other sites: a destination of the policy makes one (docs/sites.md)")
+        _print_sentence(
+            console, "no links to other sites: add a destination to the policy to create one (docs/sites.md)"
+        )
     for link in now.links:
         if link.entry.state == "away":
-            why = link.entry.why or "it is being reached."
+            reason = link.entry.why or "the broker is connecting."
             code, since = link.entry.code or "away", _since(link.entry.since)
-            _say(console, f"  {link.entry.client} ({code}{since}): {why} {link.entry.fix}")
+            _print_sentence(console, f"  {link.entry.client} ({code}{since}): {reason} {link.entry.fix}")
         if link.entry.gaps:
-            _say(
+            _print_sentence(
                 console,
-                f"  {link.entry.client}: {link.entry.gaps} stretches of the "
-                "log were removed before they were carried",
+                f"  {link.entry.client}: {link.entry.gaps} intervals of the log were removed before "
+                "the link forwarded them",
             )
         if link.entry.set_back_at:
             at = datetime.fromtimestamp(link.entry.set_back_at / 1_000, UTC)
-            _say(
+            _print_sentence(
                 console,
-                f"  {link.entry.client}: came back with less at {at:%Y-%m-%d %H:%M} UTC; it had confirmed"
-                f" record {link.entry.set_back_had}; from "
-                f"{link.entry.set_back_has + 1} on it is carried again",
+                f"  {link.entry.client}: returned with fewer records at {at:%Y-%m-%d %H:%M} UTC; it "
+                f"had confirmed record {link.entry.set_back_had}; from {link.entry.set_back_has + 1} "
+                "on the link forwards again",
             )
-    for told in now.away:
-        if told.error is not None:
-            _say(
+    for reply in now.away:
+        if reply.error is not None:
+            _print_sentence(
                 console,
-                f"  what {told.address.name} says of links isn't here: "
-                f"{told.error.sentence} {told.error.fix}",
+                f"  the link status of {reply.address.name} is missing: {reply.error.sentence} "
+                f"{reply.error.fix}",
             )
 
 
@@ -127,7 +129,7 @@ def _table(columns: tuple[Column, ...]) -> Table:
     return table
 
 
-def _say(console: Console, sentence: str) -> None:
+def _print_sentence(console: Console, sentence: str) -> None:
     console.print(sentence.rstrip(), highlight=False, soft_wrap=True, markup=False)
 
 

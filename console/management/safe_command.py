@@ -59,10 +59,10 @@ class SafeCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run as Django does, with the streams given to `call_command` escaped as well."""
-        if (given := options.pop("stdout", None)) is not None:
-            self.stdout = SafeOutput(given)
-        if (given := options.pop("stderr", None)) is not None:
-            self.stderr = SafeErrors(given)
+        if (stream := options.pop("stdout", None)) is not None:
+            self.stdout = SafeOutput(stream)
+        if (stream := options.pop("stderr", None)) is not None:
+            self.stderr = SafeErrors(stream)
         return super().execute(*args, **options)
 
 

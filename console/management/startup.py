@@ -47,7 +47,7 @@ def print_line(sentence: str) -> None:
     A terminal that is closed must not stop the brokers.
     """
     with contextlib.suppress(OSError):
-        safe_text.say(f"{time.strftime('%H:%M:%S')} {sentence}")
+        safe_text.print_line(f"{time.strftime('%H:%M:%S')} {sentence}")
 
 
 def lock_home() -> TextIOWrapper | None:
@@ -77,14 +77,14 @@ def prepare(*, console: bool = True) -> PolicyDocument:
     """
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         socket_paths.prepare_directory(settings.SLUICE_RUN_DIRECTORY)
-    places = (
+    directories = (
         settings.SLUICE_JOURNAL_DIRECTORY,
         settings.SLUICE_ARCHIVE_DIRECTORY,
         settings.SLUICE_SPOOL_DIRECTORY,
     )
-    for problem in restrict_tree_permissions((settings.SLUICE_HOME, *places)):
+    for problem in restrict_tree_permissions((settings.SLUICE_HOME, *directories)):
         print_line(problem)
-    check_given_redis()
+    check_external_redis()
     call_command("check", fail_level="ERROR", stdout=StringIO())
     answers = True
     try:
@@ -97,10 +97,9 @@ def prepare(*, console: bool = True) -> PolicyDocument:
             raise
         print_line(problem.sentence)
         print_line(
-            "Starting without migrations and without the ports of the "
-            "environment. A broker that can't read the"
-            f" database runs revision {stored.revision}, as stored on this disk. If this release is new:"
-            " `manage.py migrate` when the database can be used."
+            "Starting without migrations and without the ports of the environment. A broker "
+            f"without the database runs revision {stored.revision} from this disk. After an "
+            "upgrade, run `manage.py migrate` when the database responds."
         )
         policy, answers = stored.document, False
     check_ports(policy.transports, console=console)
@@ -125,7 +124,7 @@ def prepare_database() -> PolicyDocument:
     return policy
 
 
-def check_given_redis() -> None:
+def check_external_redis() -> None:
     """Raise OperatorError `redis_away` if REDIS_URL is set and no Redis answers there.
 
     Without this check several processes would report it separately.
@@ -134,7 +133,7 @@ def check_given_redis() -> None:
     problem = readiness.external_redis_problem(url) if url else None
     if problem:
         sentence = f"REDIS_URL is set, but Redis doesn't answer: {problem}."
-        raise OperatorError("redis_away", sentence, "Start it, or unset REDIS_URL.")
+        raise OperatorError("redis_away", sentence, "Start Redis, or unset REDIS_URL.")
 
 
 def check_database() -> None:
@@ -142,8 +141,10 @@ def check_database() -> None:
     try:
         connection.ensure_connection()
     except OperationalError as problem:
-        sentence = f"The database doesn't let us in: {' '.join(str(problem).split())}"
-        raise OperatorError("database_away", sentence, "Start it, or correct DATABASE_URL.") from None
+        sentence = f"The database refused the connection: {' '.join(str(problem).split())}"
+        raise OperatorError(
+            "database_away", sentence, "Start the database, or correct DATABASE_URL."
+        ) from None
 
 
 def policy_in_force() -> PolicyDocument:
@@ -151,11 +152,11 @@ def policy_in_force() -> PolicyDocument:
     document = PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
     for transport in document.transports:
         variable = PORT_VARIABLES.get(transport.name, "")
-        wanted = os.environ.get(variable, "")
-        if wanted and int(wanted) != transport.port:
-            reason = f"{variable}={wanted} was set when Sluice was started"
+        port = os.environ.get(variable, "")
+        if port and int(port) != transport.port:
+            reason = f"{variable}={port} was set when Sluice was started"
             _stop_rollout(reason)
-            policies.change_transport(SYSTEM, transport.name, {"port": int(wanted)}, reason=reason)
+            policies.change_transport(SYSTEM, transport.name, {"port": int(port)}, reason=reason)
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 
@@ -169,19 +170,19 @@ def _stop_rollout(reason: str) -> None:
 def check_ports(transports: Sequence[TransportSettings], *, console: bool = True) -> None:
     """Raise OperatorError `port_taken`, with a sentence for each address of console or transport in use."""
     web = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
-    wanted = [ports.PortRequest("the console", *web)] if console else []
+    requests = [ports.PortRequest("the console", *web)] if console else []
     for transport in transports:
         variable = PORT_VARIABLES.get(transport.name)
-        move = f"Set {variable} to a free port" if variable else "Stop what holds it"
+        move = f"Set {variable} to a free port" if variable else "Stop the process that uses it"
         if transport.enabled:
             port = transport.port + settings.SLUICE_PORTS_APART if transport.port else 0
-            wanted.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
-    check_ports_free(wanted)
+            requests.append(ports.PortRequest(f"transport {transport.name}", transport.host, port, move))
+    check_ports_free(requests)
 
 
-def check_ports_free(wanted: Sequence[ports.PortRequest]) -> None:
+def check_ports_free(requests: Sequence[ports.PortRequest]) -> None:
     """Raise OperatorError `port_taken` unless all addresses are free."""
-    found = ports.port_problems(wanted, ports.refusal_reason, ports.port_owner)
+    found = ports.port_problems(requests, ports.refusal_reason, ports.port_owner)
     if found:
         raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
 
@@ -189,9 +190,9 @@ def check_ports_free(wanted: Sequence[ports.PortRequest]) -> None:
 def installation_from_settings() -> Installation:
     """Return the facts for the children's command lines, from the settings and the environment."""
     run = settings.SLUICE_RUN_DIRECTORY
-    given = os.environ.get("REDIS_URL", "")
+    redis_url = os.environ.get("REDIS_URL", "")
     redis = redis_source.choose_redis(
-        given, redis_source.redis_on_path(), redis_source.bundled_redis(), run / "redis.sock"
+        redis_url, redis_source.redis_on_path(), redis_source.bundled_redis(), run / "redis.sock"
     )
     return Installation(
         sys.executable,
@@ -221,9 +222,9 @@ def check_console_elsewhere() -> None:
     if missing:
         raise OperatorError(
             "console_elsewhere",
-            "SLUICE_CONSOLE=no says that the console is on another machine, "
-            f"but there is no {' and no '.join(missing)}.",
-            "Name the database and the Redis that the console uses, or unset SLUICE_CONSOLE.",
+            "SLUICE_CONSOLE=no requires a console on another machine, but there is no "
+            f"{' and no '.join(missing)}.",
+            "Set the database and the Redis of the console, or unset SLUICE_CONSOLE.",
         )
 
 
@@ -272,10 +273,10 @@ def start_everything(
     assert not lock.closed
     print_line(at.redis.sentence())
     if at.run_directory != at.home / "run":
-        print_line(f"{at.home} is too long a path for Unix sockets; they are in {at.run_directory}")
+        print_line(f"The path {at.home} is too long for Unix sockets. They are in {at.run_directory}")
     text = banner.startup_text(at, policy, Path(settings.BASE_DIR)) + after
     return supervise(
-        [*all_children(at), *extra], at, lambda: safe_text.say_block(text), show_output=show_output
+        [*all_children(at), *extra], at, lambda: safe_text.print_block(text), show_output=show_output
     )
 
 

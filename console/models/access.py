@@ -24,7 +24,7 @@ def check_client_pattern(value: str) -> None:
     """Raise ValidationError unless a value is a pattern of client names."""
     if not is_name_pattern(value):
         raise ValidationError(
-            "Use 1 to 64 letters, digits, dots, dashes and underscores; * stands for any of them."
+            "Use 1 to 64 letters, digits, dots, dashes and underscores; * matches any of them."
         )
 
 
@@ -39,13 +39,13 @@ def check_topic_pattern(value: str) -> None:
 def check_scope(value: Any) -> None:
     """Raise ValidationError unless a value is a list of permissions that a token may have."""
     if not isinstance(value, list) or not value or not set(value) <= set(TOKEN_PERMISSIONS):
-        raise ValidationError(f"Give some of {', '.join(TOKEN_PERMISSIONS)}.")
+        raise ValidationError(f"Select permissions from {', '.join(TOKEN_PERMISSIONS)}.")
 
 
 def check_networks(value: Any) -> None:
     """Raise ValidationError unless a value is a list of at most `MAX_NETWORKS` addresses and networks."""
     if not isinstance(value, list) or len(value) > MAX_NETWORKS:
-        raise ValidationError(f"Give up to {MAX_NETWORKS} addresses or networks.")
+        raise ValidationError(f"Enter at most {MAX_NETWORKS} addresses or networks.")
     try:
         parse_networks(str(one) for one in value)
     except ValueError as problem:

@@ -25,14 +25,12 @@ class AlertRule(models.Model):
     name = models.CharField(max_length=80)
     about = models.CharField(max_length=16, choices=AlertSubject.choices, default=AlertSubject.STALLED)
     client = models.CharField(
-        "client names", max_length=64, blank=True, help_text="A pattern, like desk-*. Empty: all."
+        "client names", max_length=64, blank=True, help_text="A pattern, such as desk-*. Empty: all."
     )
     for_s = models.PositiveIntegerField("for so many seconds", default=30)
-    webhook = models.CharField(
-        max_length=500, blank=True, help_text="An address of a host in SLUICE_WEBHOOK_HOSTS."
-    )
+    webhook = models.CharField(max_length=500, blank=True, help_text="URL of a host in SLUICE_WEBHOOK_HOSTS.")
     emails = models.CharField(
-        "e-mail to", max_length=500, blank=True, help_text="Addresses with commas between."
+        "e-mail to", max_length=500, blank=True, help_text="Addresses, separated by commas."
     )
     created_by = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -62,7 +60,7 @@ class AlertRule(models.Model):
             try:
                 validate_email(address)
             except ValidationError as wrong:
-                raise ValidationError({"emails": f"{address} is no e-mail address."}) from wrong
+                raise ValidationError({"emails": f"{address} isn't an e-mail address."}) from wrong
 
 
 class Alert(models.Model):
@@ -109,10 +107,10 @@ class AlertMessage(models.Model):
         indexes = [models.Index(fields=["state", "due_at"], name="alert_message_due")]
 
     def __str__(self) -> str:
-        return f"{self.channel} {self.whom}: {self.state}"
+        return f"{self.channel} {self.recipient}: {self.state}"
 
     @property
-    def whom(self) -> str:
+    def recipient(self) -> str:
         """Address of an e-mail, or host of a webhook, for display.
 
         The rest of a webhook's address may be a secret.

@@ -12,11 +12,11 @@ from django.db import models
 from broker_core.errors import OperatorError
 
 
-def _refuse(what: str, act: str) -> NoReturn:
+def _refuse(name: str, change: str) -> NoReturn:
     raise OperatorError(
         "immutable",
-        f"A {what} can't be {act}.",
-        "Create a new one; recorded rows never change.",
+        f"A {name} can't be {change}.",
+        "Create a new row; recorded rows never change.",
     )
 
 

@@ -39,7 +39,7 @@ def check_name(value: str) -> None:
 def check_patterns(value: Any) -> None:
     """Raise ValidationError unless a value is a list of topic patterns."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise ValidationError("Give a list of topic patterns.")
+        raise ValidationError("Enter a list of topic patterns.")
     _check_topics(InstanceSettings("any", (), tuple(value)))
 
 
@@ -62,7 +62,7 @@ def _check_topics(settings: InstanceSettings) -> None:
 def check_directory(value: str) -> None:
     """Raise ValidationError unless a path is absolute."""
     if not value.startswith("/") or "\0" in value:
-        raise ValidationError("Give an absolute path.")
+        raise ValidationError("Enter an absolute path.")
 
 
 def default_journaled_topics() -> list[str]:

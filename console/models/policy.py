@@ -54,7 +54,7 @@ class PolicyEntry(models.Model):
             models.UniqueConstraint(
                 fields=["instance", "kind", "key"],
                 name="policy_entry_once",
-                violation_error_message="there are two entries for the same topic, transport or scope",
+                violation_error_message="two entries have the same topic, transport or scope",
             ),
             models.CheckConstraint(
                 condition=models.Q(kind__in=PolicyEntryKind.values), name="policy_entry_kind"

@@ -37,19 +37,19 @@ def prepare_home(home: Path) -> Path:
             restrict_permissions(home / name)
     except PermissionError as problem:
         raise ImproperlyConfigured(
-            f"{problem} SLUICE_HOME must be closed to others: give it "
-            "to the user that runs Sluice, mode 0700."
+            f"{problem} Only the user that runs Sluice may access SLUICE_HOME: change its owner, "
+            "and set mode 0700."
         ) from problem
     return home
 
 
-def reserved_directories(home: Path, base: Path, *places: Path) -> tuple[Path, ...]:
+def reserved_directories(home: Path, base: Path, *directories: Path) -> tuple[Path, ...]:
     """Return the paths that no directory of a policy may overlap: code, and files of other parts."""
-    own = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
+    files = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
     code = (
         base / name for name in ("api", "broker_core", "console", "pipeline", "templates", ".venv", ".git")
     )
-    return (*own, *code, *places)
+    return (*files, *code, *directories)
 
 
 def secret_key(home: Path) -> str:
@@ -62,15 +62,17 @@ def secret_key(home: Path) -> str:
     """
     path = home / "secret_key"
     if not path.exists():
-        own = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
-        with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        temporary = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+        ) as file:
             file.write(secrets.token_urlsafe(48))
         try:
-            os.link(own, path)
+            os.link(temporary, path)
         except FileExistsError:
             pass
         finally:
-            own.unlink()
+            temporary.unlink()
     return path.read_text(encoding="ascii").strip()
 
 

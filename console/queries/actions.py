@@ -32,5 +32,7 @@ def action(instance: Instance, action_id: int | str) -> Action:
         else None
     )
     if found is None:
-        raise OperatorError("unknown_action", f"There is no action {text[:50]!r}.", "See /api/v1/actions.")
+        raise OperatorError(
+            "unknown_action", f"The action {text[:50]!r} doesn't exist.", "See /api/v1/actions."
+        )
     return found

@@ -26,16 +26,14 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(description="INSTANCE, or INSTANCE/MEMBER.")]
     instance: str
-    member: Annotated[str, Meta(description="Of a group; empty for a broker by itself.")]
-    place: Annotated[
-        str, Meta(description="Where it is reached: HOST:PORT, or the path of a socket on this machine.")
-    ]
+    member: Annotated[str, Meta(description="Name of the member of a group; empty for a standalone broker.")]
+    place: Annotated[str, Meta(description="Address: HOST:PORT, or the path of a socket on this machine.")]
     answers: bool
     code: Annotated[
         str,
         Meta(
-            description="What is wrong, of docs/api.md: it doesn't answer, or can't follow the newest"
-            " policy, or can't use the database."
+            description="Error code (docs/api.md): the broker doesn't answer, can't apply the newest policy, "
+            "or can't use the database."
         ),
     ] = ""
     problem: str = ""
@@ -44,12 +42,15 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     """Moment at which the problem in `code` began, where known."""
     problems: Annotated[
         list[ProblemEntry],
-        Meta(description="Of its policy, its group and its links, as this broker sees them."),
+        Meta(description="Problems of its policy, its group and its links, as this broker reports them."),
     ] = []
-    revision: Annotated[int, Meta(description="The policy that it runs.")] = 0
+    revision: Annotated[int, Meta(description="Revision of the policy that the broker runs.")] = 0
     refused_revision: Annotated[
         int,
-        Meta(description="The policy that it was last told of and can't follow; 0: it follows the newest."),
+        Meta(
+            description="Newest revision that the broker received and can't apply; 0: it runs the newest "
+            "revision."
+        ),
     ] = 0
     clients: int = 0
     rates: ThroughputRates = ThroughputRates()
@@ -58,7 +59,7 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     certificate_ends_at: MomentOrNone = None
     """Moment at which the control link's certificate expires."""
     certificate_ends_soon: Annotated[
-        bool, Meta(description="Whether it is to be renewed: fewer than 14 days are left.")
+        bool, Meta(description="Whether the certificate expires within 14 days.")
     ] = False
 
     @property
@@ -89,11 +90,11 @@ def brokers(access: EffectiveAccess, instance: str | None = None) -> list[Broker
     return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]
 
 
-def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
+def _entry(reply: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
     """Return the entry of a broker, from its answer or the error."""
-    at, status = told.address, told.answer
+    at, status = reply.address, reply.answer
     if status is None:
-        error = told.error
+        error = reply.error
         assert error is not None
         code = str(error.details.get("ended", error.code))
         return BrokerEntry(
@@ -129,8 +130,8 @@ def _problem_fields(status: InstanceStatus) -> dict[str, Any]:
     severe = next((one for one in status.problems if one.severe), None)
     if database or severe is None:
         return database
-    said = f"{severe.title}: {severe.message}"
-    return {"code": severe.code, "problem": said, "fix": severe.fix, "since": severe.since}
+    message = f"{severe.title}: {severe.message}"
+    return {"code": severe.code, "problem": message, "fix": severe.fix, "since": severe.since}
 
 
 def _database_fields(status: InstanceStatus) -> dict[str, Any]:

@@ -34,8 +34,8 @@ class GlobLookup(Lookup):
     def _compare(
         self, operator: str, pattern: Any, compiler: Any, connection: Any
     ) -> tuple[str, tuple[Any, ...]]:
-        left, parameters = self.process_lhs(compiler, connection)
-        return f"{left} {operator} %s", (*parameters, pattern)
+        lhs, parameters = self.process_lhs(compiler, connection)
+        return f"{lhs} {operator} %s", (*parameters, pattern)
 
 
 def visible_rows(rows: QuerySet[Any], patterns: Sequence[str] | None, field: str = "client") -> QuerySet[Any]:

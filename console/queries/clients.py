@@ -70,8 +70,8 @@ class ClientSequence(Sequence[ClientEntry]):
         return known.clients[start - first : stop - first]
 
     def _fetch_page(self, offset: int, limit: int) -> ClientsPage:
-        asked = structs.replace(self._page_request, offset=offset, limit=min(limit, requests.MAX_CLIENTS))
-        self._answer, self._part = self._link.call(asked), (offset, offset + limit)
+        request = structs.replace(self._page_request, offset=offset, limit=min(limit, requests.MAX_CLIENTS))
+        self._answer, self._part = self._link.call(request), (offset, offset + limit)
         return self._answer
 
 

@@ -94,18 +94,18 @@ def _probe() -> OperatorError | None:
     """Check the database through a separate connection with short timeouts, which is closed afterwards."""
     if connection.in_atomic_block or _in_memory():
         return _full() or _examine(connection)
-    own = connection.copy()
-    if own.vendor == "sqlite":
-        own.settings_dict["OPTIONS"]["timeout"] = LOCK_TIMEOUT_S
+    probe_connection = connection.copy()
+    if probe_connection.vendor == "sqlite":
+        probe_connection.settings_dict["OPTIONS"]["timeout"] = LOCK_TIMEOUT_S
     try:
-        set_limits(own, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S)
-        return _full() or _examine(own)
+        set_limits(probe_connection, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S)
+        return _full() or _examine(probe_connection)
     except Error as problem:
         # A full disk causes various errors: SQLite may fail to create its log, or the log's index.
         return _full() or database_error(problem)
     finally:
         with suppress(Error):
-            own.close()
+            probe_connection.close()
 
 
 def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
@@ -139,16 +139,16 @@ def _full() -> OperatorError | None:
     """Return the error for an SQLite whose file system is full; None for any other database."""
     if connection.vendor != "sqlite" or _in_memory():
         return None
-    place = Path(str(connection.settings_dict["NAME"])).parent
+    directory = Path(str(connection.settings_dict["NAME"])).parent
     try:
-        found = os.statvfs(place)
+        found = os.statvfs(directory)
     except OSError:
         return None  # opening the file will report the problem
     free = found.f_bavail * found.f_frsize
     if free >= MIN_FREE_BYTES:
         return None
     return OperatorError(
-        "database_full", f"The database's disk has {free} bytes left.", f"Free disk space in {place}."
+        "database_full", f"The database's disk has {free} bytes left.", f"Free disk space in {directory}."
     )
 
 

@@ -12,7 +12,7 @@ from console.units.labels import OF_RULES, SIGNALS_BY_CODE
 
 _MISSING = object()
 """Value of a path that a document lacks."""
-GONE = "not there"
+ABSENT = "not there"
 """Text for a value that a document lacks."""
 _NAMED = {
     "transports": ("name",),
@@ -63,8 +63,8 @@ def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
     made: list[DocumentChange] = []
     for change in found:
         title, _, field = change.path.rpartition(".")
-        whole = title.partition(" ")[0] in _NAMED and (change.before == GONE) != (change.after == GONE)
-        if whole and made and made[-1].path == title:
+        is_entry = title.partition(" ")[0] in _NAMED and (change.before == ABSENT) != (change.after == ABSENT)
+        if is_entry and made and made[-1].path == title:
             before, after = made[-1][1:]
             made[-1] = DocumentChange(
                 title,
@@ -73,7 +73,7 @@ def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
                     for part, value in ((before, change.before), (after, change.after))
                 ),
             )
-        elif whole:
+        elif is_entry:
             made.append(DocumentChange(title, *(_append_field("", field, value) for value in change[1:])))
         else:
             made.append(change)
@@ -83,8 +83,8 @@ def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
 def _append_field(text: str, field: str, value: str) -> str:
     """Return the text of a list entry with another field appended."""
     return (
-        GONE
-        if value == GONE
+        ABSENT
+        if value == ABSENT
         else ", ".join(part for part in (text, f"{OF_RULES.get(field, field)} {value}") if part)
     )
 
@@ -132,7 +132,7 @@ def _after(path: str, old: Any, new: Any) -> str:
 def _text(path: str, value: Any) -> str:
     """Return a value in readable form, by the ending of its path."""
     if value is _MISSING:
-        return GONE
+        return ABSENT
     if path.endswith(_SECRETS) and value:
         return SET
     if isinstance(value, int) and not isinstance(value, bool):

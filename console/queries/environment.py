@@ -25,20 +25,20 @@ def environment_settings() -> list[EnvironmentSetting]:
     days = settings.SLUICE_AUDIT_RETENTION_DAYS
     rows = (
         ("SLUICE_INSTANCE", "Instance", settings.SLUICE_INSTANCE),
-        ("SLUICE_TIME_ZONE", "The site’s clock", str(settings.SLUICE_LOCAL_ZONE)),
+        ("SLUICE_TIME_ZONE", "Time zone of the site", str(settings.SLUICE_LOCAL_ZONE)),
         (
             "SLUICE_SAMPLE_RETENTION_HOURS",
-            "Samples of ten seconds",
+            "Ten-second samples",
             f"{settings.SLUICE_SAMPLE_RETENTION_HOURS} h",
         ),
         (
             "SLUICE_MINUTE_RETENTION_DAYS",
-            "The worst of each minute",
+            "Worst sample of each minute",
             f"{settings.SLUICE_MINUTE_RETENTION_DAYS} days",
         ),
         (
             "SLUICE_HOUR_RETENTION_DAYS",
-            "The pipeline’s hours of clients",
+            "Hourly history of clients",
             f"{settings.SLUICE_HOUR_RETENTION_DAYS} days",
         ),
         (
@@ -51,19 +51,19 @@ def environment_settings() -> list[EnvironmentSetting]:
             "Audit events",
             f"{_retention_text(days['*'])}, logins {_retention_text(days['login'])}",
         ),
-        ("SLUICE_SESSION_HOURS", "A session ends after", f"{settings.SESSION_COOKIE_AGE // 3600} h"),
+        ("SLUICE_SESSION_HOURS", "Session lifetime", f"{settings.SESSION_COOKIE_AGE // 3600} h"),
         (
             "SLUICE_SESSION_IDLE_MINUTES",
-            "or unused for",
+            "Idle session timeout",
             f"{idle} min" if (idle := settings.SLUICE_SESSION_IDLE_MINUTES) else "never",
         ),
         (
             "SLUICE_REQUIRE_TOTP",
             "Second factor",
-            "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "for who wants one",
+            "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "optional",
         ),
         ("SLUICE_WEBHOOK_HOSTS", "Hosts of webhooks", ", ".join(settings.SLUICE_WEBHOOK_HOSTS) or "none"),
-        ("SLUICE_SMTP_URL", "Mail of alerts", "set" if settings.SLUICE_SMTP_URL else "none is sent"),
+        ("SLUICE_SMTP_URL", "Mail of alerts", "set" if settings.SLUICE_SMTP_URL else "not configured"),
     )
     return [
         EnvironmentSetting(name, word, value, "environment" if os.environ.get(name) else "default")

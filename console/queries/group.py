@@ -18,13 +18,13 @@ TAKING_PART = "taking part"
 class MemberView(NamedTuple):
     """Member of a group.
 
-    `entry`: the member as the first answering member sees it. `own`: the member's own report. `problem`:
+    `entry`: the member as the first answering member sees it. `report`: the member's own report. `problem`:
     the error if it could not be asked.
     """
 
     name: str
     entry: MemberEntry | None
-    own: GroupStatus | None
+    report: GroupStatus | None
     problem: SluiceError | None
 
     @property
@@ -45,9 +45,9 @@ class MemberView(NamedTuple):
     @property
     def is_healthy(self) -> bool:
         """Whether the member is present, takes part and agrees with the others, as far as known."""
-        entry, own = self.entry, self.own
+        entry, report = self.entry, self.report
         agrees = entry is not None and entry.there and entry.alike is not False
-        return agrees and self.problem is None and (own is None or own.state == TAKING_PART)
+        return agrees and self.problem is None and (report is None or report.state == TAKING_PART)
 
 
 class GroupView(NamedTuple):
@@ -88,33 +88,33 @@ def is_group_healthy(status: GroupStatus) -> bool:
 
 def group_view(instance_name: str) -> GroupView:
     """Request the status of every member that this console reaches, in parallel."""
-    told = ask_all_brokers(instance_name, GetGroup(), timeout_s=PATIENCE_S)
-    status = next((one.answer for one in told if one.answer is not None), None)
+    replies = ask_all_brokers(instance_name, GetGroup(), timeout_s=PATIENCE_S)
+    status = next((one.answer for one in replies if one.answer is not None), None)
     if status is None:
-        members = [MemberView(one.member, None, None, one.error) for one in told if one.member]
-        return GroupView(None, members, told[0].error)
-    asked = {_member_name(one): one for one in told}
+        members = [MemberView(one.member, None, None, one.error) for one in replies if one.member]
+        return GroupView(None, members, replies[0].error)
+    by_member = {_member_name(one): one for one in replies}
     entries = {one.name: one for one in status.members}
     return GroupView(
         status,
         [
-            _member_view(name, entries.get(name), asked.get(name))
-            for name in dict.fromkeys([*entries, *asked])
+            _member_view(name, entries.get(name), by_member.get(name))
+            for name in dict.fromkeys([*entries, *by_member])
         ],
         None,
     )
 
 
-def _member_name(told: BrokerAnswer[GroupStatus]) -> str:
+def _member_name(reply: BrokerAnswer[GroupStatus]) -> str:
     """Return a member's name from its own report.
 
     The broker on this machine may be configured without a member's name.
     """
-    return told.answer.member if told.answer is not None else told.member
+    return reply.answer.member if reply.answer is not None else reply.member
 
 
-def _member_view(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> MemberView:
+def _member_view(name: str, entry: MemberEntry | None, reply: BrokerAnswer[GroupStatus] | None) -> MemberView:
     """Return a member's view from the first report and its own answer."""
-    if told is None:
+    if reply is None:
         return MemberView(name, entry, None, None)
-    return MemberView(name, entry, told.answer, told.error)
+    return MemberView(name, entry, reply.answer, reply.error)

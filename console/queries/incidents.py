@@ -87,9 +87,9 @@ def group_incidents(decisions: Iterable[Decision]) -> list[Incident]:
     found: list[list[Decision]] = []
     for one in sorted(decisions, key=lambda each: each.at):
         key = (one.action, one.reason, one.rule, one.mode)
-        held = running.get(key)
-        if held and one.at - held[-1].at <= GAP:
-            held.append(one)
+        current = running.get(key)
+        if current and one.at - current[-1].at <= GAP:
+            current.append(one)
         else:
             running[key] = [one]
             found.append(running[key])
@@ -154,16 +154,16 @@ def decision_timeline(
     """Return cells for the number of decisions in each quarter of an hour of the last 24 hours."""
     counts, severe = [0] * BINS, [False] * BINS
     for one in decisions:
-        place = int(BINS * (one.at - (now - SPAN)) / SPAN)
-        if 0 <= place < BINS:
-            counts[place] += 1
-            severe[place] |= one.action == "disconnect" and one.mode != "shadow"
+        slot = int(BINS * (one.at - (now - SPAN)) / SPAN)
+        if 0 <= slot < BINS:
+            counts[slot] += 1
+            severe[slot] |= one.action == "disconnect" and one.mode != "shadow"
     top, step = max(counts) or 1, width / BINS
     return [
         TimelineCell(
-            round(step * place, 1), round(height - tall, 1), round(step - 2, 1), round(tall, 1), severe[place]
+            round(step * slot, 1), round(height - tall, 1), round(step - 2, 1), round(tall, 1), severe[slot]
         )
-        for place, tall in (
-            (place, max(4.0, height * count / top)) for place, count in enumerate(counts) if count
+        for slot, tall in (
+            (slot, max(4.0, height * count / top)) for slot, count in enumerate(counts) if count
         )
     ]

@@ -102,8 +102,8 @@ class RetentionOption(NamedTuple):
     """Effect of keeping the log for `age_s` seconds.
 
     `segments` and `bytes`: would be removed, because no holder needs them. `settles_at`: expected size in
-    bytes at this age. `fits`: whether the disk has space for it. `held_bytes` and `held_by`: older segments
-    that holders keep.
+    bytes at this age. `fits`: whether the disk has space for it. `pinned_bytes` and `pinned_by`: older
+    segments that holders pin.
     """
 
     age_s: int
@@ -111,8 +111,8 @@ class RetentionOption(NamedTuple):
     bytes: int
     settles_at: float
     fits: bool
-    held_bytes: int
-    held_by: list[HolderGroup]
+    pinned_bytes: int
+    pinned_by: list[HolderGroup]
 
     @property
     def label(self) -> str:
@@ -151,21 +151,21 @@ def journal_map(
         chosen: Key of `RANGES`; any other value means the whole log.
     """
     end = int(now.timestamp() * 1e9)
-    gone = [
+    removed = [
         (int(one["from"]), int(one["to"]), (run.result or {}).get("bytes", 0))
         for run in removals
         for one in [_accepted(run)]
         if one
     ]
-    begun = [one.first_at for one in segments if one.first_at] + [start for start, _, _ in gone if start]
+    starts = [one.first_at for one in segments if one.first_at] + [start for start, _, _ in removed if start]
     days = RANGES.get(chosen)
-    start = end - days * 86_400 * 10**9 if days else min(begun, default=end - 3_600 * 10**9)
+    start = end - days * 86_400 * 10**9 if days else min(starts, default=end - 3_600 * 10**9)
     start = min(start, end - 60 * 10**9)
     spans = (
         ("disk", "On disk", _spans(segments, archived=False, compressed=False)),
         ("compressed", "Compressed", _spans(segments, archived=False, compressed=True)),
         ("archive", "Archive", _spans(segments, archived=True)),
-        ("removed", "Removed", gone),
+        ("removed", "Removed", removed),
     )
     amounts = {key: _amounts(found, start, end) for key, _, found in spans}
     top = max(max(found) for found in amounts.values()) or 1.0
@@ -186,18 +186,18 @@ def journal_map(
 def holders_by_kind(segments: Sequence[SegmentEntry], start: int = 0, end: int = 1) -> list[HolderGroup]:
     """Return the holders of the log, grouped by type."""
     first: dict[str, SegmentEntry] = {}
-    held: dict[str, int] = {}
+    pinned_bytes: dict[str, int] = {}
     for segment in sorted(segments, key=lambda one: one.first_sequence):
         for owner in segment.pinned_by:
             first.setdefault(owner, segment)
-            held[owner] = held.get(owner, 0) + segment.bytes
+            pinned_bytes[owner] = pinned_bytes.get(owner, 0) + segment.bytes
     found: dict[str, list[LogHolder]] = {}
     for owner, segment in first.items():
         kind = next((one for one in KINDS if owner.startswith(one)), "reader")
         client, name = _parse_owner(kind, owner)
         x = _x(segment.first_at or end, start, end)
         found.setdefault(kind, []).append(
-            LogHolder(kind, owner, client, name, segment.first_at, held[owner], x)
+            LogHolder(kind, owner, client, name, segment.first_at, pinned_bytes[owner], x)
         )
     return [
         HolderGroup(kind, *KINDS[kind], sorted(found[kind], key=lambda one: (one.first_at, one.owner)))
@@ -214,21 +214,21 @@ def retention_options(
     for age in AGES_S:
         before = (now - timedelta(seconds=age)).timestamp() * 1e9
         old = [one for one in segments if one.state != "current" and one.last_at < before]
-        if not old and rows and not rows[-1].segments and not rows[-1].held_by:
+        if not old and rows and not rows[-1].segments and not rows[-1].pinned_by:
             break
         free = [one for one in old if not one.pinned_by]
         settles = disk.grows_a_day * age / 86_400 if disk is not None else 0.0
-        room = disk.free + disk.used if disk is not None else 0
-        held = [one for one in old if one.pinned_by]
+        capacity = disk.free + disk.used if disk is not None else 0
+        pinned = [one for one in old if one.pinned_by]
         rows.append(
             RetentionOption(
                 age,
                 len(free),
                 sum(one.bytes for one in free),
                 settles,
-                settles <= room,
-                sum(one.bytes for one in held),
-                holders_by_kind(held),
+                settles <= capacity,
+                sum(one.bytes for one in pinned),
+                holders_by_kind(pinned),
             )
         )
     return rows
@@ -259,19 +259,19 @@ def _amounts(spans: list[tuple[int, int, int]], start: int, end: int) -> list[fl
         high = min(BINS - 1, int(BINS * (last - start) / (end - start)))
         if last < start or high < low:
             continue
-        whole = max(1, int(BINS * (last - first) / (end - start)) + 1)
-        for place in range(low, high + 1):
-            amounts[place] += size / whole
+        slots = max(1, int(BINS * (last - first) / (end - start)) + 1)
+        for slot in range(low, high + 1):
+            amounts[slot] += size / slots
     return amounts
 
 
 def _bars(amounts: list[float], top: float) -> list[TimeBar]:
     """Return the bars of a tier. All tiers share one scale; a bar is never too low to be seen."""
     step = WIDTH / BINS
-    tall = ((place, max(3.0, HEIGHT * amount / top)) for place, amount in enumerate(amounts) if amount)
+    tall = ((slot, max(3.0, HEIGHT * amount / top)) for slot, amount in enumerate(amounts) if amount)
     return [
-        TimeBar(round(place * step, 2), round(HEIGHT - one, 1), round(step - 1, 2), round(one, 1))
-        for place, one in tall
+        TimeBar(round(slot * step, 2), round(HEIGHT - one, 1), round(step - 1, 2), round(one, 1))
+        for slot, one in tall
     ]
 
 

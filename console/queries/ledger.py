@@ -31,8 +31,8 @@ def losses(
     Only clients whose names match one of `patterns` are included; None means all.
     """
     found = visible_rows(LossRecord.objects.filter(instance=instance), patterns)
-    wanted = {"client": client, "subscription": subscription, "cause": cause, "rule": rule}
-    found = found.filter(**{key: value for key, value in wanted.items() if value})
+    filters = {"client": client, "subscription": subscription, "cause": cause, "rule": rule}
+    found = found.filter(**{key: value for key, value in filters.items() if value})
     return found.filter(at__gte=since) if since is not None else found
 
 

@@ -106,17 +106,17 @@ class _RecordedSample:
 
 def _aged(attribute: str) -> Callable[[_RecordedSample, int], None]:
     """Return a function that sets an attribute to the moment of the given age (ms)."""
-    return lambda look, value: setattr(look, attribute, look.at - value * _MS)
+    return lambda sample, value: setattr(sample, attribute, sample.at - value * _MS)
 
 
 def _set(attribute: str) -> Callable[[_RecordedSample, int], None]:
     """Return a function that sets an attribute."""
-    return lambda look, value: setattr(look, attribute, value)
+    return lambda sample, value: setattr(sample, attribute, value)
 
 
-def _spooled_for(look: _RecordedSample, value: int) -> None:
+def _spooled_for(sample: _RecordedSample, value: int) -> None:
     """Set the moment at which the client was offlined."""
-    look.is_offlined, look.offlined_at = True, look.at - value * _MS
+    sample.is_offlined, sample.offlined_at = True, sample.at - value * _MS
 
 
 _WRITERS: Final[Mapping[Signal, Callable[[_RecordedSample, int], None]]] = {
@@ -157,13 +157,15 @@ def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
         return None
     # round up by at least 0.5 % so that the advice differs visibly from the old limit
     step = max(1, rule.limit // 200)
-    hold = None
+    hold_ms = None
     if not _preset(rule.name) and rule.signal not in POOL_SIGNALS:
         rule_states = {minute[-1][0] - at + 1 for at, _ in minute if minute[-1][0] - at >= rule.hold_ms}
-        hold = _smallest_sparing_value(
+        hold_ms = _smallest_sparing_value(
             rule_states, lambda tried: not _has_decision(replace(rule, hold_ms=tried), minute, details)
         )
-    return LimitAdvice(-(-limit // step) * step, rule.limit, rule.unit, hold and -(-hold // 1_000) * 1_000)
+    return LimitAdvice(
+        -(-limit // step) * step, rule.limit, rule.unit, hold_ms and -(-hold_ms // 1_000) * 1_000
+    )
 
 
 def _preset(name: str) -> bool:
@@ -204,10 +206,10 @@ def _minute(details: Mapping[str, Any], rule: Rule) -> list[tuple[int, int]]:
     decision.
     """
     at, column = int(details["at"]), _COLUMN.get(rule.signal)
-    seen: list[tuple[int, int]] = []
+    values: list[tuple[int, int]] = []
     if column is not None:
-        seen = [(int(one[0]), int(one[column])) for one in details.get("samples") or () if int(one[0]) < at]
-    return [*seen, (at, int(details["observed"]))]
+        values = [(int(one[0]), int(one[column])) for one in details.get("samples") or () if int(one[0]) < at]
+    return [*values, (at, int(details["observed"]))]
 
 
 def _has_decision(
@@ -245,7 +247,7 @@ def _has_decision(
             result.rule_states.get(name, rule_states),
             result.pool_states.get(pool, pool_states),
         )
-    return or_soon and any(hold.over_since for hold in (*rule_states.values(), *pool_states.values()))
+    return or_soon and any(state.over_since for state in (*rule_states.values(), *pool_states.values()))
 
 
 def _smallest_sparing_value(tried: Collection[int], spares: Callable[[int], bool]) -> int | None:
@@ -254,5 +256,5 @@ def _smallest_sparing_value(tried: Collection[int], spares: Callable[[int], bool
     Every greater value must spare it too (binary search).
     """
     found = sorted(set(tried))
-    place = bisect_left(found, True, key=spares)
-    return found[place] if place < len(found) else None
+    index = bisect_left(found, True, key=spares)
+    return found[index] if index < len(found) else None

@@ -50,22 +50,22 @@ class LinksView(NamedTuple):
 
 def current_links(instance_name: str) -> LinksView:
     """Return the links that the brokers of the instance report."""
-    told = ask_all_brokers(instance_name, GetLinks(), timeout_s=PATIENCE_S)
+    replies = ask_all_brokers(instance_name, GetLinks(), timeout_s=PATIENCE_S)
     found: dict[str, list[tuple[str, LinkEntry]]] = {}
-    for one in told:
+    for one in replies:
         for link in one.answer.links if one.answer is not None else ():
             found.setdefault(link.name, []).append((one.member, link))
     return LinksView(
-        [_link_view(said, instance_name) for said in found.values()],
-        [one for one in told if one.answer is None],
+        [_link_view(reports, instance_name) for reports in found.values()],
+        [one for one in replies if one.answer is None],
     )
 
 
-def _link_view(said: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
+def _link_view(reports: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
     """Return a link as its best-informed member reports it.
 
     This is the member that carries it, else one that tries to, or has it disabled.
     """
-    member, entry = min(said, key=lambda one: _KNOWING.index(one[1].state))
-    others = [other for other, link in said if link.state == "standing by" and other != member]
+    member, entry = min(reports, key=lambda one: _KNOWING.index(one[1].state))
+    others = [other for other, link in reports if link.state == "standing by" and other != member]
     return LinkView(member, entry, others, bool(bookmark_sequence(entry.position or "0", instance_name)))

@@ -39,7 +39,7 @@ A shorter span gives inaccurate rates; a longer one is no longer current.
 """
 OTHERS: Final = "others"
 """Name of the box with the remaining members."""
-ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
+ATTENTION_STATES: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
 """Health states that require attention, worst first."""
 _SEPARATORS: Final = "-._"
 """Characters that separate words of a client name."""
@@ -49,15 +49,19 @@ class FlowNode(Document, frozen=True, kw_only=True):
     """Publisher, topic or client of the graph, or a group of them."""
 
     name: Annotated[
-        str, Meta(description="Its name; of a group what its names begin with and `*`, or `others`.")
+        str, Meta(description="Name; a group of nodes has the common prefix and `*`, or `others`.")
     ]
-    members: Annotated[int, Meta(description="How many it stands for.")]
-    rate: Annotated[float, Meta(description="Messages a second: published, or handed over.")]
-    rate_in: Annotated[float, Meta(description="Of a topic: messages a second that are published to it.")] = (
+    members: Annotated[
+        int, Meta(description="Number of clients, publishers or topics that the node represents.")
+    ]
+    rate: Annotated[float, Meta(description="Messages per second: published, or delivered.")]
+    rate_in: Annotated[float, Meta(description="Messages per second that publishers send to the topic.")] = (
         0.0
     )
-    health: Annotated[str, Meta(description="Of a client that asks for an act; empty for all others.")] = ""
-    lag_ms: Annotated[int, Meta(description="Of such a client: its lag.")] = 0
+    health: Annotated[
+        str, Meta(description="Health of a client that needs attention; empty for other clients.")
+    ] = ""
+    lag_ms: Annotated[int, Meta(description="Lag of a client that needs attention.")] = 0
 
 
 class FlowLink(Document, frozen=True, kw_only=True):
@@ -77,13 +81,13 @@ class Flow(Document, frozen=True, kw_only=True):
     at: Moment
     span_ms: Annotated[
         int | None,
-        Meta(description="Over how long rates were taken; null: not known yet, ask again in a second."),
+        Meta(description="Period of the rates; null: not known yet, repeat the request after a second."),
     ]
     publishers: list[FlowNode]
     topics: list[FlowNode]
     clients: list[FlowNode]
-    published: Annotated[list[FlowLink], Meta(description="From publishers to topics.")]
-    handed: Annotated[list[FlowLink], Meta(description="From topics to clients.")]
+    published: Annotated[list[FlowLink], Meta(description="Flows from publishers to topics.")]
+    handed: Annotated[list[FlowLink], Meta(description="Flows from topics to clients.")]
 
 
 Key = tuple[str, int, str]
@@ -183,12 +187,12 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
     topics, at_topic = _topics(publishing, subscribing, rates)
     publishers, at_publisher = _boxed(_grouped([one.name for one in publishing], MAX_PUBLISHERS))
     slow = sorted(
-        (one for one in subscribing if one.health in ASKS),
-        key=lambda one: (ASKS.index(one.health), -one.seconds_behind, one.name),
+        (one for one in subscribing if one.health in ATTENTION_STATES),
+        key=lambda one: (ATTENTION_STATES.index(one.health), -one.seconds_behind, one.name),
     )
     singled = {one.name: one for one in slow[:MAX_SLOW]}
     more = tuple(one.name for one in slow[MAX_SLOW:])
-    usual = [one.name for one in subscribing if one.health not in ASKS]
+    usual = [one.name for one in subscribing if one.health not in ATTENTION_STATES]
     groups = [FlowGroup(name, (name,)) for name in singled]
     groups += [FlowGroup("more slow", more)] if more else []
     receivers, at_receiver = _boxed([*groups, *_grouped(usual, MAX_GROUPS)])
@@ -199,18 +203,18 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
     for one in publishing:
         for topic in one.published_topics:
             rate = rates.published.get((one.name, one.connected_at, topic), 0.0)
-            for place, share in at_topic(topic, incoming):
-                way = at_publisher[one.name], place
-                published[way] = published.get(way, 0.0) + rate * share
-    for (_, place), rate in published.items():
-        incoming[place] += rate
+            for index, share in at_topic(topic, incoming):
+                edge = at_publisher[one.name], index
+                published[edge] = published.get(edge, 0.0) + rate * share
+    for (_, index), rate in published.items():
+        incoming[index] += rate
     handed: dict[tuple[int, int], float] = {}
     for one in subscribing:
         for subscription in one.subscriptions:
             rate = rates.handed.get((one.name, one.connected_at, subscription.id), 0.0)
-            for place, share in at_topic(subscription.topic, incoming):
-                way = place, at_receiver[one.name]
-                handed[way] = handed.get(way, 0.0) + rate * share
+            for index, share in at_topic(subscription.topic, incoming):
+                edge = index, at_receiver[one.name]
+                handed[edge] = handed.get(edge, 0.0) + rate * share
     outgoing = _sums(handed, len(topics), 0)
     return Flow(
         at=snapshot.at,
@@ -238,12 +242,12 @@ def _nodes(
     made = []
     for box, rate in zip(boxes, rates, strict=True):
         one = (singled or {}).get(box.name)
-        asks: dict[str, Any] = (
+        health_fields: dict[str, Any] = (
             {"health": str(one.health), "lag_ms": round(1_000 * one.seconds_behind)} if one else {}
         )
         if box.name == "more slow":
-            asks = {"health": str(Health.FALLING_BEHIND)}
-        made.append(FlowNode(name=box.name, members=len(box.members), rate=_short(rate), **asks))
+            health_fields = {"health": str(Health.FALLING_BEHIND)}
+        made.append(FlowNode(name=box.name, members=len(box.members), rate=_short(rate), **health_fields))
     return made
 
 
@@ -273,7 +277,7 @@ class _TopicMembership:
     def __init__(self, boxes: Sequence[FlowGroup]) -> None:
         self._boxes = boxes
         self._box_by_name = {
-            member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)
+            member: index for index, box in enumerate(boxes) for member in (box.name, *box.members)
         }
         self._found: dict[str, list[int]] = {}
 
@@ -283,21 +287,21 @@ class _TopicMembership:
         The messages of a pattern are not counted by topic, so they are divided in proportion to `weights`,
         the incoming rate of each box.
         """
-        places = self._found.get(topic)
-        if places is None:
-            places = self._found[topic] = self._overlapping_boxes(topic)
-        if len(places) == 1:
-            return [(places[0], 1.0)]
-        whole = sum(weights[place] for place in places)
-        return [(place, weights[place] / whole if whole else 1 / len(places)) for place in places]
+        indices = self._found.get(topic)
+        if indices is None:
+            indices = self._found[topic] = self._overlapping_boxes(topic)
+        if len(indices) == 1:
+            return [(indices[0], 1.0)]
+        total = sum(weights[index] for index in indices)
+        return [(index, weights[index] / total if total else 1 / len(indices)) for index in indices]
 
     def _overlapping_boxes(self, topic: str) -> list[int]:
         """Return the indices of the boxes that a topic or pattern overlaps."""
-        own = self._box_by_name.get(topic)
-        if own is not None:
-            return [own]
+        exact = self._box_by_name.get(topic)
+        if exact is not None:
+            return [exact]
         return [
-            place for place, box in enumerate(self._boxes) if any(_meet(topic, one) for one in box.members)
+            index for index, box in enumerate(self._boxes) if any(_meet(topic, one) for one in box.members)
         ]
 
 
@@ -313,8 +317,8 @@ def _topics(
     if len(weights) > 4 * MAX_TOPICS:
         weights = _by_first_word(weights)
     known = tuple(weights)
-    wanted = {subscription.topic for one in subscribing for subscription in one.subscriptions}
-    for pattern in sorted(wanted):
+    patterns = {subscription.topic for one in subscribing for subscription in one.subscriptions}
+    for pattern in sorted(patterns):
         if pattern not in weights and not any(_meet(pattern, topic) for topic in known):
             weights[pattern] = 0.0
     members = {topic: (topic,) for topic in weights}
@@ -326,11 +330,14 @@ def _topics(
         weights = _by_first_word(weights)
     names = sorted(weights, key=lambda topic: (-weights[topic], topic))
     boxes = [FlowGroup(name, members[name]) for name in sorted(names[: MAX_TOPICS - 1])]
-    rest = names[MAX_TOPICS - 1 :]
-    if rest:
-        single = len(rest) == 1
+    remaining = names[MAX_TOPICS - 1 :]
+    if remaining:
+        single = len(remaining) == 1
         boxes.append(
-            FlowGroup(rest[0] if single else OTHERS, tuple(topic for name in rest for topic in members[name]))
+            FlowGroup(
+                remaining[0] if single else OTHERS,
+                tuple(topic for name in remaining for topic in members[name]),
+            )
         )
     return boxes, _TopicMembership(boxes)
 
@@ -360,27 +367,31 @@ def _meet(pattern: str, other: str) -> bool:
 
 def _boxed(boxes: list[FlowGroup]) -> tuple[list[FlowGroup], dict[str, int]]:
     """Return the boxes, and the index of each member's box."""
-    return boxes, {member: place for place, box in enumerate(boxes) for member in box.members}
+    return boxes, {member: index for index, box in enumerate(boxes) for member in box.members}
 
 
-def _grouped(names: Sequence[str], most: int) -> list[FlowGroup]:
-    """Return a box per name, or boxes by common beginning if there are more than `most` names.
+def _grouped(names: Sequence[str], max_boxes: int) -> list[FlowGroup]:
+    """Return a box per name, or boxes by common beginning if there are more than `max_boxes` names.
 
-    Of two ways to cut names, the finer one that yields at most `most` boxes is used.
+    Of two ways to cut names, the finer one that yields at most `max_boxes` boxes is used.
     """
-    if len(names) <= most:
+    if len(names) <= max_boxes:
         return [FlowGroup(name, (name,)) for name in sorted(names)]
     groups: dict[str, list[str]] = {}
     for cut in (_before_last, _before_first):
         groups = {}
         for name in names:
             groups.setdefault(cut(name), []).append(name)
-        if len(groups) <= most:
+        if len(groups) <= max_boxes:
             break
     largest = sorted(groups, key=lambda key: (-len(groups[key]), key))
-    boxes = [_box(key, groups[key]) for key in largest[: most if len(largest) <= most else most - 1]]
-    if len(largest) > most:
-        boxes.append(FlowGroup(OTHERS, tuple(name for key in largest[most - 1 :] for name in groups[key])))
+    boxes = [
+        _box(key, groups[key]) for key in largest[: max_boxes if len(largest) <= max_boxes else max_boxes - 1]
+    ]
+    if len(largest) > max_boxes:
+        boxes.append(
+            FlowGroup(OTHERS, tuple(name for key in largest[max_boxes - 1 :] for name in groups[key]))
+        )
     return boxes
 
 
@@ -398,8 +409,8 @@ def _before_last(name: str) -> str:
 
 def _before_first(name: str) -> str:
     """Return the beginning of a name up to its first separator."""
-    places = [at for at in (name.find(one) for one in _SEPARATORS) if at > 0]
-    return name[: min(places) + 1] if places else (name.rstrip("0123456789") or name)
+    positions = [at for at in (name.find(one) for one in _SEPARATORS) if at > 0]
+    return name[: min(positions) + 1] if positions else (name.rstrip("0123456789") or name)
 
 
 METER: Final = FlowMeter()

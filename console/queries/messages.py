@@ -21,12 +21,12 @@ from console.broker_link import link_to
 from console.queries import live
 from console.queries.policies import instance_named
 
-PIECE: Final = 1_000
+MAX_RECORDS_PER_ANSWER: Final = 1_000
 """Records whose messages fit into one answer.
 
 An answer about a larger range may contain only the oldest ones.
 """
-MAX_PIECES: Final = 12
+MAX_REQUESTS: Final = 12
 """Maximum requests to find the newest messages. "Earlier" continues from there."""
 TOPICS_FROM: Final = 300
 """Number of newest messages from which the list of topics is made."""
@@ -76,10 +76,10 @@ def browse_messages(
     Raises BrokerUnavailable, or the broker's OperatorError `bad_pattern`, `bad_filter`, `bad_bookmark` or
     `bookmark_gone`.
     """
-    asked = BrowseMessages(
+    request = BrowseMessages(
         topic=topic, filter=filter, bookmark=bookmark, limit=limit, from_ns=_ns(start), to_ns=_ns(end)
     )
-    return link_to(instance_named(instance_name).name).call(asked)
+    return link_to(instance_named(instance_name).name).call(request)
 
 
 def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: int = 50) -> NewestMessages:
@@ -89,43 +89,50 @@ def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: in
     """
     status = live.instance_status()
     instance = status.instance
-    told = bookmark_sequence(before, instance) if before else None
-    last = status.durable_sequence if told is None else min(told - 1, status.durable_sequence)
+    before_sequence = bookmark_sequence(before, instance) if before else None
+    last = (
+        status.durable_sequence
+        if before_sequence is None
+        else min(before_sequence - 1, status.durable_sequence)
+    )
     found: list[BrowsedMessage] = []
-    piece, searched, left = limit, 0, MAX_PIECES
-    while last > 0 and len(found) < limit and left > 0:
-        first = max(1, last - piece + 1)
-        part, reached, asked = _piece(topic, filter, instance, first, last, 1 if piece > PIECE else left)
-        left -= asked
-        if not reached and piece > PIECE:
-            piece = PIECE  # one answer can't hold this range, and the newest messages are needed
+    size, searched, requests_remaining = limit, 0, MAX_REQUESTS
+    while last > 0 and len(found) < limit and requests_remaining > 0:
+        first = max(1, last - size + 1)
+        part, reached, requests_made = _read_range(
+            topic, filter, instance, first, last, 1 if size > MAX_RECORDS_PER_ANSWER else requests_remaining
+        )
+        requests_remaining -= requests_made
+        if not reached and size > MAX_RECORDS_PER_ANSWER:
+            # one answer can't hold this range, and the newest messages are needed
+            size = MAX_RECORDS_PER_ANSWER
             continue
         found, searched = [*part, *found], searched + last - first + 1
-        last, piece = first - 1, piece * 4
+        last, size = first - 1, size * 4
     shown = found[-limit:]
     more = last > 0 or len(found) > limit
     at = _sequence(shown[0].bookmark, instance) if len(found) > limit else last + 1
     return NewestMessages(shown[::-1], str(Bookmark(instance, at)) if more else "", searched)
 
 
-def _piece(
-    topic: str, filter: str, instance: str, first: int, last: int, most: int
+def _read_range(
+    topic: str, filter: str, instance: str, first: int, last: int, max_requests: int
 ) -> tuple[list[BrowsedMessage], bool, int]:
     """Return the matching messages of the records `first` to `last`, whether all were read, and the number
     of requests.
 
-    At most `most` requests are made.
+    At most `max_requests` requests are made.
     """
     found: list[BrowsedMessage] = []
-    for asked in range(1, most + 1):
+    for requests_made in range(1, max_requests + 1):
         begin = str(Bookmark(instance, first - 1)) if first > 1 else EPOCH_TEXT
-        page = browse_messages(topic, filter=filter, bookmark=begin, limit=PIECE)
+        page = browse_messages(topic, filter=filter, bookmark=begin, limit=MAX_RECORDS_PER_ANSWER)
         found += [one for one in page.messages if _sequence(one.bookmark, instance) <= last]
         reached = _sequence(page.next, instance)
         if page.complete or reached >= last:
-            return found, True, asked
+            return found, True, requests_made
         first = max(first, reached) + 1
-    return found, False, most
+    return found, False, max_requests
 
 
 def follow_messages(topic: str, *, filter: str = "", after: str = "") -> FollowedMessages:
@@ -163,8 +170,8 @@ def subscribers(topic: str, patterns: Sequence[str] | None = None) -> list[str]:
     """
     found = []
     for client in live.instance_snapshot().clients:
-        seen = patterns is None or any(name_matches(pattern, client.name) for pattern in patterns)
-        if seen and any(topic_within(one.topic, topic) for one in client.subscriptions):
+        is_visible = patterns is None or any(name_matches(pattern, client.name) for pattern in patterns)
+        if is_visible and any(topic_within(one.topic, topic) for one in client.subscriptions):
             found.append(client.name)
     return found
 

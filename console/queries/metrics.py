@@ -30,14 +30,14 @@ _TOTALS = {
     "messages_out": "Messages delivered",
     "bytes_out": "Bytes delivered",
     "decisions": "Decisions on slow clients",
-    "standstills": "Clients that weren't sent what they could take: a defect of the broker's own",
+    "standstills": "Clients that could read but received nothing: a defect of the broker",
 }
 """Help texts of counters, by field of `InstanceTotals`."""
 _POOL = {
-    "memory_used": "Memory its clients' messages take",
-    "memory_limit": "Memory they may take",
-    "disk_used": "Disk its clients' spools take",
-    "disk_limit": "Disk they may take",
+    "memory_used": "Memory used by messages of its clients",
+    "memory_limit": "Memory limit",
+    "disk_used": "Disk space used by spools of its clients",
+    "disk_limit": "Disk limit",
 }
 """Help texts of gauges, by field of a pool's entry."""
 
@@ -61,7 +61,7 @@ class _InstancesCollector(Collector):
 
         A broker that does not answer has only `sluice_up` and `sluice_policy_revision`.
         """
-        up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance", "member"])
+        up = GaugeMetricFamily("sluice_up", "Whether the broker responds", labels=["instance", "member"])
         revisions = GaugeMetricFamily(
             "sluice_policy_revision",
             "Newest revision, and the one in force",
@@ -108,7 +108,7 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
         counter.add_metric(broker, float(getattr(status.totals, key)))
         yield counter
     clients = GaugeMetricFamily(
-        "sluice_clients", "Clients by delivery", labels=["instance", "member", "state"]
+        "sluice_clients", "Clients by delivery state", labels=["instance", "member", "state"]
     )
     for state, number in status.clients_by_state.items():
         clients.add_metric([*broker, state], number)
@@ -121,7 +121,7 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
     yield from _database(broker, status.database)
     delay = GaugeMetricFamily(
         "sluice_delivery_seconds",
-        "From accepted to handed over, of the last ten seconds",
+        "Time from acceptance to delivery, over the last ten seconds",
         labels=["instance", "member", "quantile"],
     )
     if status.delay is not None:
@@ -133,7 +133,7 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
         ("journal_segments", status.journal.segments, "Files of the journal"),
         ("next_sequence", status.next_sequence, "Sequence of the next record"),
         ("durable_sequence", status.durable_sequence, "Newest record on disk"),
-        ("uptime_seconds", status.uptime_s, "How long the broker has been up"),
+        ("uptime_seconds", status.uptime_s, "Uptime of the broker"),
     ):
         gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance", "member"])
         gauge.add_metric(broker, value)
@@ -143,7 +143,7 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
 def _stalls(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
     for key, words, of in (
         ("loop_stalls", "Stalls of the broker's event loop of more than a second", status.stalls.count),
-        ("loop_stall_seconds", "How long it stood still in all", status.stalls.lasted_ms),
+        ("loop_stall_seconds", "Total time of the stalls", status.stalls.lasted_ms),
     ):
         counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance", "member", "cause"])
         for cause in StallCause:
@@ -155,7 +155,7 @@ def _stalls(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
 def _problems(broker: Name, status: InstanceStatus) -> Metric:
     gauge = GaugeMetricFamily(
         "sluice_problem_since_seconds",
-        "When a problem of the policy, the group or a link began, s since 1970; there while it lasts",
+        "Start of a current problem of the policy, the group or a link, s since 1970",
         labels=["instance", "member", "code", "subject", "severe"],
     )
     for one in status.problems:
@@ -182,23 +182,23 @@ def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
     if group is None:
         return
     for key, value, words in (
-        ("downgrades", group.downgrades, "Sync members that weren't waited for any more"),
-        ("upgrades", group.upgrades, "Sync members that were waited for again"),
+        ("downgrades", group.downgrades, "Downgrades of sync members"),
+        ("upgrades", group.upgrades, "Upgrades of sync members"),
     ):
         counter = CounterMetricFamily(f"sluice_member_{key}", words, labels=["instance", "member"])
         counter.add_metric(broker, value)
         yield counter
     labels = ["instance", "member"]
-    taking_part = GaugeMetricFamily("sluice_group_taking_part", "Whether this member does", labels=labels)
+    taking_part = GaugeMetricFamily("sluice_group_taking_part", "Whether this member leads", labels=labels)
     taking_part.add_metric(broker, group.state == "taking part")
     yield taking_part
     for key, words, of in (
-        ("there", "Whether it has said something in the last seconds", lambda one: one.there),
-        ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
-        ("lag_seconds", "Between its newest entry and the newest", _lag_seconds),
+        ("there", "Whether the member has reported in the last seconds", lambda one: one.there),
+        ("waited_for", "Whether it is sync and not downgraded", lambda one: one.mode == "sync"),
+        ("lag_seconds", "Entries behind the newest entry of the group", _lag_seconds),
         (
             "unconfirmed_seconds",
-            "How long what it hasn't synced has waited",
+            "Age of the oldest entry that it hasn't synced",
             lambda one: one.unconfirmed_ms / 1000,
         ),
     ):
@@ -214,13 +214,13 @@ def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
         return
     labels = ["instance", "member", "link"]
     gauges: Sequence[tuple[str, str, Callable[[LinkEntry], float]]] = (
-        ("carrying", "Whether both ends are up", lambda one: one.state == "carrying"),
-        ("behind", "Records of the log that it hasn't passed", lambda one: one.behind),
-        ("behind_seconds", "Since the oldest of them was accepted", lambda one: one.behind_ms / 1000),
-        ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
+        ("carrying", "Whether the link is connected", lambda one: one.state == "carrying"),
+        ("behind", "Records of the log that the link hasn't processed", lambda one: one.behind),
+        ("behind_seconds", "Age of the oldest of these records", lambda one: one.behind_ms / 1000),
+        ("waited_for", "Whether it is sync and not downgraded", lambda one: one.mode == "sync"),
         (
             "unconfirmed_seconds",
-            "How long what a sync destination hasn't confirmed has waited",
+            "Age of the oldest record that a sync destination hasn't confirmed",
             lambda one: one.unconfirmed_ms / 1000,
         ),
     )
@@ -231,8 +231,8 @@ def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
         yield gauge
     counters: Sequence[tuple[str, str, Callable[[LinkEntry], float]]] = (
         ("carried", "Messages that the destination has stored", lambda one: one.carried),
-        ("downgrades", "How often it wasn't waited for any more", lambda one: one.downgrades),
-        ("upgrades", "How often it was waited for again", lambda one: one.upgrades),
+        ("downgrades", "Downgrades of the destination", lambda one: one.downgrades),
+        ("upgrades", "Upgrades of the destination", lambda one: one.upgrades),
     )
     for key, words, counted in counters:
         counter = CounterMetricFamily(f"sluice_link_{key}", words, labels=labels)
@@ -256,14 +256,14 @@ def _database(broker: Name, entry: DatabaseEntry | None) -> Iterator[Metric]:
             "Whether the policy in force is the one on the broker's disk",
             entry.policy == "disk",
         ),
-        ("database_waiting", "Decisions, losses and events that wait in the broker's memory", entry.waiting),
+        ("database_waiting", "Decisions, losses and events buffered in the broker's memory", entry.waiting),
     ):
         gauge = GaugeMetricFamily(f"sluice_{key}", words, labels=["instance", "member"])
         gauge.add_metric(broker, float(value))
         yield gauge
     dropped = CounterMetricFamily(
         "sluice_database_dropped",
-        "Decisions, losses and events that the broker's memory had no room for",
+        "Decisions, losses and events discarded because the broker's buffer was full",
         labels=["instance", "member"],
     )
     dropped.add_metric(broker, float(entry.dropped))
@@ -273,7 +273,7 @@ def _database(broker: Name, entry: DatabaseEntry | None) -> Iterator[Metric]:
 def _healths(broker: Name, healths: Mapping[Health, int]) -> Metric:
     clients = GaugeMetricFamily(
         "sluice_clients_health",
-        "Clients by what they do with what they are sent",
+        "Clients by health",
         labels=["instance", "member", "health"],
     )
     for health, number in healths.items():
@@ -284,10 +284,10 @@ def _healths(broker: Name, healths: Mapping[Health, int]) -> Metric:
 def _clients(broker: Name, slowest: Sequence[ClientEntry]) -> Iterator[Metric]:
     labels = ["instance", "member", "client"]
     age = GaugeMetricFamily(
-        "sluice_client_lag_seconds", "Age of the oldest message that waits, of the slowest", labels=labels
+        "sluice_client_lag_seconds", "Age of the oldest waiting message of the slowest client", labels=labels
     )
     messages = GaugeMetricFamily(
-        "sluice_client_lag_messages", "Messages that wait, of the slowest", labels=labels
+        "sluice_client_lag_messages", "Waiting messages of the slowest client", labels=labels
     )
     for client in slowest:
         if client.lag_messages:

@@ -21,12 +21,12 @@ class MissingMember(Document, frozen=True, kw_only=True):
     """Member of a group whose data is missing in an answer."""
 
     member: str
-    code: Annotated[str, Meta(description="Why, of docs/api.md.")]
+    code: Annotated[str, Meta(description="Error code (docs/api.md).")]
     problem: str
     fix: str
     since: Annotated[
         MomentOrNone,
-        Meta(description="What it has had to tell since then is missing; null: all that it would say now."),
+        Meta(description="Time from which its reports are missing; null: only its present state is missing."),
     ] = None
 
 
@@ -47,20 +47,21 @@ def members_without_reports(instance: Instance, now: datetime, member: str = "")
     if len(listed) == 1:
         return []
     rows = RevisionReport.objects.filter(instance=instance).order_by().values_list("member")
-    heard = dict(rows.annotate(newest=Max("seen_at")))
+    last_reports = dict(rows.annotate(newest=Max("seen_at")))
     return [
-        _silent(instance.name, name, heard.get(name))
+        _silent(instance.name, name, last_reports.get(name))
         for name in listed
-        if (not member or name == member) and (name not in heard or now - heard[name] > REPORT_FRESH)
+        if (not member or name == member)
+        and (name not in last_reports or now - last_reports[name] > REPORT_FRESH)
     ]
 
 
-def _silent(instance_name: str, member: str, heard: datetime | None) -> MissingMember:
-    when = f"was last heard at {heard:%Y-%m-%d %H:%M:%S} UTC" if heard else "has never reported"
+def _silent(instance_name: str, member: str, reported_at: datetime | None) -> MissingMember:
+    when = f"last reported at {reported_at:%Y-%m-%d %H:%M:%S} UTC" if reported_at else "has never reported"
     return MissingMember(
         member=member,
         code="broker_away",
         problem=f"The broker {instance_name}/{member} {when}.",
-        fix="What it has had to tell since then comes when it reaches the database again.",
-        since=int(heard.timestamp() * 1_000) if heard else 0,
+        fix="Its later reports arrive when it reaches the database again.",
+        since=int(reported_at.timestamp() * 1_000) if reported_at else 0,
     )

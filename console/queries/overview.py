@@ -36,7 +36,7 @@ from console.queries.system_conditions import broker_restarts
 
 HEAT_ROWS: Final = 24
 """Maximum clients in the heatmap."""
-REST_S: Final = 75
+SAMPLE_VALID_S: Final = 75
 """Seconds for which a sample is valid; an idle client is sampled once a minute."""
 MAX_MARKS: Final = 40
 """Maximum marks on the time axis."""
@@ -45,7 +45,7 @@ SLOW_MS: Final = (100, 1_000, 5_000)
 
 A cell up to the first is lightest, beyond the last darkest.
 """
-LOOK_BACK: Final = 15
+HISTORY_MINUTES: Final = 15
 """Length of a history for forecast.js, in its "minutes"."""
 
 
@@ -76,7 +76,7 @@ RANGES: Final = {
     )
 }
 """Selectable ranges by key."""
-ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
+ATTENTION_STATES: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
 """Health states that require attention, worst first."""
 
 
@@ -93,9 +93,9 @@ class OverviewVerdict(NamedTuple):
         return self.healths.get(Health.KEEPS_UP, 0)
 
     @property
-    def asking(self) -> list[tuple[Health, int]]:
+    def needing_attention(self) -> list[tuple[Health, int]]:
         """Health states that require attention and occur, with their number of clients."""
-        return [(health, self.healths[health]) for health in ASKS if self.healths.get(health)]
+        return [(health, self.healths[health]) for health in ATTENTION_STATES if self.healths.get(health)]
 
 
 def current_verdict(patterns: Sequence[str] | None) -> OverviewVerdict:
@@ -109,7 +109,7 @@ def current_verdict(patterns: Sequence[str] | None) -> OverviewVerdict:
     }
     total = len(everyone)
     healths[Health.KEEPS_UP] = max(0, total - sum(healths.values()))
-    worst = first[0] if first and first[0].health in ASKS else None
+    worst = first[0] if first and first[0].health in ATTENTION_STATES else None
     return OverviewVerdict(total, healths, worst)
 
 
@@ -139,7 +139,7 @@ def lag_heatmap(
                 one,
                 found.get(one.name, {}),
                 number,
-                max(1, REST_S // chosen.step_s),
+                max(1, SAMPLE_VALID_S // chosen.step_s),
                 _open_from(one, start, chosen.step_s, now),
             )
             for one in clients
@@ -219,7 +219,7 @@ def _row(
             known = (cell, sum(lag > least for least in SLOW_MS), disk)
         # An idle client is sampled once a minute, so a sample stays valid for `holds` cells.
         levels.append((known[1], known[2]) if known is not None and cell - known[0] <= holds else (-1, False))
-    if client.health in ASKS:
+    if client.health in ATTENTION_STATES:
         colour = 5 if client.health is Health.STALLED else 4
         for cell in reversed(range(number)):
             if cell < number - 1 and (cell < open_from or levels[cell][0] < len(SLOW_MS) - 1):
@@ -329,25 +329,25 @@ def disk_forecast(segments: Sequence[SegmentEntry], now: datetime) -> DiskForeca
 
     None if there is no journal on a readable disk.
     """
-    kept = [one for one in segments if one.state != "archived"]
+    on_disk = [one for one in segments if one.state != "archived"]
     try:
-        space = shutil.disk_usage(Path(kept[0].path).parent)
+        space = shutil.disk_usage(Path(on_disk[0].path).parent)
     except (OSError, IndexError):
         return None
     week = (now - timedelta(days=7)).timestamp() * 1e9
-    used = sum(one.bytes for one in kept)
+    used = sum(one.bytes for one in on_disk)
     # The current segment's file is preallocated, so its size does not show its content.
     sealed = [one for one in segments if one.state != "current" and one.last_at >= week]
     if not sealed:
         return DiskForecast(used, space.total, space.free, 0.0, None)
     span_s = max(600.0, now.timestamp() - min(one.first_at for one in sealed) / 1e9)
     grows = 86_400 * sum(one.bytes for one in sealed) / span_s
-    kept_so = DiskHistory(
+    history = DiskHistory(
         points=_growth(sealed, used, now.timestamp(), span_s),
-        minute=span_s / LOOK_BACK,
+        minute=span_s / HISTORY_MINUTES,
         limit=used + space.free,
     )
-    return DiskForecast(used, space.total, space.free, grows, 86_400 * space.free / grows, kept_so)
+    return DiskForecast(used, space.total, space.free, grows, 86_400 * space.free / grows, history)
 
 
 def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float) -> list[tuple[int, int]]:
@@ -360,14 +360,14 @@ def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float
     until = [0, *accumulate(one.bytes for one in inside)]
 
     def written(at: float) -> float:
-        whole = bisect_right(ends, at)
-        if whole == len(inside):
-            return until[whole]
-        first = inside[whole].first_at / 1e9
-        part = (at - first) / (ends[whole] - first) if at > first else 0.0
-        return until[whole] + part * inside[whole].bytes
+        complete = bisect_right(ends, at)
+        if complete == len(inside):
+            return until[complete]
+        first = inside[complete].first_at / 1e9
+        part = (at - first) / (ends[complete] - first) if at > first else 0.0
+        return until[complete] + part * inside[complete].bytes
 
-    steps = 6 * LOOK_BACK
+    steps = 6 * HISTORY_MINUTES
     moments = [now - span_s * (steps - step) / steps for step in range(steps + 1)]
     return [(round(at), int(used - until[-1] + written(at))) for at in moments]
 

@@ -80,16 +80,16 @@ def _hours_in(path: Path, client: str) -> list[dict[str, Any]]:
     table = read_hours(path)
     if not table.num_rows:
         return []
-    mine = table.filter(pc.equal(table.column("client"), client))
+    rows = table.filter(pc.equal(table.column("client"), client))
     # A page shows one row per hour, regardless of the client's transports.
-    whole = mine.group_by("hour").aggregate(
+    hourly = rows.group_by("hour").aggregate(
         [*((name, "sum") for name in SUMS), *((name, "max") for name in PEAKS)]
     )
-    whole = whole.rename_columns(
-        [name if name == "hour" else name.rpartition("_")[0] for name in whole.column_names]
+    hourly = hourly.rename_columns(
+        [name if name == "hour" else name.rpartition("_")[0] for name in hourly.column_names]
     )
-    micros = whole.column("hour").cast(pa.int64()).to_pylist()
+    micros = hourly.column("hour").cast(pa.int64()).to_pylist()
     return [
         {**row, "hour": datetime.fromtimestamp(at / 1_000_000, UTC), "at": at // 1_000}
-        for row, at in zip(whole.to_pylist(), micros, strict=True)
+        for row, at in zip(hourly.to_pylist(), micros, strict=True)
     ]

@@ -130,9 +130,9 @@ def table_as_csv(path: Path) -> Iterator[str]:
 
     Texts that a spreadsheet would interpret as a formula get a leading apostrophe.
     """
-    opened = pq.ParquetFile(path)
-    yield to_csv([opened.schema_arrow.names])
-    for batch in opened.iter_batches(batch_size=5_000):
+    file = pq.ParquetFile(path)
+    yield to_csv([file.schema_arrow.names])
+    for batch in file.iter_batches(batch_size=5_000):
         yield to_csv([_plain(value) for value in row.values()] for row in batch.to_pylist())
 
 

@@ -69,7 +69,7 @@ def parse_point_in_time(text: str, now: datetime) -> PointInTime:
 
     Raises OperatorError `bad_moment` for an invalid or future moment, or one older than the stored minutes.
     """
-    fix = "Write at=2026-11-22T13:45:00Z, at most as long ago as minutes are kept."
+    fix = "Write at=2026-11-22T13:45:00Z, within the retention of minute samples."
     try:
         at = datetime.fromisoformat(text.strip())
         at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
@@ -78,7 +78,7 @@ def parse_point_in_time(text: str, now: datetime) -> PointInTime:
     if at > now:
         raise OperatorError("bad_moment", "That time is in the future.", fix)
     if at < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):
-        raise OperatorError("bad_moment", "Nothing about clients is kept from that time any more.", fix)
+        raise OperatorError("bad_moment", "Data about clients from that time is no longer stored.", fix)
     return PointInTime(at, at < now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS))
 
 
@@ -204,7 +204,7 @@ def decisions_before(
 class PolicyAtTime(NamedTuple):
     """Revision that should have been in force, and revision that the broker ran; None where unknown."""
 
-    wanted: PolicyRevision | None
+    expected: PolicyRevision | None
     running: PolicyRevision | None
 
 
@@ -221,10 +221,10 @@ def policy_at(instance: Instance, when: PointInTime) -> PolicyAtTime:
     return PolicyAtTime(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
 
 
-def revisions_before(instance: Instance, when: PointInTime, most: int) -> list[PolicyRevision]:
-    """Return at most `most` revisions that existed at the moment, newest first."""
+def revisions_before(instance: Instance, when: PointInTime, limit: int) -> list[PolicyRevision]:
+    """Return at most `limit` revisions that existed at the moment, newest first."""
     return list(
-        PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:most]
+        PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:limit]
     )
 
 

@@ -59,7 +59,7 @@ class PolicyStatus(TypedDict):
     running: int | None
     converged: bool
     set_back: bool
-    """Whether the broker keeps a policy that this database lacks, until an operator decides."""
+    """Whether the broker retains a policy that this database lacks, until an operator decides."""
     staged: str
     """Sentence during a rollout: which revision applies to which clients."""
     withdrawn: StagedRollout | None
@@ -73,10 +73,12 @@ def instance_named(name: str | None = None) -> Instance:
 
     Raises OperatorError `unknown_instance`.
     """
-    wanted = name or current_instance.instance_name()
-    found = Instance.objects.filter(name=wanted).first()
+    requested = name or current_instance.instance_name()
+    found = Instance.objects.filter(name=requested).first()
     if found is None:
-        raise OperatorError("unknown_instance", f"There is no instance {wanted!r}.", "Start its broker once.")
+        raise OperatorError(
+            "unknown_instance", f"The instance {requested!r} doesn't exist.", "Start its broker once."
+        )
     return found
 
 
@@ -105,8 +107,10 @@ def exceeding_decision(rollout: StagedRollout) -> Decision | None:
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
     )
-    held = rows.filter(mode=EnforcementMode.SHADOW, details__has_key="held_at").exclude(details__held_at=None)
-    return held.order_by("at", "pk").first()
+    exceeding = rows.filter(mode=EnforcementMode.SHADOW, details__has_key="held_at").exclude(
+        details__held_at=None
+    )
+    return exceeding.order_by("at", "pk").first()
 
 
 def _carried_out(rows: QuerySet[Decision]) -> QuerySet[Decision]:
@@ -150,7 +154,9 @@ def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
     revisions = PolicyRevision.objects.select_related("rollout")
     found: PolicyRevision | None = revisions.filter(instance=instance, number=number).first()
     if found is None:
-        raise OperatorError("unknown_revision", f"{instance.name} has no revision {number}.", "See the list.")
+        raise OperatorError(
+            "unknown_revision", f"{instance.name} has no revision {number}.", "Check the list."
+        )
     return found
 
 
@@ -204,14 +210,14 @@ def policy_status(
         return found[0]
     states = [state for state in found if state["member"] not in without] or found
     running = [state["running"] for state in states if state["running"] is not None]
-    heard = [state["reported_at"] for state in states if state["reported_at"] is not None]
+    report_times = [state["reported_at"] for state in states if state["reported_at"] is not None]
     return {
         **states[0],
         "member": "",
         "running": min(running, default=None),
         "converged": all(state["converged"] for state in states),
         "set_back": any(state["set_back"] for state in states),
-        "reported_at": min(heard, default=None),
+        "reported_at": min(report_times, default=None),
         "why": " ".join(f"{state['member']}: {state['why']}" for state in states if state["why"]),
     }
 
@@ -231,11 +237,11 @@ def running_revisions(instance: Instance, now: datetime | None = None) -> dict[i
         for state in states
         if state["running"] is not None and not state["set_back"]
     }
-    heard = {state["member"] for state in states if state["reported_at"] and state["reported_at"] >= least}
-    numbers = {known[one] for one in heard if one in known} or set(known.values())
+    recent = {state["member"] for state in states if state["reported_at"] and state["reported_at"] >= least}
+    numbers = {known[one] for one in recent if one in known} or set(known.values())
     if len(numbers) == 1:
         return {number: [] for number in numbers}
-    return {number: [one for one in known if known[one] == number and one in heard] for number in numbers}
+    return {number: [one for one in known if known[one] == number and one in recent] for number in numbers}
 
 
 def installation_policy_status(now: datetime | None = None) -> list[PolicyStatus]:
@@ -250,27 +256,27 @@ def _states(instances: QuerySet[Instance], now: datetime | None) -> list[PolicyS
     """Return the policy status of each expected member of the instances."""
     revisions = PolicyRevision.objects.filter(instance=OuterRef("pk")).order_by("-number")
     rows = list(
-        instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
+        instances.annotate(newest=Subquery(revisions.values("number")[:1])).values("pk", "name", "newest")
     )
     newest = PolicyRevision.objects.filter(instance=OuterRef("instance")).order_by("-number").values("number")
-    told = StagedRollout.objects.select_related("revision", "base").annotate(newest=Subquery(newest[:1]))
+    rollouts = StagedRollout.objects.select_related("revision", "base").annotate(newest=Subquery(newest[:1]))
     made_the_newest = Q(state=RolloutState.RETURNED, newest=F("revision__number") + 1)
     rollouts_of = {
         (one.instance_id, one.state): one
-        for one in told.filter(Q(state=RolloutState.RUNNING) | made_the_newest)
+        for one in rollouts.filter(Q(state=RolloutState.RUNNING) | made_the_newest)
     }
-    heard, moment = _load_reports([row["pk"] for row in rows]), now or timezone.now()
+    reports, moment = _load_reports([row["pk"] for row in rows]), now or timezone.now()
     return [
         _state(
             row,
             member,
-            heard[row["pk"]].get(member),
+            reports[row["pk"]].get(member),
             rollouts_of.get((row["pk"], RolloutState.RUNNING)),
             rollouts_of.get((row["pk"], RolloutState.RETURNED)),
             moment,
         )
         for row in rows
-        for member in _expected(row["name"], heard[row["pk"]])
+        for member in _expected(row["name"], reports[row["pk"]])
     ]
 
 
@@ -285,60 +291,62 @@ class _BrokerReport(NamedTuple):
 def _load_reports(instances: list[int]) -> dict[int, dict[str, _BrokerReport]]:
     """Return the newest report of each member, by instance."""
     same = RevisionReport.objects.filter(instance=OuterRef("instance"), member=OuterRef("member"))
-    numbers, kept = (same.order_by("-seen_at", "-id").values(field)[:1] for field in ("number", "set_back"))
+    numbers, set_backs = (
+        same.order_by("-seen_at", "-id").values(field)[:1] for field in ("number", "set_back")
+    )
     rows = RevisionReport.objects.filter(instance__in=instances).order_by().values("instance", "member")
     found: dict[int, dict[str, _BrokerReport]] = {pk: {} for pk in instances}
-    newest = rows.annotate(newest=Max("seen_at"), running=Subquery(numbers), set_back=Subquery(kept))
+    newest = rows.annotate(newest=Max("seen_at"), running=Subquery(numbers), set_back=Subquery(set_backs))
     for row in newest:
         found[row["instance"]][row["member"]] = _BrokerReport(row["running"], row["newest"], row["set_back"])
     return found
 
 
-def _expected(instance_name: str, heard: Mapping[str, _BrokerReport]) -> tuple[str, ...]:
+def _expected(instance_name: str, reports: Mapping[str, _BrokerReport]) -> tuple[str, ...]:
     """Return the members that should run the policy: the configured ones, else the one that reported last."""
     listed = members_of(instance_name)
-    if any(listed) or not heard:
+    if any(listed) or not reports:
         return listed
-    return (max(heard, key=lambda name: heard[name].seen_at),)
+    return (max(reports, key=lambda name: reports[name].seen_at),)
 
 
 def _state(
     row: Mapping[str, Any],
     member: str,
-    heard: _BrokerReport | None,
+    report: _BrokerReport | None,
     rollout: StagedRollout | None,
     withdrawn: StagedRollout | None,
     moment: datetime,
 ) -> PolicyStatus:
     """Return the policy status of one member, with the reason if it runs another revision."""
-    wanted, (running, seen_at, set_back) = row["wanted"] or 0, heard or (None, None, False)
+    newest, (running, seen_at, set_back) = row["newest"] or 0, report or (None, None, False)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
-    why = ""
+    reason = ""
     if seen_at is None:
-        why = "The broker has never reported."
+        reason = "The broker has never reported."
     elif not fresh:
-        why = (
-            f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC;"
-            " it loads the policy when it starts."
+        reason = (
+            f"The broker last reported at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy "
+            "when it starts."
         )
     elif set_back:
-        why = (
-            f"The broker keeps its own revision {running}, which this database doesn't have,"
-            " until an operator decides."
+        reason = (
+            f"The broker retains its own revision {running}, which this database doesn't have, "
+            "until an operator decides."
         )
-    elif running != wanted:
-        why = f"The broker runs revision {running}; it is asked again each minute."
+    elif running != newest:
+        reason = f"The broker runs revision {running}; the console repeats the request each minute."
     return {
         "instance": row["name"],
         "member": member,
-        "wanted": wanted,
+        "wanted": newest,
         "running": running,
-        "converged": fresh and running == wanted and not set_back,
+        "converged": fresh and running == newest and not set_back,
         "set_back": fresh and set_back,
         "staged": _staged(rollout),
         "withdrawn": withdrawn,
         "reported_at": seen_at,
-        "why": why,
+        "why": reason,
     }
 
 

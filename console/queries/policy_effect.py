@@ -22,8 +22,8 @@ NOT_SET: Final = "not set"
 MAX_NAMES = 5
 """Maximum client names in a line; further clients are counted."""
 CUT_OFF = {
-    "transport_closed": "transport taken away, disabled or moved",
-    "access_changed": "rights change there: logs on again",
+    "transport_closed": "transport removed, disabled or moved",
+    "access_changed": "permissions change: must log on again",
 }
 """Reasons for closing a connection, by code."""
 
@@ -75,9 +75,11 @@ class EffectSummary(NamedTuple):
     def headline(self) -> str:
         """Summary in one sentence, also for an empty effect."""
         parts = [f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if line.carried_out]
-        held = sum(line.count for line in self.at_once if line.kind == "held")
-        if held:
-            parts.append(f"{held:,} decisions exceed the allowance: the revision is withdrawn immediately")
+        exceeding = sum(line.count for line in self.at_once if line.kind == "held")
+        if exceeding:
+            parts.append(
+                f"{exceeding:,} decisions exceed the allowance: Sluice withdraws the revision immediately"
+            )
         shadow = sum(line.count for line in self.at_once if line.recorded_only)
         if shadow:
             parts.append(f"{_clients(shadow)} would be acted on (recorded only)")
@@ -86,8 +88,8 @@ class EffectSummary(NamedTuple):
 
 _HEADS = {
     "cut_off": "cut off",
-    "unrecorded": "left without new records",
-    "part_recorded": "left with a part of their records",
+    "unrecorded": "without new records",
+    "part_recorded": "with only a part of their records",
     "disconnect": "disconnected",
     "offline": "offlined",
     "act": "acted on",
@@ -122,8 +124,8 @@ def _cut_off(effect: PolicyEffect) -> list[EffectLine]:
         by_code.setdefault(one.code, []).append(one)
     unlisted = effect.cut_off_in_all - len(effect.cut_off)
     made = []
-    for place, (code, entries) in enumerate(by_code.items()):
-        count = len(entries) + (unlisted if place == 0 else 0)
+    for index, (code, entries) in enumerate(by_code.items()):
+        count = len(entries) + (unlisted if index == 0 else 0)
         made.append(EffectLine("cut_off", f"cut off: {CUT_OFF.get(code, code)}", _names(entries), count))
     if not made and unlisted:
         made.append(EffectLine("cut_off", "cut off", [], unlisted))
@@ -139,12 +141,14 @@ def _unrecorded(effect: PolicyEffect) -> list[EffectLine]:
         groups.setdefault((one.extent, one.topic, one.subscription_kind), []).append(one)
     unlisted = effect.unrecorded_in_all - len(effect.unrecorded)
     made = []
-    for place, ((extent, topic, kind), entries) in enumerate(groups.items()):
-        gets, what = ("gets nothing more", "it") if extent == "all" else ("gets only a part", "all of it")
-        count = len(entries) + (unlisted if place == 0 else 0)
-        told = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {what}"
+    for index, ((extent, topic, kind), entries) in enumerate(groups.items()):
+        gets, unrecorded = (
+            ("gets no more records", "it") if extent == "all" else ("gets only a part", "all of it")
+        )
+        count = len(entries) + (unlisted if index == 0 else 0)
+        sentence = f"{_READERS[kind]} of {topic} {gets}: the policy no longer journals {unrecorded}"
         made.append(
-            EffectLine("unrecorded" if extent == "all" else "part_recorded", told, _names(entries), count)
+            EffectLine("unrecorded" if extent == "all" else "part_recorded", sentence, _names(entries), count)
         )
     return made
 
@@ -155,18 +159,18 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
     Unlisted decisions are counted in the first line with the same outcome.
     """
     groups: dict[tuple[str, str, str], list[DecisionEntry]] = {}
-    in_all = {
+    remaining = {
         "enforced": effect.enforced_in_all,
         "held": effect.held_in_all,
         "recorded": effect.acted_on_in_all - effect.enforced_in_all - effect.held_in_all,
     }
     for one in effect.acted_on:
         fate = _fate(one)
-        in_all[fate] -= 1
+        remaining[fate] -= 1
         groups.setdefault((fate, one.action, one.rule), []).append(one)
     made = []
     for (fate, action, _), entries in groups.items():
-        unlisted, in_all[fate] = max(0, in_all[fate]), 0
+        unlisted, remaining[fate] = max(0, remaining[fate]), 0
         shadow = fate == "recorded"
         made.append(
             EffectLine(
@@ -177,7 +181,7 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
                 shadow,
             )
         )
-    for fate, unlisted in in_all.items():
+    for fate, unlisted in remaining.items():
         if unlisted > 0:  # all of them concern clients that the caller must not see
             made.append(
                 EffectLine(
@@ -190,8 +194,8 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
 
 _UNSEEN: Final = {
     "enforced": "acted on",
-    "held": "not acted on: the rollout's allowance is used up",
-    "recorded": "would be acted on",
+    "held": "no action: the rollout's allowance is used up",
+    "recorded": "action on",
 }
 """Sentences about decisions on clients that the caller must not see."""
 
@@ -207,13 +211,13 @@ def _sentence(entries: list[DecisionEntry], fate: str) -> str:
     """Return the broker's sentence for one client; for many, the action and the rule."""
     if len(entries) == 1 and entries[0].sentence:
         return entries[0].sentence
-    told, rule = labels.act_label(entries[0].action), entries[0].rule
-    done = {"enforced": told.done, "recorded": told.would, "held": f"not {told.done}"}[fate].lower()
+    label, rule = labels.action_label(entries[0].action), entries[0].rule
+    done = {"enforced": label.done, "recorded": label.would, "held": f"not {label.done}"}[fate].lower()
     by = f"{done} by {labels.setting_label(rule) if '.' in rule else f'rule {rule}'}"
     if fate != "held":
         return by
-    most = entries[0].held_at
-    return f"{by}: the rollout may make {most:,} decision{'' if most == 1 else 's'} here"
+    allowed = entries[0].held_at
+    return f"{by}: the rollout may make {allowed:,} decision{'' if allowed == 1 else 's'} here"
 
 
 def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[EffectLine]:
@@ -237,7 +241,7 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
         called = group if group in PRESETS else f"rule {group}"
         mode = next((change for change in found if change.setting.endswith(".mode")), None)
         if len(found) > 1 and all(change.before.origin == NOT_SET for change in found):
-            yield f"comes under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
+            yield f"is now under {called}" + (f" ({labels.mode_label(mode.after.value)})" if mode else "")
         elif len(found) > 1 and all(change.after.origin == NOT_SET for change in found):
             yield f"is no longer under {called}"
         else:

@@ -94,11 +94,11 @@ def _redis(*, write: bool) -> tuple[ComponentStatus, ComponentStatus]:
         name = type(problem).__name__
         return (
             {"name": "redis", "ok": False, "problem": name},
-            {"name": "worker", "ok": False, "problem": "unknown while Redis is away"},
+            {"name": "worker", "ok": False, "problem": "unknown while Redis is unavailable"},
         )
     alive: ComponentStatus = {"name": "redis", "ok": True, "problem": ""}
     if refused:
-        fix = f"Give it memory or room on its disk, or name one that may be written to: {refused}"
+        fix = f"Free memory or disk space for Redis, or configure a writable Redis: {refused}"
         alive = {"name": "redis", "ok": False, "problem": REDIS_REFUSES, "fix": fix}
     if not worker:
         return alive, {"name": "worker", "ok": False, "problem": "no worker has reported for 15 s"}
@@ -136,13 +136,13 @@ def _works() -> bool:
 
     It may occupy a slot of the default queue for hours.
     """
-    heard = ActionRun.objects.filter(
+    active_runs = ActionRun.objects.filter(
         state=RunState.RUNNING,
         kind__in=(RunKind.PIPELINE, RunKind.ACTION),
         heard_at__gt=timezone.now() - timedelta(seconds=STUCK_S),
     )
     try:
-        return heard.exists()
+        return active_runs.exists()
     except Error:  # the database's own component reports this
         return False
 
@@ -154,34 +154,34 @@ def _moving(name: str, stuck_s: int, *, busy: bool = False) -> ComponentStatus:
     return {
         "name": name,
         "ok": busy,
-        "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
-        "fix": "See which runs hold its slots, and cancel them; or whether beat runs.",
+        "problem": f"queue_stuck: the workers started no task for {stuck_s} s",
+        "fix": "Cancel the runs that use its slots, or check that beat runs.",
     }
 
 
 def _brokers() -> list[ComponentStatus]:
     """Return a component per configured broker; a single broker has no name."""
-    told = ask_brokers(
+    replies = ask_brokers(
         [one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0
     )
-    several = len(told) > 1
-    brokers = [_part(f"broker {one.address.name}" if several else "broker", one) for one in told]
-    databases = [part for one in told for part in _database_components(one, several=several)]
-    return [*brokers, *databases, *(part for name in instances() for part in _problems(name, told))]
+    several = len(replies) > 1
+    brokers = [_part(f"broker {one.address.name}" if several else "broker", one) for one in replies]
+    databases = [part for one in replies for part in _database_components(one, several=several)]
+    return [*brokers, *databases, *(part for name in instances() for part in _problems(name, replies))]
 
 
-def _database_components(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[ComponentStatus]:
+def _database_components(reply: BrokerAnswer[InstanceStatus], *, several: bool) -> list[ComponentStatus]:
     """Return a component for a broker that can't use the database, or runs the policy on its own disk."""
-    entry = told.answer.database if told.answer is not None else None
+    entry = reply.answer.database if reply.answer is not None else None
     if entry is None or not entry.code:
         return []
-    name = f"{DATABASE_PREFIX}{f' {told.address.name}' if several else ''}"
+    name = f"{DATABASE_PREFIX}{f' {reply.address.name}' if several else ''}"
     part: ComponentStatus = {"name": name, "ok": False, "problem": entry.code, "fix": entry.fix}
     return [part if entry.away_since is None else part | {"since": entry.away_since}]
 
 
-def _problems(instance: str, told: list[BrokerAnswer[InstanceStatus]]) -> list[ComponentStatus]:
-    answers = [one.answer for one in told if one.answer is not None and one.address.instance == instance]
+def _problems(instance: str, replies: list[BrokerAnswer[InstanceStatus]]) -> list[ComponentStatus]:
+    answers = [one.answer for one in replies if one.answer is not None and one.address.instance == instance]
     return [
         {
             "name": problem_name(instance, one),
@@ -207,14 +207,14 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
     return f"group {instance}/{problem.subject}" if problem.subject else f"group {instance}"
 
 
-def _part(name: str, told: BrokerAnswer[InstanceStatus]) -> ComponentStatus:
+def _part(name: str, reply: BrokerAnswer[InstanceStatus]) -> ComponentStatus:
     """Return the component of a broker."""
-    if told.error is None:
-        stall = told.answer.stalls.last if told.answer is not None else None
+    if reply.error is None:
+        stall = reply.answer.stalls.last if reply.answer is not None else None
         part: ComponentStatus = {"name": name, "ok": True, "problem": ""}
         if stall is not None:
             part["stall"] = stall
         return part
     # the reason for its exit, if the broker reported one
-    code = told.error.details.get("ended", told.error.code)
-    return {"name": name, "ok": False, "problem": code, "fix": told.error.fix}
+    code = reply.error.details.get("ended", reply.error.code)
+    return {"name": name, "ok": False, "problem": code, "fix": reply.error.fix}

@@ -21,9 +21,15 @@ class ReplayView(ReplayEntry, frozen=True, kw_only=True):
     """Managed replay with its author and report time."""
 
     reported_at: Annotated[
-        int | None, Meta(description="ms UTC. Null: now. Else the broker is away since about then.")
+        int | None,
+        Meta(
+            description="Time of the figures, ms UTC. Null: now. Otherwise the broker has been unavailable "
+            "since about this time."
+        ),
     ]
-    author: Annotated[str, Meta(description="Who made it here; empty: its client did.")]
+    author: Annotated[
+        str, Meta(description="Operator that created the replay; empty: its client created it.")
+    ]
 
 
 def to_replay_view(entry: ReplayEntry, *, reported_at: int | None = None, author: str = "") -> ReplayView:
@@ -70,5 +76,5 @@ def replay(name: str, instance_name: str | None = None) -> ReplayView:
         if one.name == name:
             return one
     raise OperatorError(
-        "unknown_replay", f"There is no managed replay {name[:64]!r}.", "See the list of replays."
+        "unknown_replay", f"The managed replay {name[:64]!r} doesn't exist.", "See the list of replays."
     )

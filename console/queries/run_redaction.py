@@ -99,11 +99,11 @@ def _variables(run: ActionRun) -> Mapping[str, Any]:
 
 def _without_clients(run: ActionRun) -> None:
     """Remove all text that may contain a client's name, in place. Types, states and segment names remain."""
-    kept = {name: text for name, text in _variables(run).items() if name in ABOUT_NOBODY}
+    variables = {name: text for name, text in _variables(run).items() if name in ABOUT_NOBODY}
     if run.kind == RunKind.ACTION:
         run.parameters = {
             **{key: run.parameters[key] for key in ("action", "version") if key in run.parameters},
-            "variables": kept,
+            "variables": variables,
         }
     run.log = run.step = ""
     run.error = _code(run.error)
@@ -132,8 +132,8 @@ def _plan_without_names(plan: Any) -> Any:
 
 def _planned(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step's plan without variables."""
-    kept = ("step", "do", "if", "label", "destructive")
-    return {**{key: entry[key] for key in kept if key in entry}, "sentence": str(entry.get("label", ""))}
+    keys = ("step", "do", "if", "label", "destructive")
+    return {**{key: entry[key] for key in keys if key in entry}, "sentence": str(entry.get("label", ""))}
 
 
 def _without_messages(run: ActionRun) -> None:
@@ -169,8 +169,8 @@ def _without_messages(run: ActionRun) -> None:
 
 def _bare(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a step without its result."""
-    kept = {key: record[key] for key in ("do", "if", "state", "took_ms") if key in record}
-    return kept | ({"error": _code(record["error"])} if record.get("error") else {})
+    fields = {key: record[key] for key in ("do", "if", "state", "took_ms") if key in record}
+    return fields | ({"error": _code(record["error"])} if record.get("error") else {})
 
 
 def _code(error: Any) -> Any:

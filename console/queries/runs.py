@@ -26,8 +26,11 @@ def removals(instance: Instance) -> QuerySet[ActionRun]:
 
 def backtests(instance: Instance, draft_id: int) -> QuerySet[ActionRun]:
     """Return the runs that tested a draft, in any version, on recorded traffic."""
-    mine = {"parameters__job": "backtest", "parameters__options__policy__startswith": f"draft-{draft_id}-"}
-    return runs(instance).filter(kind=RunKind.PIPELINE, **mine).order_by("-created_at")
+    conditions = {
+        "parameters__job": "backtest",
+        "parameters__options__policy__startswith": f"draft-{draft_id}-",
+    }
+    return runs(instance).filter(kind=RunKind.PIPELINE, **conditions).order_by("-created_at")
 
 
 def run(run_id: str | UUID, instance: Instance | None = None) -> ActionRun:

@@ -26,7 +26,7 @@ MAX_POINTS = 2_000
 """Maximum points of a series."""
 KINDS = ("client", *(str(kind) for kind in ScopeKind))
 """Subjects of statistics."""
-SAMPLES_KEPT = timedelta(hours=24)
+SAMPLE_RETENTION = timedelta(hours=24)
 """Retention of 10-second samples."""
 _ON_ITS_WAY = timedelta(minutes=10)
 """Tolerance for the retention of minutes.
@@ -71,11 +71,11 @@ def time_series(
     """
     if of not in KINDS:
         raise OperatorError(
-            "bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}."
+            "bad_kind", f"The type of statistics {of[:50]!r} is unknown.", f"Use {', '.join(KINDS)}."
         )
     if start >= end:
         raise OperatorError(
-            "bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z."
+            "bad_range", "`from` must be before `to`.", "Use times such as 2026-11-21T10:00:00Z."
         )
     # Choose the finest stored resolution that reaches back to `start`. A coarser source increases the step.
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
@@ -86,7 +86,7 @@ def time_series(
             found = _seconds(instance, of, name, start, end, member) or None
     if found is not None:
         source = "seconds"
-    elif start >= now - SAMPLES_KEPT and least < 60:
+    elif start >= now - SAMPLE_RETENTION and least < 60:
         found, source, least = _rows(instance, of, name, start, end, 10, member), "samples", max(least, 10)
     elif start >= now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS) - _ON_ITS_WAY:
         found, source, least = _rows(instance, of, name, start, end, 60, member), "minutes", max(least, 60)
@@ -154,20 +154,20 @@ def sum_members(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
     Numbers are added. For latencies the maximum is taken.
     """
-    held: dict[str, Any] | None = None
+    merged: dict[str, Any] | None = None
     for row in rows:
-        if held is None or row["at"] != held["at"]:
-            if held is not None:
-                yield held
-            held = dict(row)
+        if merged is None or row["at"] != merged["at"]:
+            if merged is not None:
+                yield merged
+            merged = dict(row)
             continue
         for key, value in row.items():
             if key in DELAYS:
-                held[key] = max(filter(None, (held[key], value)), default=None)
+                merged[key] = max(filter(None, (merged[key], value)), default=None)
             elif key not in ("at", "state"):
-                held[key] += value
-    if held is not None:
-        yield held
+                merged[key] += value
+    if merged is not None:
+        yield merged
 
 
 def _rows(
@@ -179,11 +179,11 @@ def _rows(
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)
         found = rows.order_by("at").values("at", "state", *_CLIENT, rate=F(_RATE[seconds]))
         return ({"rate_out_messages": row.pop("rate"), **row} for row in found.iterator(2_000))
-    places = ResourceSample.objects.filter(
+    samples = ResourceSample.objects.filter(
         instance=instance, kind=of, name=name, seconds=seconds, at__gte=start, at__lt=end
     )
     if member:
-        places = places.filter(member=member)
+        samples = samples.filter(member=member)
     return sum_members(
-        places.order_by("at").values("at", *seconds_ring.NUMBERS["place"], *DELAYS).iterator(2_000)
+        samples.order_by("at").values("at", *seconds_ring.NUMBERS["place"], *DELAYS).iterator(2_000)
     )

@@ -56,17 +56,17 @@ _PARTS = {  # worst first
     "broker": (
         "The broker doesn't answer",
         "Clients can't be listed or acted on. Pages show the last known state.",
-        "Check log/broker.log, and whether the broker runs.",
+        "Check that the broker runs, and read log/broker.log.",
     ),
     "redis": (
         "Redis doesn't answer",
         "Pages don't update, and scheduled actions don't run.",
-        "Check log/redis.log, and whether Redis runs.",
+        "Check that Redis runs, and read log/redis.log.",
     ),
     "worker": (
         "No worker answers",
         "Archiving, schedules and other runs are delayed.",
-        "Check log/worker.log, and whether the worker runs.",
+        "Check that the worker runs, and read log/worker.log.",
     ),
 }
 """Title, sentence and fix for an unavailable component, worst first."""
@@ -75,15 +75,15 @@ _PARTS = {  # worst first
 _DATABASE_OF_BROKER = {
     "policy_from_disk": (
         "The broker {} runs the policy on its own disk",
-        "It can't read the database: policy changes don't reach it until it can.",
+        "The broker can't read the database, so it receives no policy changes.",
     ),
     "policy_not_stored": (
         "The broker {} can't store its policy on its own disk",
-        "It can't start while the database is unavailable.",
+        "The broker can't start while the database is unavailable.",
     ),
     "database_away": (
         "The broker {} can't use the database",
-        "It keeps its policy. Decisions, losses and events are buffered in memory.",
+        "The broker retains its policy. Decisions, losses and events are buffered in memory.",
     ),
 }
 """Title and sentence for a problem of a broker with the database, by code."""
@@ -95,7 +95,7 @@ def current_conditions() -> list[SystemCondition]:
     Checks each component with short timeouts.
     """
     instance = Instance.objects.filter(name=current_instance.instance_name()).first()
-    parts, own = check_components(write=False), current_instance.instance_name()
+    parts, local_name = check_components(write=False), current_instance.instance_name()
     mark_available("database")  # the query above succeeded
     missed = [
         part
@@ -113,24 +113,28 @@ def current_conditions() -> list[SystemCondition]:
     # Without an answer from any broker the further conditions are unknown.
     if instance is None or any(one.key == "broker" for one in found):
         return found
-    mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
-    blind = bool(mine) and not any(part["ok"] for part in mine)
-    away = {_member_name(part): part for part in missed if part in mine}
+    local_brokers = [
+        part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == local_name
+    ]
+    blind = bool(local_brokers) and not any(part["ok"] for part in local_brokers)
+    away = {_member_name(part): part for part in missed if part in local_brokers}
     found += [_broker_unavailable(part, instance, member, blind=blind) for member, part in away.items()]
     found += [
         _no_worker(part) if STUCK not in part["problem"] else _stuck(part, "Journals and schedules")
         for part in missed
-        if part["name"] == "worker chores" or _instance_after("worker ", part) == own
+        if part["name"] == "worker chores" or _instance_after("worker ", part) == local_name
     ]
     found += [
-        _no_database(part, own) for part in missed if _instance_after(DATABASE_PREFIX, part) in ("", own)
+        _no_database(part, local_name)
+        for part in missed
+        if _instance_after(DATABASE_PREFIX, part) in ("", local_name)
     ]
     if blind:
         return found
     found += _problems(
-        [part["entry"] for part in parts if "entry" in part and _is_problem_of(part, own)], away
+        [part["entry"] for part in parts if "entry" in part and _is_problem_of(part, local_name)], away
     )
-    found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
+    found += [_stood_still(part) for part in local_brokers or brokers if _is_recent(part.get("stall"))]
     # Members that do not answer are reported above; the policy status is that of the others.
     state = policies.policy_status(instance, without=away)
     return [
@@ -202,10 +206,10 @@ def _is_recent(stall: StallEntry | None) -> bool:
 def _stood_still(part: ComponentStatus) -> SystemCondition:
     """Return the condition of a recent stall of a broker's event loop."""
     stall, member = part["stall"], _member_name(part)
-    text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
+    text, subject = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
     return SystemCondition(
         f"stall {member}".rstrip(),
-        f"{who} stalled for {formats.duration(stall.lasted_ms)} ({stall.cause})",
+        f"{subject} stalled for {formats.duration(stall.lasted_ms)} ({stall.cause})",
         text.meaning,
         f"{text.fix} See Decisions for its last work.",
         datetime.fromtimestamp(stall.at / 1_000, UTC),
@@ -250,7 +254,7 @@ def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list
 def _no_worker(part: ComponentStatus) -> SystemCondition:
     """Return the condition of a queue without a worker."""
     name = part["name"].removeprefix("worker ")
-    whose = "the chores" if name == "chores" else f"the journal of {name}"
+    queue = "the chores" if name == "chores" else f"the journal of {name}"
     waits = (
         "Archiving, schedules and alert checks are delayed."
         if name == "chores"
@@ -258,7 +262,7 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
     )
     return SystemCondition(
         part["name"],
-        f"No worker serves {whose}",
+        f"No worker serves {queue}",
         waits,
         part.get("fix", ""),
         unavailable_since(part["name"]),
@@ -266,9 +270,9 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
     )
 
 
-def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
+def _no_database(part: ComponentStatus, local_name: str) -> SystemCondition:
     """Return the condition of a broker that can't use the database, or runs the policy on its own disk."""
-    name = part["name"].removeprefix(DATABASE_PREFIX).strip() or own
+    name = part["name"].removeprefix(DATABASE_PREFIX).strip() or local_name
     word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
     since = (
         datetime.fromtimestamp(part["since"] / 1_000, UTC)
@@ -285,12 +289,12 @@ def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
     )
 
 
-def _stuck(part: ComponentStatus, what: str) -> SystemCondition:
+def _stuck(part: ComponentStatus, waiting: str) -> SystemCondition:
     """Return the condition of a worker that is present but starts no tasks."""
     return SystemCondition(
         part["name"],
         f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
-        f"{what} wait: its slots are all taken.",
+        f"{waiting} wait: all of its slots are in use.",
         part.get("fix", ""),
         unavailable_since(part["name"]),
         severe=False,
@@ -381,16 +385,16 @@ def _withdrawn(state: policies.PolicyStatus) -> list[SystemCondition]:
 
 def is_overdue(instance: Instance) -> bool:
     """Return whether brokers have had enough time to apply the newest revision."""
-    wanted = policies.newest_revision(instance)
-    return wanted is None or timezone.now() - wanted.created_at >= APPLY_TIMEOUT
+    newest = policies.newest_revision(instance)
+    return newest is None or timezone.now() - newest.created_at >= APPLY_TIMEOUT
 
 
 def _not_in_force(instance: Instance, state: policies.PolicyStatus) -> list[SystemCondition]:
     """Return the condition for a newest revision that is not in force. Unavailable members are excluded."""
     if state["converged"] or not is_overdue(instance):
         return []
-    wanted = policies.newest_revision(instance)
-    since = wanted.created_at if wanted is not None else None
+    newest = policies.newest_revision(instance)
+    since = newest.created_at if newest is not None else None
     return [
         SystemCondition(
             "policy",

@@ -29,13 +29,13 @@ class DatabaseThread:
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._begun_at = 0.0
+        self._started_at = 0.0
 
     @property
     def waited_s(self) -> float:
         """Seconds since the current call began; 0.0 while none runs."""
-        begun_at = self._begun_at
-        return time.monotonic() - begun_at if begun_at else 0.0
+        started_at = self._started_at
+        return time.monotonic() - started_at if started_at else 0.0
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in the thread, and return its result.
@@ -61,13 +61,13 @@ class DatabaseThread:
             loop, result, call = entry
             if result.cancelled():
                 continue
-            self._begun_at = time.monotonic()
+            self._started_at = time.monotonic()
             try:
                 close_old_connections()
                 made, problem = call(), None
             except Exception as error:
                 made, problem = None, error
-            self._begun_at = 0.0
+            self._started_at = 0.0
             with suppress(RuntimeError):  # the event loop may be closed by now
                 loop.call_soon_threadsafe(_finish, result, made, problem)
         connections.close_all()

@@ -19,7 +19,7 @@ from console.reporters.database_thread import DatabaseThread
 from console.services.actions import event_interest
 from console.services.actions.triggers import TriggerEvent, has_crossed
 
-LOOK_EVERY = 5
+CHECK_TICKS = 5
 """Ticks between two reads of the actions, and between two checks of segments and file systems."""
 EVENTS_AT_ONCE = 200
 """Maximum events that become runs in one transaction."""
@@ -39,13 +39,13 @@ class EventReporter:
         self._waiting: list[BrokerEvent] = []
         self._working: asyncio.Task[None] | None = None
         self._thread = DatabaseThread("database-events")
-        self._begun = False
+        self._is_started = False
         """Whether runs for the broker's start exist."""
         self._ticks = 0
-        self._told_dropped = 0
+        self._reported_dropped = 0
         self._segments = self._sealed()
         self._above: dict[tuple[str, str], bool] = {}
-        self._wanted = event_interest.EventInterest()
+        self._interest = event_interest.EventInterest()
 
     async def on_broker_started(self) -> None:
         """Start the runs of actions on the broker's start. While the database is away, `tick` retries."""
@@ -84,31 +84,33 @@ class EventReporter:
         except TimeoutError:
             pass
         if self.waiting:
-            log.warning("events_lost", number=self.waiting, why="the database was away when the broker ended")
+            log.warning(
+                "events_lost", number=self.waiting, why="the database was unavailable when the broker stopped"
+            )
         self._thread.close()
 
     async def _start(self) -> None:
-        self._wanted = await self._thread.run(
+        self._interest = await self._thread.run(
             event_interest.on_broker_started, self._engine.instance, self._member
         )
-        self._begun = True
+        self._is_started = True
         self._listen()
 
     async def _work(self) -> None:
-        if not self._begun:
+        if not self._is_started:
             await self._start()
         self._ticks += 1
-        if self._ticks % LOOK_EVERY == 0:
-            self._wanted = await self._thread.run(event_interest.event_interest, self._engine.instance)
+        if self._ticks % CHECK_TICKS == 0:
+            self._interest = await self._thread.run(event_interest.event_interest, self._engine.instance)
             self._listen()
-            self._look_at_segments()
-            await self._look_at_file_systems()
+            self._check_segments()
+            await self._check_file_systems()
         await self._flush()
 
     def _listen(self) -> None:
         """Set the kinds of events and the messages that the broker records."""
-        messages = (MessageWatch(*one) for one in self._wanted.messages)
-        self._watch.set_interest(self._wanted.kinds, messages)
+        messages = (MessageWatch(*one) for one in self._interest.messages)
+        self._watch.set_interest(self._interest.kinds, messages)
 
     async def _flush(self) -> None:
         """Turn all waiting events into runs. An error leaves the unstored events waiting."""
@@ -123,14 +125,14 @@ class EventReporter:
             except Exception:
                 self._waiting = part + self._waiting
                 raise
-        if self._watch.dropped > self._told_dropped:
+        if self._watch.dropped > self._reported_dropped:
             log.warning("events_dropped", since_start=self._watch.dropped)
-            self._told_dropped = self._watch.dropped
+            self._reported_dropped = self._watch.dropped
 
-    def _look_at_segments(self) -> None:
+    def _check_segments(self) -> None:
         """Raise an event for each segment sealed since the last check, if an action waits for that."""
         sealed = self._sealed()
-        if "journal_roll" in self._wanted.kinds:
+        if "journal_roll" in self._interest.kinds:
             for name in sorted(sealed.keys() - self._segments.keys()):
                 self._watch.add_event("journal_roll", {"SLUICE_SEGMENT": sealed[name]})
         self._segments = sealed
@@ -143,16 +145,16 @@ class EventReporter:
             if segment.state != "current"
         }
 
-    async def _look_at_file_systems(self) -> None:
+    async def _check_file_systems(self) -> None:
         """Raise an event for each file system that has filled above an action's limit."""
-        found = await asyncio.to_thread(event_interest.disk_usage_percent, self._wanted.file_systems)
-        for (place, above), used in found.items():
-            fires, self._above[place, above] = has_crossed(
-                used, float(above), self._above.get((place, above), False)
+        found = await asyncio.to_thread(event_interest.disk_usage_percent, self._interest.file_systems)
+        for (file_system, above), used in found.items():
+            fires, self._above[file_system, above] = has_crossed(
+                used, float(above), self._above.get((file_system, above), False)
             )
             if fires:
-                told = {"SLUICE_PLACE": place, "SLUICE_PERCENT": f"{used:.1f}"}
-                self._watch.add_event("file_system", told, {"place": place, "above": above})
+                variables = {"SLUICE_PLACE": file_system, "SLUICE_PERCENT": f"{used:.1f}"}
+                self._watch.add_event("file_system", variables, {"place": file_system, "above": above})
 
     async def _guarded(self, work: Any) -> None:
         """Run a coroutine, and log any error it raises."""

@@ -49,13 +49,13 @@ CLOSE_TIMEOUT_S = 8.0
 """Seconds that a stopping broker waits for the database to store its last report."""
 _NO_ANSWER = OperatorError(
     "database_away",
-    "The database has accepted a request and doesn't answer it.",
+    "The database accepted a request but doesn't answer it.",
     "Check its process, its sessions and its locks.",
 )
 _NOT_STORED = OperatorError(
     "policy_not_stored",
-    "The broker can't store its policy on its own disk: it couldn't start without the database.",
-    "Make room in SLUICE_HOME, and let the broker's user write there.",
+    "The broker can't store its policy on its disk, so it can't start without the database.",
+    "Free disk space in SLUICE_HOME, and make it writable for the broker's user.",
 )
 log = structlog.get_logger("sluice.reporter")
 
@@ -67,22 +67,22 @@ class SnapshotEncoder:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[ClientEntry, bytes]] = {}
+        self._encoded: dict[str, tuple[ClientEntry, bytes]] = {}
 
     async def encode(self, snapshot: Snapshot) -> bytes:
         """Return a snapshot as JSON, without its replays."""
-        kept: dict[str, tuple[ClientEntry, bytes]] = {}
+        encoded: dict[str, tuple[ClientEntry, bytes]] = {}
         fresh = 0
         for entry in snapshot.clients:
-            known = self._kept.get(entry.name)
+            known = self._encoded.get(entry.name)
             if known is None or known[0] is not entry:
                 known = (entry, msgspec.json.encode(entry))
                 fresh += 1
                 if fresh % SLICE == 0:
                     await asyncio.sleep(0)
-            kept[entry.name] = known
-        self._kept = kept
-        clients = msgspec.Raw(b"[" + b",".join([line for _, line in kept.values()]) + b"]")
+            encoded[entry.name] = known
+        self._encoded = encoded
+        clients = msgspec.Raw(b"[" + b",".join([line for _, line in encoded.values()]) + b"]")
         return msgspec.json.encode(msgspec.structs.replace(snapshot, clients=clients, replays=None))
 
 
@@ -104,7 +104,7 @@ class SnapshotReporter:
         self._stored: asyncio.Task[None] | None = None
         self._written = SnapshotEncoder()
         self._published_decisions = 0
-        self._kept = 0
+        self._stored_decisions = 0
         self._lost = 0
         self._ticks = 0
 
@@ -123,14 +123,14 @@ class SnapshotReporter:
         Errors are logged, because the feed may be lost.
         """
         try:
-            await self._layer.group_send(LIVE_GROUP, await self._told_of(snapshot))
+            await self._layer.group_send(LIVE_GROUP, await self._feed_message(snapshot))
             for decision in self._new_decisions(self._published_decisions):
-                told = {
+                message = {
                     "type": "live.decision",
                     "instance": self._broker.engine.instance,
                     "decision": msgspec.json.encode(decision),
                 }
-                await self._layer.group_send(LIVE_GROUP, told)
+                await self._layer.group_send(LIVE_GROUP, message)
             self._published_decisions = self._broker.engine.decisions.total
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
@@ -138,13 +138,13 @@ class SnapshotReporter:
             # redis-py's errors aren't OSErrors. The feed may be lost, the tick must go on.
             log.warning("live_feed_failed", why=repr(problem))
 
-    async def _told_of(self, snapshot: Snapshot) -> dict[str, object]:
+    async def _feed_message(self, snapshot: Snapshot) -> dict[str, object]:
         """Return the live feed's message: the snapshot, or a notice that a large one is in Redis."""
-        seen = await self._written.encode(snapshot)
+        encoded = await self._written.encode(snapshot)
         name = format_broker_name(snapshot.status.instance, snapshot.status.member)
-        if len(seen) <= latest_snapshot.INLINE:
-            return {"type": "live.snapshot", "snapshot": seen}
-        await asyncio.to_thread(latest_snapshot.write_snapshot, name, seen)
+        if len(encoded) <= latest_snapshot.INLINE:
+            return {"type": "live.snapshot", "snapshot": encoded}
+        await asyncio.to_thread(latest_snapshot.write_snapshot, name, encoded)
         return {"type": "live.snapshot", "broker": name, "at": snapshot.at}
 
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
@@ -168,17 +168,17 @@ class SnapshotReporter:
     async def _store_rows(self, snapshot: Snapshot) -> None:
         """Store reports, decisions, losses and refused logons; withdraw an exceeded rollout; reconcile."""
         engine, member, run = self._broker.engine, self._broker.member, self._thread.run
-        made, decisions = engine.decisions.total, self._new_decisions(self._kept)
+        made, decisions = engine.decisions.total, self._new_decisions(self._stored_decisions)
         if self._database.away_since is not None:
             await self._reconcile()  # first, because operators' changes apply before anything is reported
         if not await run(broker_reports.record_report, snapshot):
-            # An empty database took the place of the one before. Its instance must exist before anything is
+            # An empty database replaced the one before. Its instance must exist before anything is
             # stored; without it, decisions would be refused before the next reconciliation.
             await self._reconcile()
             await run(broker_reports.record_report, snapshot)
         await run(broker_reports.record_decisions, decisions, engine.instance, member)
-        self._count_dropped("decisions", made - self._kept - len(decisions))
-        self._kept = made
+        self._count_dropped("decisions", made - self._stored_decisions - len(decisions))
+        self._stored_decisions = made
         await self._store_losses()
         await self._store_refused(snapshot.at // MINUTE_MS)
         withdrawn = engine.guard.withdrawn
@@ -201,7 +201,10 @@ class SnapshotReporter:
         if number > 0:
             self._dropped += number
             log.error(
-                "not_in_the_database", entries=name, number=number, why="the database was away too long"
+                "not_in_the_database",
+                entries=name,
+                number=number,
+                why="the database was unavailable for too long",
             )
 
     # State of the database.
@@ -210,7 +213,7 @@ class SnapshotReporter:
     def _waiting(self) -> int:
         """Number of decisions, losses and events in memory that the database doesn't have."""
         engine = self._broker.engine
-        decisions = min(engine.decisions.total - self._kept, len(engine.decisions.recent))
+        decisions = min(engine.decisions.total - self._stored_decisions, len(engine.decisions.recent))
         losses = min(engine.ledger.intervals - self._lost, len(engine.ledger.recent))
         return decisions + losses + (self.events.waiting if self.events is not None else 0)
 
@@ -218,7 +221,7 @@ class SnapshotReporter:
     def _unstored(self) -> int:
         """Number of decisions, losses and events lost since the start because memory was full."""
         engine = self._broker.engine
-        decisions = max(engine.decisions.total - self._kept - len(engine.decisions.recent), 0)
+        decisions = max(engine.decisions.total - self._stored_decisions - len(engine.decisions.recent), 0)
         losses = max(engine.ledger.intervals - self._lost - len(engine.ledger.recent), 0)
         return self._dropped + decisions + losses + (self.events.dropped if self.events is not None else 0)
 
@@ -231,8 +234,8 @@ class SnapshotReporter:
         self._set(away_since=before.away_since or time.time_ns() // 1_000_000)
         self._show(shown)
 
-    def _from_disk(self, why: SluiceError) -> OperatorError:
-        return policy_from_disk(self._broker.engine.policy.revision, why)
+    def _from_disk(self, cause: SluiceError) -> OperatorError:
+        return policy_from_disk(self._broker.engine.policy.revision, cause)
 
     def _announce_large_snapshot(self) -> None:
         """Show that the database answers, and log its return."""
@@ -284,15 +287,15 @@ class SnapshotReporter:
     async def _reconcile(self) -> None:
         """Apply the database's newest revision if the broker missed it in an outage or by a lost message."""
         engine, guard = self._broker.engine, self._broker.engine.guard
-        wanted = await self._thread.run(policies.policy_orders, engine.instance)
-        policy = PolicyDocument.from_dict(wanted["policy"])
-        stage = parse_stage(wanted["staged"], self._broker.member)
+        orders = await self._thread.run(policies.policy_orders, engine.instance)
+        policy = PolicyDocument.from_dict(orders["policy"])
+        stage = parse_stage(orders["staged"], self._broker.member)
         # Compare whole documents: another database may have another policy under the same number. A
         # database that lacks the policy in force isn't followed, because an operator must decide.
         if engine.policy != policy or not guard.follows(stage):
             shown = guard.stage.document if guard.stage is not None else engine.policy
             if not await self._thread.run(policies.has_policy, engine.instance, shown.to_dict()):
-                await self._broker.keep_policy(
+                await self._broker.retain_policy(
                     stage.document.revision if stage is not None else policy.revision
                 )
                 self._set(policy="disk")
@@ -324,6 +327,8 @@ class SnapshotReporter:
                 self._stored.cancel()
         if self._waiting:
             log.warning(
-                "not_in_the_database", number=self._waiting, why="the database was away when the broker ended"
+                "not_in_the_database",
+                number=self._waiting,
+                why="the database was unavailable when the broker stopped",
             )
         self._thread.close()

@@ -86,7 +86,7 @@ async def read_start_orders(
         OperatorError: `journal_elsewhere` or `bad_policy`.
     """
     stored, damage = await asyncio.to_thread(_load, file)
-    waiting_since = said_at = 0.0
+    waiting_since = logged_at = 0.0
     while True:
         try:
             async with asyncio.timeout(timeout_s):
@@ -108,8 +108,8 @@ async def read_start_orders(
         if not waiting_since:
             waiting_since = now
             on_waiting(_unavailable(instance, away, damage))
-        if not said_at or now - said_at >= REPEAT_LOG_S:
-            said_at = now
+        if not logged_at or now - logged_at >= REPEAT_LOG_S:
+            logged_at = now
             log.error(
                 "policy_unavailable",
                 waited_s=round(now - waiting_since),
@@ -184,19 +184,19 @@ def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
     return StartOrders(policy, stored.stage, directories, stored.known, group, entry, stored.set_back)
 
 
-def policy_from_disk(revision: int, why: SluiceError) -> OperatorError:
-    """Return the error to show while the policy on disk is in force, with the reason `why`."""
+def policy_from_disk(revision: int, cause: SluiceError) -> OperatorError:
+    """Return the error to show while the policy on disk is in force, with the reason `cause`."""
     return OperatorError(
         "policy_from_disk",
-        f"Revision {revision} is in force as stored on the broker's disk. {why.sentence}",
-        why.fix,
+        f"Revision {revision} is in force as stored on the broker's disk. {cause.sentence}",
+        cause.fix,
     )
 
 
 def _unavailable(instance: str, away: OperatorError, damage: str) -> OperatorError:
     return OperatorError(
         "policy_unavailable",
-        f"{instance} waits for the database: there is no stored policy to start with. {away.sentence}"
+        f"{instance} waits for the database, because it has no stored policy. {away.sentence}"
         + (f" {damage}" if damage else ""),
         away.fix,
     )

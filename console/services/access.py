@@ -49,7 +49,8 @@ def require_permission(
     words = " of ".join(f"{key} {value}" for key, value in reversed(about.items()) if value)
     raise OperatorError(
         "not_allowed",
-        f"{actor.name} may not {Permission(permission).label.lower()}" + (f" ({words})." if words else "."),
+        f"{actor.name} lacks the permission to {Permission(permission).label.lower()}"
+        + (f" ({words})." if words else "."),
         f"Ask an administrator for a role with `{permission}`.",
         permission=str(permission),
         **{key: value for key, value in about.items() if value},

@@ -60,13 +60,13 @@ DECISION_LASTS: Final = timedelta(minutes=10)
 """How long after a decision an alert about it stays open."""
 LIMIT_TIMEOUT_MS: Final = 300_000
 """Forecast horizon of alerts about limits: a limit reached within this time counts."""
-KEPT: Final = timedelta(days=30)
+CLOSED_RETENTION: Final = timedelta(days=30)
 """How long closed alerts are retained."""
 EMAIL, WEBHOOK = "email", "webhook"
-_ASKS = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
+_ATTENTION_STATES = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
 _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
     AlertSubject.STALLED: lambda one: one.health is Health.STALLED,
-    AlertSubject.ASKS: lambda one: one.health in _ASKS,
+    AlertSubject.NEEDS_ATTENTION: lambda one: one.health in _ATTENTION_STATES,
     AlertSubject.LIMIT: lambda one: (
         one.forecast is not None
         and one.forecast.mode == EnforcementMode.ENFORCE
@@ -76,10 +76,10 @@ _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
 }
 _WORDS: Mapping[str, tuple[str, str]] = {
     AlertSubject.STALLED: ("is stalled", "are stalled"),
-    AlertSubject.ASKS: ("doesn’t keep up", "don’t keep up"),
+    AlertSubject.NEEDS_ATTENTION: ("is stalled or falls behind", "are stalled or fall behind"),
     AlertSubject.LIMIT: ("reaches a limit within 5 min", "reach a limit within 5 min"),
-    AlertSubject.DECISION: ("was acted on", "were acted on"),
-    AlertSubject.STANDING: ("is a system condition", "are system conditions"),
+    AlertSubject.DECISION: ("had a policy action", "had policy actions"),
+    AlertSubject.SYSTEM_CONDITION: ("is reported", "are reported"),
 }
 Members = dict[str, float]
 """Members of an alert by name, with the time since when each matches (seconds since 1970)."""
@@ -94,7 +94,9 @@ def get_rule(instance: Instance, number: str | int) -> AlertRule:
         else None
     )
     if found is None:
-        raise OperatorError("unknown_alert", f"There is no alert {text[:50]!r}.", "See the page Alerts.")
+        raise OperatorError(
+            "unknown_alert", f"The alert {text[:50]!r} doesn't exist.", "See the page Alerts."
+        )
     return found
 
 
@@ -103,14 +105,14 @@ def create(actor: Actor, rule: AlertRule) -> AlertRule:
     rule.created_by = actor.name[:200]
     with transaction.atomic():
         rule.save()
-        told = {
+        facts = {
             "about": rule.about,
             "client": rule.client,
             "for_s": rule.for_s,
             "webhook": rule.host,
             "emails": rule.emails,
         }
-        audit.record(actor, "alert.create", f"{rule.instance.name}: alert {rule.name}", after=told)
+        audit.record(actor, "alert.create", f"{rule.instance.name}: alert {rule.name}", after=facts)
     return rule
 
 
@@ -142,8 +144,8 @@ def evaluate_alerts(now: datetime) -> None:
         clients = found.get(name)
         if rule.about in _FITS and clients is None:
             continue
-        seen = {one.name for one in clients or ()} if name in partly and rule.about in _FITS else None
-        _judge(rule, _members(rule, clients or [], now), now, seen)
+        reported = {one.name for one in clients or ()} if name in partly and rule.about in _FITS else None
+        _judge(rule, _members(rule, clients or [], now), now, reported)
 
 
 def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> Members:
@@ -157,8 +159,8 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
         )
         found = rows.order_by("-at").values_list("client", "at")[: 4 * MAX_MEMBERS]
         return {client: at.timestamp() for client, at in found if _meant(rule, client)}
-    told = (one for one in system_conditions.current_conditions() if one.key != system_conditions.ALERT)
-    return {one.word: (one.since or now).timestamp() for one in told}
+    conditions = (one for one in system_conditions.current_conditions() if one.key != system_conditions.ALERT)
+    return {one.word: (one.since or now).timestamp() for one in conditions}
 
 
 def _meant(rule: AlertRule, client: str) -> bool:
@@ -166,37 +168,40 @@ def _meant(rule: AlertRule, client: str) -> bool:
     return not rule.client or name_matches(rule.client, client)
 
 
-def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None = None) -> None:
+def _judge(rule: AlertRule, found: Members, now: datetime, reported: set[str] | None = None) -> None:
     """Update the alert of one rule: create it as pending, open it, change its members, or close it.
 
     Args:
         rule: The rule. At most one of its alerts isn't closed.
         found: Members that match now.
         now: The present time.
-        seen: Names of all clients of the members that answered, when some didn't; None when all answered.
+        reported: Names of all clients of the members that answered, when some didn't; None when all answered.
             An open alert retains its members that aren't among them.
     """
     with transaction.atomic():
         alert = Alert.objects.select_for_update().filter(rule=rule, closed_at=None).first()
-        if alert is not None and alert.opened_at is not None and seen is not None:
-            found = {**{name: since for name, since in alert.members.items() if name not in seen}, **found}
+        if alert is not None and alert.opened_at is not None and reported is not None:
+            found = {
+                **{name: since for name, since in alert.members.items() if name not in reported},
+                **found,
+            }
         if not found:
             if alert is not None and alert.opened_at is None:
                 alert.delete()
             elif alert is not None:
                 alert.closed_at = now
                 alert.save()
-                queue_messages(alert, now, over=True)
+                queue_messages(alert, now, closed=True)
             return
         if alert is None:
             alert = Alert(rule=rule, begun_at=now)
         before: Members = alert.members
-        kept = list(found.items())[:MAX_MEMBERS]
-        alert.members = {name: min(since, before.get(name, since)) for name, since in kept}
-        hold = 0 if rule.about == AlertSubject.DECISION else rule.for_s
-        firing = [name for name, since in alert.members.items() if now.timestamp() - since >= hold]
+        shown = list(found.items())[:MAX_MEMBERS]
+        alert.members = {name: min(since, before.get(name, since)) for name, since in shown}
+        required_s = 0 if rule.about == AlertSubject.DECISION else rule.for_s
+        firing = [name for name, since in alert.members.items() if now.timestamp() - since >= required_s]
         if firing:
-            alert.sentence = alert_sentence(rule.about, firing, len(found) - len(kept))
+            alert.sentence = alert_sentence(rule.about, firing, len(found) - len(shown))
             alert.begun_at = min(
                 alert.begun_at,
                 datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo),
@@ -206,7 +211,7 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
             alert.opened_at = now
         alert.save()
         if opens:
-            queue_messages(alert, now, over=False)
+            queue_messages(alert, now, closed=False)
 
 
 def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
@@ -218,18 +223,18 @@ def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
     number = len(names) + more
     if number == 1:
         return f"{names[0]} {one}."
-    what = "things" if about == AlertSubject.STANDING else "clients"
+    noun = "system conditions" if about == AlertSubject.SYSTEM_CONDITION else "clients"
     named = ", ".join(sorted(names)[:MAX_NAMED])
-    rest = f" and {number - MAX_NAMED:,} more" if number > MAX_NAMED else ""
-    return f"{number:,} {what} {many}: {named}{rest}."
+    remainder = f" and {number - MAX_NAMED:,} more" if number > MAX_NAMED else ""
+    return f"{number:,} {noun} {many}: {named}{remainder}."
 
 
-def queue_messages(alert: Alert, now: datetime, *, over: bool) -> None:
-    """Queue one message per address and webhook of the alert's rule. `over`: the alert has closed."""
+def queue_messages(alert: Alert, now: datetime, *, closed: bool) -> None:
+    """Queue one message per address and webhook of the alert's rule. `closed`: the alert has closed."""
     rule = alert.rule
     targets = [(EMAIL, one) for one in rule.addresses] + ([(WEBHOOK, rule.webhook)] if rule.webhook else [])
     AlertMessage.objects.bulk_create(
-        AlertMessage(alert=alert, channel=channel, target=target, over=over, due_at=now)
+        AlertMessage(alert=alert, channel=channel, target=target, over=closed, due_at=now)
         for channel, target in targets
     )
 
@@ -251,12 +256,12 @@ def send_due_messages(now: datetime) -> int:
         pause = FIRST_PAUSE * 3**message.attempts
         # Claim the message until its attempt has certainly ended: only one of two senders finds the same
         # number of attempts.
-        mine = AlertMessage.objects.filter(
+        claimed = AlertMessage.objects.filter(
             pk=message.pk, state=MessageState.WAITING, attempts=message.attempts
         ).update(
             attempts=F("attempts") + 1, due_at=now + timedelta(seconds=elapsed_s + EMAIL_DEADLINE_S) + pause
         )
-        if not mine:
+        if not claimed:
             continue
         tried += 1
         _attempt(message)
@@ -279,24 +284,24 @@ def _attempt(message: AlertMessage) -> None:
     try:
         (_send_email if message.channel == EMAIL else _call_webhook)(message)
     except (SluiceError, OSError, smtplib.SMTPException, ValueError) as problem:
-        said = (
+        sentence = (
             problem.sentence if isinstance(problem, SluiceError) else f"{type(problem).__name__}: {problem}"
         )
-        given_up = message.attempts + 1 >= MAX_ATTEMPTS
-        row.update(problem=said[:500], state=MessageState.FAILED if given_up else MessageState.WAITING)
+        is_last = message.attempts + 1 >= MAX_ATTEMPTS
+        row.update(problem=sentence[:500], state=MessageState.FAILED if is_last else MessageState.WAITING)
     else:
         row.update(state=MessageState.SENT, problem="")
 
 
 def _send_email(message: AlertMessage) -> None:
     if not settings.SLUICE_SMTP_URL:
-        raise ValueError("no mail server is set (SLUICE_SMTP_URL)")
+        raise ValueError("no mail server is configured (SLUICE_SMTP_URL)")
     alert, rule = message.alert, message.alert.rule
-    state = "Over: " if message.over else ""
+    state = "Resolved: " if message.over else ""
     subject = to_mail_header(f"[Sluice {rule.instance.name}] {state}{rule.name}")
     lines = [escape_line(alert.sentence), "", f"Since {alert.begun_at:%Y-%m-%d %H:%M:%S} UTC."]
     if message.over and alert.closed_at is not None:
-        lines.append(f"Over since {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
+        lines.append(f"Resolved at {alert.closed_at:%Y-%m-%d %H:%M:%S} UTC.")
     email = EmailMessage(subject, "\n".join(lines), None, [message.target])
     call_within(EMAIL_DEADLINE_S, lambda sockets: bounded_mail.send(sockets, email))
 
@@ -319,5 +324,5 @@ def _call_webhook(message: AlertMessage) -> None:
 
 
 def delete_old_alerts(now: datetime) -> None:
-    """Delete alerts that closed more than `KEPT` ago."""
-    Alert.objects.filter(closed_at__lt=now - KEPT).delete()
+    """Delete alerts that closed more than `CLOSED_RETENTION` ago."""
+    Alert.objects.filter(closed_at__lt=now - CLOSED_RETENTION).delete()

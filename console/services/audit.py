@@ -56,9 +56,9 @@ def record(
     return event
 
 
-def _text(text: str, most: int) -> str:
-    """Return a text's first `most` characters without NUL. Addresses may have it; PostgreSQL refuses it."""
-    return text[:most].replace("\x00", "\ufffd")
+def _text(text: str, max_length: int) -> str:
+    """Return a text's first `max_length` characters without NUL, which PostgreSQL refuses."""
+    return text[:max_length].replace("\x00", "\ufffd")
 
 
 def event_expiry(action: str, now: datetime) -> datetime | None:
@@ -70,8 +70,10 @@ def event_expiry(action: str, now: datetime) -> datetime | None:
     fitting = [
         prefix for prefix in days if action == prefix or action.startswith(f"{prefix}.") or prefix == "*"
     ]
-    kept = days[max(fitting, key=lambda prefix: -1 if prefix == "*" else len(prefix))] if fitting else 0
-    return now + timedelta(days=kept) if kept else None
+    retention_days = (
+        days[max(fitting, key=lambda prefix: -1 if prefix == "*" else len(prefix))] if fitting else 0
+    )
+    return now + timedelta(days=retention_days) if retention_days else None
 
 
 def mark_read_only(request: Any) -> None:
@@ -111,10 +113,10 @@ def delete_expired(now: datetime) -> int:
     )
     expired = AuditEvent.objects.filter(pk__in=list(chosen[:FORGET_AT_ONCE]))
     # A raw delete bypasses ImmutableQuerySet. The database itself refuses to delete unexpired events.
-    gone = int(expired._raw_delete(expired.db) or 0)
-    if gone:
+    deleted = int(expired._raw_delete(expired.db) or 0)
+    if deleted:
         audit_chain.delete_expired_links()
-    return gone
+    return deleted
 
 
 def _event_result(status: int, actor: Actor) -> AuditResult:

@@ -39,16 +39,16 @@ class ChainBreak(NamedTuple):
 
     number: int
     event_id: int
-    why: str
+    problem: str
 
 
 class ChainReport(NamedTuple):
-    """Result of a check of the whole chain. `broken` is the first break, or None."""
+    """Result of a check of the whole chain. `first_break` is the first break, or None."""
 
     events: int
     links: int
     head: str
-    broken: ChainBreak | None
+    first_break: ChainBreak | None
 
 
 def append_link(event: AuditEvent) -> AuditChainLink:
@@ -70,9 +70,9 @@ def append_link(event: AuditEvent) -> AuditChainLink:
 
 def event_digest(event: Any) -> str:
     """Return the SHA-256 of an event's content, which doesn't depend on the kind of database."""
-    said = {name: _plain(getattr(event, name)) for name in FIELDS}
-    said |= {"id": event.pk, "at": _moment(event.at), "expires_at": _moment(event.expires_at)}
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    content = {name: _plain(getattr(event, name)) for name in FIELDS}
+    content |= {"id": event.pk, "at": _moment(event.at), "expires_at": _moment(event.expires_at)}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -91,8 +91,10 @@ def verify_chain(now: datetime) -> ChainReport:
             links += 1
             event = found.get(link.event_id)
             events += event is not None
-            if why := _wrong(link, event, number, digest, now):
-                return ChainReport(events, links, _digest(head), ChainBreak(link.number, link.event_id, why))
+            if problem := _wrong(link, event, number, digest, now):
+                return ChainReport(
+                    events, links, _digest(head), ChainBreak(link.number, link.event_id, problem)
+                )
             number, digest = link.number, link.digest
     unlinked = (
         AuditEvent.objects.filter(~Exists(AuditChainLink.objects.filter(event_id=OuterRef("pk"))))
@@ -101,7 +103,10 @@ def verify_chain(now: datetime) -> ChainReport:
     )
     if unlinked is not None:
         return ChainReport(
-            events, links, _digest(head), ChainBreak(0, unlinked.pk, "the event was put in past the chain")
+            events,
+            links,
+            _digest(head),
+            ChainBreak(0, unlinked.pk, "the event was inserted outside the chain"),
         )
     if (
         (head.number, head.digest) != (number, digest)
@@ -142,14 +147,14 @@ def _wrong(
     if number is not None and link.number != number + 1:
         return f"link {number + 1} is missing"
     if digest is not None and link.former != digest:
-        return "it doesn't follow from the one before"
+        return "it doesn't continue the previous link"
     if link.digest != link_digest(link.former, link.content):
-        return "its digest isn't that of its content"
+        return "its digest doesn't match its content"
     if event is None:
         return (
             ""
             if link.expires_at is not None and link.expires_at <= now
-            else "the event is missing before its time"
+            else "the event was deleted before its retention ended"
         )
     if event.expires_at != link.expires_at or event_digest(event) != link.content:
         return "the event was changed"

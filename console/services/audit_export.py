@@ -68,11 +68,11 @@ def export_event(event_id: int) -> None:
     link = AuditChainLink.objects.filter(event_id=event_id).first()
     if event is None or link is None:
         return
-    told = export_document(event, link)
+    document = export_document(event, link)
     if settings.SLUICE_AUDIT_SYSLOG:
-        _to_syslog(settings.SLUICE_AUDIT_SYSLOG, format_syslog(event, told))
+        _to_syslog(settings.SLUICE_AUDIT_SYSLOG, format_syslog(event, document))
     if settings.SLUICE_AUDIT_WEBHOOK:
-        _to_webhook(settings.SLUICE_AUDIT_WEBHOOK, told)
+        _to_webhook(settings.SLUICE_AUDIT_WEBHOOK, document)
 
 
 def export_document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
@@ -89,26 +89,26 @@ def export_document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
     }
 
 
-def format_syslog(event: AuditEvent, told: dict[str, Any]) -> bytes:
+def format_syslog(event: AuditEvent, document: dict[str, Any]) -> bytes:
     """Return an event as a syslog message (RFC 5424): facility 13 (log audit), body in JSON."""
     priority = AUDIT_FACILITY * 8 + (NOTICE if event.result == AuditResult.DONE else WARNING)
     at = event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     host, word = _word(socket.gethostname(), 255), _word(event.action, 32)
     head = f"<{priority}>1 {at} {host} sluice {os.getpid()} {word} - "
-    text = json.dumps(told, default=str, ensure_ascii=True)
+    text = json.dumps(document, default=str, ensure_ascii=True)
     if len(head) + len(text) > MAX_BYTES:
         text = json.dumps(
-            {**told, "before": None, "after": None, "cut": True}, default=str, ensure_ascii=True
+            {**document, "before": None, "after": None, "cut": True}, default=str, ensure_ascii=True
         )
     return (head + text).encode()
 
 
-def _to_syslog(place: str, line: bytes) -> None:
-    call_within(DEADLINE_S, lambda sockets: _write_syslog(sockets, place, line))
+def _to_syslog(url: str, line: bytes) -> None:
+    call_within(DEADLINE_S, lambda sockets: _write_syslog(sockets, url, line))
 
 
-def _write_syslog(sockets: CallSockets, place: str, line: bytes) -> None:
-    address = urlsplit(place)
+def _write_syslog(sockets: CallSockets, url: str, line: bytes) -> None:
+    address = urlsplit(url)
     where = (address.hostname or "", address.port or 514)
     if address.scheme == "tcp":
         with sockets.connect(*where) as connection:
@@ -119,14 +119,14 @@ def _write_syslog(sockets: CallSockets, place: str, line: bytes) -> None:
         sender.sendto(line, target)
 
 
-def _to_webhook(place: str, told: dict[str, Any]) -> None:
-    body = json.dumps(told, default=str).encode()
-    webhooks.post_webhook(urlsplit(place), body, "application/json", str(told["digest"]))
+def _to_webhook(url: str, document: dict[str, Any]) -> None:
+    body = json.dumps(document, default=str).encode()
+    webhooks.post_webhook(urlsplit(url), body, "application/json", str(document["digest"]))
 
 
-def _word(text: str, most: int) -> str:
-    """Return `text` as a syslog header field: printable ASCII, at most `most` characters, "-" when empty."""
-    return "".join(sign for sign in text if "!" <= sign <= "~")[:most] or "-"
+def _word(text: str, max_length: int) -> str:
+    """Return `text` as a syslog header field of at most `max_length` printable characters; "-" when empty."""
+    return "".join(sign for sign in text if "!" <= sign <= "~")[:max_length] or "-"
 
 
 FAILURES = (OSError, SluiceError)

@@ -15,15 +15,15 @@ from typing import Final, Generic, TypeVar, cast
 
 from broker_core.errors import OperatorError
 
-LOOK_INTERVAL_S: Final = 0.25
+CHECK_INTERVAL_S: Final = 0.25
 """Interval at which a waiting caller runs its `check`."""
-MAX_LEFT: Final = 16
+MAX_ABANDONED: Final = 16
 """Maximum abandoned calls per process that haven't ended, for example in a name look-up.
 
 At the limit new calls fail.
 """
 T = TypeVar("T")
-_left: set[threading.Thread] = set()
+_abandoned: set[threading.Thread] = set()
 
 
 class CallSockets:
@@ -33,14 +33,14 @@ class CallSockets:
         self._deadline = deadline
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
-        self._given_up = False
+        self._is_abandoned = False
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds until the deadline. Raises TimeoutError after it."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        remaining_s = self._deadline - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError("timed out")
-        return left
+        return remaining_s
 
     def connect(self, host: str, port: int) -> socket.socket:
         """Open a TCP connection within the deadline, and return it.
@@ -48,9 +48,9 @@ class CallSockets:
         Raises:
             OSError: the connection failed; TimeoutError after the deadline or `give_up`.
         """
-        made = socket.create_connection((host, port), self.left_s())
+        made = socket.create_connection((host, port), self.remaining_s())
         with self._lock:
-            if self._given_up:
+            if self._is_abandoned:
                 made.close()
                 raise TimeoutError("timed out")
             # A duplicate of the descriptor: wrapping in TLS detaches the first one.
@@ -60,15 +60,15 @@ class CallSockets:
     def give_up(self) -> None:
         """Shut down all open connections, and refuse new ones. Callable from another thread."""
         with self._lock:
-            self._given_up = True
+            self._is_abandoned = True
         self.close()
 
     def close(self) -> None:
         """Close the duplicated descriptors; after `give_up`, shut their connections down first."""
         with self._lock:
-            opened, self._open = self._open, []
-        for one in opened:
-            if self._given_up:
+            sockets, self._open = self._open, []
+        for one in sockets:
+            if self._is_abandoned:
                 with suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
             one.close()
@@ -89,19 +89,19 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     Args:
         seconds: Time limit for the whole call.
         call: Function that opens its connections through the `CallSockets` it receives.
-        check: Called every `LOOK_INTERVAL_S` while the caller waits. An exception that it raises ends the
+        check: Called every `CHECK_INTERVAL_S` while the caller waits. An exception that it raises ends the
             wait.
 
     Raises:
         TimeoutError: the deadline passed.
-        OperatorError: `call_refused` when `MAX_LEFT` abandoned calls still hang.
+        OperatorError: `call_refused` when `MAX_ABANDONED` abandoned calls still hang.
     """
-    _left.difference_update([thread for thread in _left if not thread.is_alive()])
-    if len(_left) >= MAX_LEFT:
+    _abandoned.difference_update([thread for thread in _abandoned if not thread.is_alive()])
+    if len(_abandoned) >= MAX_ABANDONED:
         raise OperatorError(
             "call_refused",
-            f"{MAX_LEFT} calls of other hosts hang.",
-            "See which hosts don't answer, and why.",
+            f"{MAX_ABANDONED} calls to other hosts are unanswered.",
+            "Check the hosts that don't answer.",
         )
     outcome, deadline = _CallResult[T](), time.monotonic() + seconds
     sockets = CallSockets(deadline)
@@ -118,13 +118,13 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     thread = threading.Thread(target=run, name="bounded-call", daemon=True)
     thread.start()
     try:
-        while not outcome.ended.wait(max(0.0, min(LOOK_INTERVAL_S, deadline - time.monotonic()))):
+        while not outcome.ended.wait(max(0.0, min(CHECK_INTERVAL_S, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"no whole answer within {seconds:g} s")
+                raise TimeoutError(f"no complete answer within {seconds:g} s")
             check()
     except BaseException:
         sockets.give_up()
-        _left.add(thread)
+        _abandoned.add(thread)
         raise
     if outcome.problem is not None:
         raise outcome.problem

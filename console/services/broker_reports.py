@@ -47,7 +47,7 @@ class _ReportCache:
 
 
 # By instance and member. In practice one process reports one instance.
-_heard: dict[tuple[str, str], _ReportCache] = {}
+_report_caches: dict[tuple[str, str], _ReportCache] = {}
 
 
 def record_report(snapshot: Snapshot) -> bool:
@@ -57,27 +57,27 @@ def record_report(snapshot: Snapshot) -> bool:
     """
     status, at_ms = snapshot.status, snapshot.at
     key = (status.instance, status.member)
-    heard = _heard.get(key)
+    cache = _report_caches.get(key)
     slot = at_ms - at_ms % SAMPLE_MS
     set_back = any(one.code == "policy_set_back" for one in status.problems)
     revision = (status.revision, set_back)
-    if heard is not None and heard.revision == revision and heard.slot == slot:
+    if cache is not None and cache.revision == revision and cache.slot == slot:
         return True
     _fresh_connection()
     instance = Instance.objects.filter(name=status.instance).first()
     if instance is None:  # no broker has asked this database for the instance's policy
         return False
-    if heard is None or heard.instance_id != instance.pk:
-        heard = _heard[key] = _ReportCache(instance.pk)
+    if cache is None or cache.instance_id != instance.pk:
+        cache = _report_caches[key] = _ReportCache(instance.pk)
     record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member, set_back=set_back)
-    if heard.slot != slot:
+    if cache.slot != slot:
         if status.log:
             record_log(instance.name, UUID(status.log), status.durable_sequence, status.member)
-        record_samples(instance, heard, snapshot.clients, slot)
+        record_samples(instance, cache, snapshot.clients, slot)
         record_resources(instance, snapshot, slot)
         if snapshot.replays is not None:
             replays.record_replays(instance, snapshot.replays, complete=True, member=status.member)
-    heard.revision, heard.slot = revision, slot
+    cache.revision, cache.slot = revision, slot
     return True
 
 
@@ -122,7 +122,7 @@ def record_revision(
     )
 
 
-def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
+def record_samples(instance: Instance, cache: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
     """Store a sample of each client, and return how many.
 
     A client that was caught up at its last stored sample and still is gets one only every
@@ -130,20 +130,20 @@ def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[Cl
 
     Args:
         instance: The broker's instance.
-        heard: Facts stored before; the times of caught-up clients' samples in it are updated.
+        cache: Facts stored before; the times of caught-up clients' samples in it are updated.
         clients: Clients of the broker's snapshot.
         slot: Time of the samples in ms since 1970, rounded down to `SAMPLE_MS`.
     """
     rows, caught_up = [], {}
     for client in clients:
-        stored = heard.caught_up_samples.get(client.name) if client.is_caught_up else None
+        stored = cache.caught_up_samples.get(client.name) if client.is_caught_up else None
         if stored is not None and slot - stored < CAUGHT_UP_SAMPLE_MS:
             caught_up[client.name] = stored
             continue
         if client.is_caught_up:
             caught_up[client.name] = slot
         rows.append(_sample(instance, client, slot))
-    heard.caught_up_samples = caught_up
+    cache.caught_up_samples = caught_up
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
     return len(rows)
 
@@ -152,9 +152,9 @@ def record_resources(instance: Instance, snapshot: Snapshot, slot: int) -> None:
     """Store a sample of the instance, each transport and each pool. `slot` is in ms since 1970."""
     rows = [
         ResourceSample(
-            instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(place)
+            instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(point)
         )
-        for kind, place in resource_points(snapshot)
+        for kind, point in resource_points(snapshot)
     ]
     ResourceSample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
 

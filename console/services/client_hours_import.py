@@ -41,18 +41,18 @@ _ACTS = ("warned", "offlined", "disconnected", "other_acts")
 def import_new_hours(now: datetime) -> int:
     """Import new or changed files, newest day first, and return the number of rows written. Idempotent."""
     oldest = f"day={(now - timedelta(days=settings.SLUICE_HOUR_RETENTION_DAYS)).date().isoformat()}"
-    shelf, taken = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history", 0
+    shelf, imported = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history", 0
     for instance in Instance.objects.all():
         known = dict(ImportedLakeFile.objects.filter(instance=instance).values_list("name", "stamp"))
         files = [path for path in shelf.glob(f"day=*/{instance.name}.parquet") if path.parent.name >= oldest]
         ImportedLakeFile.objects.filter(instance=instance, name__lt=oldest).delete()
-        left = MAX_FILES
+        remaining = MAX_FILES
         for path in sorted(files, reverse=True):
             name, stamp = path.parent.name, _stamp(path)
-            if left and stamp and known.get(name) != stamp:
-                taken += _take(instance, path, stamp)
-                left -= 1
-    return taken
+            if remaining and stamp and known.get(name) != stamp:
+                imported += _take(instance, path, stamp)
+                remaining -= 1
+    return imported
 
 
 def _stamp(path: Path) -> str:

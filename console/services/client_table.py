@@ -26,18 +26,18 @@ def canonical_query(query: str) -> str:
 
     Drops invalid values.
     """
-    given = {key: values[-1] for key, values in parse_qs(query.lstrip("?"), max_num_fields=50).items()}
-    sort = given.get("sort", "")
-    kept = {
-        "q": given.get("q", "").strip()[:MAX_SEARCH],
-        "delivery": given["delivery"] if given.get("delivery") in list(DeliveryState) else "",
-        "health": given["health"] if given.get("health") in list(Health) else "",
+    parameters = {key: values[-1] for key, values in parse_qs(query.lstrip("?"), max_num_fields=50).items()}
+    sort = parameters.get("sort", "")
+    valid = {
+        "q": parameters.get("q", "").strip()[:MAX_SEARCH],
+        "delivery": parameters["delivery"] if parameters.get("delivery") in list(DeliveryState) else "",
+        "health": parameters["health"] if parameters.get("health") in list(Health) else "",
         "sort": sort
         if sort.removeprefix("-") in client_columns.sort_fields() and sort != client_columns.DEFAULT_SORT
         else "",
-        "columns": ",".join(valid_columns(given.get("columns", "").split(","))),
+        "columns": ",".join(valid_columns(parameters.get("columns", "").split(","))),
     }
-    return urlencode({key: text for key, text in kept.items() if text}, safe=",")
+    return urlencode({key: text for key, text in valid.items() if text}, safe=",")
 
 
 def valid_columns(keys: list[str]) -> list[str]:
@@ -68,7 +68,9 @@ def save_view(actor: Actor, name: str, query: str) -> SavedClientView:
     rows = SavedClientView.objects.filter(owner_id=actor.user_id)
     with transaction.atomic():
         if rows.count() >= MAX_VIEWS and not rows.filter(name=name).exists():
-            raise OperatorError("too_many_views", f"You have {MAX_VIEWS} views.", "Delete one of them.")
+            raise OperatorError(
+                "too_many_views", f"You have reached the limit of {MAX_VIEWS} views.", "Delete a view."
+            )
         view, _ = SavedClientView.objects.update_or_create(
             owner_id=actor.user_id, name=name, defaults={"query": canonical_query(query)}
         )
@@ -82,7 +84,7 @@ def rename_view(actor: Actor, view_id: int, name: str) -> None:
             SavedClientView.objects.filter(owner_id=actor.user_id, pk=view_id).update(name=name)
     except IntegrityError:
         raise OperatorError(
-            "view_exists", f"You have a view “{name}” already.", "Choose another name."
+            "view_exists", f"You already have a view “{name}”.", "Choose another name."
         ) from None
 
 

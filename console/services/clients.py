@@ -25,32 +25,32 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
         OperatorError: `unknown_client` or `reason_needed`.
         BrokerUnavailable: the broker doesn't answer.
     """
-    instance, why = instance_named(instance_name), reason.strip()
+    instance, stripped = instance_named(instance_name), reason.strip()
     target = f"{instance.name}: client {name}"
-    if not why:
+    if not stripped:
         raise OperatorError(
             "reason_needed",
             "A reason is required: the broker sends it to the client.",
-            "Say why in `reason`.",
+            "Send it in `reason`.",
         )
     try:
-        result = link_to(instance.name).call(requests.DisconnectClient(name=name, reason=why[:500]))
+        result = link_to(instance.name).call(requests.DisconnectClient(name=name, reason=stripped[:500]))
     except SluiceError as problem:
         audit.record(
             actor,
             "client.disconnect",
             target,
-            reason=why,
+            reason=stripped,
             result=AuditResult.FAILED,
             message=problem.sentence,
         )
         raise
-    audit.record(actor, "client.disconnect", target, after=msgspec.to_builtins(result), reason=why)
+    audit.record(actor, "client.disconnect", target, after=msgspec.to_builtins(result), reason=stripped)
     return result
 
 
-Act = requests.PauseClient | requests.ResumeClient | requests.OfflineClient
-ACTS: Mapping[str, type[Act]] = {
+ControlRequest = requests.PauseClient | requests.ResumeClient | requests.OfflineClient
+CONTROL_REQUESTS: Mapping[str, type[ControlRequest]] = {
     "pause": requests.PauseClient,
     "resume": requests.ResumeClient,
     "offline": requests.OfflineClient,
@@ -58,8 +58,8 @@ ACTS: Mapping[str, type[Act]] = {
 """Request class of each command for a connected client, by the command's name in addresses and forms."""
 
 
-def act_on_client(
-    actor: Actor, asked: Act, reason: str = "", instance_name: str | None = None
+def control_client(
+    actor: Actor, request: ControlRequest, reason: str = "", instance_name: str | None = None
 ) -> PauseReply | OfflineReply:
     """Pause a client, resume it (one subscription or all), or offline it.
 
@@ -67,17 +67,22 @@ def act_on_client(
         OperatorError: `unknown_client`, `unknown_subscription`, `not_live` or `disk_full`.
         BrokerUnavailable: the broker doesn't answer.
     """
-    instance, why = instance_named(instance_name), reason.strip()[:500]
-    target, word = f"{instance.name}: client {asked.name}", requests.request_name(asked)
+    instance, stripped = instance_named(instance_name), reason.strip()[:500]
+    target, word = f"{instance.name}: client {request.name}", requests.request_name(request)
     link = link_to(instance.name)
     try:
-        result = link.call(cast("requests.Request[PauseReply | OfflineReply]", asked))
+        result = link.call(cast("requests.Request[PauseReply | OfflineReply]", request))
     except SluiceError as problem:
         audit.record(
-            actor, f"client.{word}", target, reason=why, result=AuditResult.FAILED, message=problem.sentence
+            actor,
+            f"client.{word}",
+            target,
+            reason=stripped,
+            result=AuditResult.FAILED,
+            message=problem.sentence,
         )
         raise
-    audit.record(actor, f"client.{word}", target, after=msgspec.to_builtins(result), reason=why)
+    audit.record(actor, f"client.{word}", target, after=msgspec.to_builtins(result), reason=stripped)
     return result
 
 

@@ -22,14 +22,14 @@ def list_entries(draft: PolicyDraft, part: str) -> list[dict[str, Any]]:
     return list(holder.get(part) or [])
 
 
-def entry_at(draft: PolicyDraft, part: str, place: int) -> dict[str, Any]:
-    """Return the entry at index `place` of one list. Raises OperatorError `unknown_entry`."""
+def entry_at(draft: PolicyDraft, part: str, index: int) -> dict[str, Any]:
+    """Return the entry at `index` of one list. Raises OperatorError `unknown_entry`."""
     entries = list_entries(draft, part)
-    if place >= len(entries):
+    if index >= len(entries):
         raise OperatorError(
-            "unknown_entry", f"The draft has no entry {place + 1} of {part}.", "Load the draft again."
+            "unknown_entry", f"The draft has no entry {index + 1} of {part}.", "Load the draft again."
         )
-    return entries[place]
+    return entries[index]
 
 
 def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
@@ -41,29 +41,29 @@ def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
 
 
 def save_entry(
-    actor: Actor, draft: PolicyDraft, part: str, place: int | None, entry: Mapping[str, Any], version: int
+    actor: Actor, draft: PolicyDraft, part: str, index: int | None, entry: Mapping[str, Any], version: int
 ) -> PolicyDraft:
-    """Change the entry at index `place` of one list, or append one if `place` is None.
+    """Change the entry at `index` of one list, or append one if `index` is None.
 
     Raises like `save_changes`.
     """
     entries = list_entries(draft, part)
-    if place is None:
+    if index is None:
         entries.append(dict(entry))
     else:
-        entry_at(draft, part, place)
-        entries[place] = dict(entry)
+        entry_at(draft, part, index)
+        entries[index] = dict(entry)
     return save_changes(actor, draft, _changes(part, entries), version)
 
 
-def delete_entry(actor: Actor, draft: PolicyDraft, part: str, place: int, version: int) -> PolicyDraft:
+def delete_entry(actor: Actor, draft: PolicyDraft, part: str, index: int, version: int) -> PolicyDraft:
     """Delete an entry.
 
     The preview reports contradictions that this causes. Raises OperatorError `draft_changed`.
     """
     entries = list_entries(draft, part)
-    entry_at(draft, part, place)
-    del entries[place]
+    entry_at(draft, part, index)
+    del entries[index]
     return drafts.edit_draft(actor, draft.pk, _changes(part, entries), expected_version=version)
 
 

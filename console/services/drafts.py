@@ -82,11 +82,15 @@ def create_draft(
     """
     instance = read.instance_named(instance_name)
     newest = policies.newest_revision(instance)
-    given = document is not None
+    has_document = document is not None
     if document is None and revision is not None:
         document = read.revision_numbered(instance, revision).document
     if PolicyDraft.objects.filter(instance=instance).count() >= MAX_DRAFTS:
-        raise OperatorError("too_many_drafts", f"{instance.name} has {MAX_DRAFTS} drafts.", "Delete some.")
+        raise OperatorError(
+            "too_many_drafts",
+            f"{instance.name} has reached the limit of {MAX_DRAFTS} drafts.",
+            "Delete some.",
+        )
     draft = PolicyDraft(
         instance=instance,
         title=(title.strip() or "Untitled")[:200],
@@ -96,7 +100,7 @@ def create_draft(
         ),
         author=actor.name[:200],
     )
-    if given:
+    if has_document:
         policies.refuse_newly_misplaced(draft.document, newest.document)
     draft.save()
     audit.record(actor, "draft.create", f"{instance.name}: {draft.title}", after={"base": draft.base})
@@ -108,7 +112,7 @@ def draft_numbered(number: int, *, lock: bool = False) -> PolicyDraft:
     rows = PolicyDraft.objects.select_related("instance")
     draft = (rows.select_for_update(of=("self",)) if lock else rows).filter(pk=number).first()
     if draft is None:
-        raise OperatorError("unknown_draft", f"There is no draft {number}.", "See /api/v1/drafts.")
+        raise OperatorError("unknown_draft", f"The draft {number} doesn't exist.", "See /api/v1/drafts.")
     return draft
 
 
@@ -327,12 +331,12 @@ def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the transports with changes by name merged in. Raises OperatorError `bad_policy`."""
-    whole = isinstance(listed, list) and all(
+    is_valid = isinstance(listed, list) and all(
         isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in listed
     )
-    if not whole or not all(change is None or isinstance(change, Mapping) for change in changes.values()):
+    if not is_valid or not all(change is None or isinstance(change, Mapping) for change in changes.values()):
         raise OperatorError(
-            "bad_policy", "Transports are met by name, and each is an object.", "Give the whole list instead."
+            "bad_policy", "Each transport must be an object with a name.", "Send the complete list instead."
         )
     by_name = {transport["name"]: transport for transport in listed}
     for name, change in changes.items():
@@ -356,14 +360,14 @@ def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
     made = {key: document[key] for key in EDITABLE if key in document}
     if misshapen := _misshapen(made):
         raise OperatorError(
-            "bad_policy", f"{misshapen} isn't what a policy has there.", "Read a policy to see its shape."
+            "bad_policy", f"{misshapen} has the wrong type.", "Compare it with the document of a policy."
         )
     text = json.dumps(made)
     if len(text) > MAX_CHARACTERS or "\\u0000" in text:
         raise OperatorError(
             "bad_policy",
-            f"A draft has {MAX_CHARACTERS} characters at most, and none of them is NUL.",
-            "Leave something out.",
+            f"A draft can have at most {MAX_CHARACTERS} characters, and none of them may be NUL.",
+            "Shorten the draft.",
         )
     if isinstance(made.get("instance"), Mapping):
         made["instance"] = {**made["instance"], "name": instance.name}
@@ -403,7 +407,7 @@ def _expected(draft: PolicyDraft, version: int | None) -> PolicyDraft:
         raise OperatorError(
             "draft_changed",
             f"The draft is at version {draft.version}, not {version}.",
-            "Read it again and repeat the change.",
+            "Load it again and repeat the change.",
             version=draft.version,
         )
     return draft

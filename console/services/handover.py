@@ -7,20 +7,20 @@ from datetime import datetime, timedelta
 from console.models import ShiftHandover
 from console.services.actors import Actor
 
-FIRST_LOOK = timedelta(hours=8)
+DEFAULT_PERIOD = timedelta(hours=8)
 """Period shown to an operator without a stored time: one shift."""
 
 
-def last_seen(actor: Actor, now: datetime) -> datetime:
-    """Return the time up to which the operator has seen events; by default the full hour a shift ago."""
+def read_until(actor: Actor, now: datetime) -> datetime:
+    """Return the time up to which the operator has read events; by default the full hour a shift ago."""
     found = ShiftHandover.objects.filter(user_id=actor.account_id).first()
     return (
         found.seen_until
         if found is not None
-        else (now - FIRST_LOOK).replace(minute=0, second=0, microsecond=0)
+        else (now - DEFAULT_PERIOD).replace(minute=0, second=0, microsecond=0)
     )
 
 
-def record_seen(actor: Actor, now: datetime) -> None:
-    """Record that the operator has seen all events up to `now`."""
+def record_read(actor: Actor, now: datetime) -> None:
+    """Record that the operator has read all events up to `now`."""
     ShiftHandover.objects.update_or_create(user_id=actor.account_id, defaults={"seen_until": now})

@@ -93,8 +93,8 @@ def decoder_without_database(instance_name: str) -> DecoderOf | None:
 
 def all_directories() -> set[Path]:
     """Return every directory that holds or may hold segments of any instance."""
-    wanted = Instance.objects.values_list("journal_directory", "archive_directory")
-    return {place for pair in wanted for place in _directories(*pair)} | set(default_directories())
+    pairs = Instance.objects.values_list("journal_directory", "archive_directory")
+    return {directory for pair in pairs for directory in _directories(*pair)} | set(default_directories())
 
 
 def directories_to_open(instance_name: str) -> JournalDirectories:
@@ -105,23 +105,23 @@ def directories_to_open(instance_name: str) -> JournalDirectories:
     Raises:
         OperatorError: `journal_elsewhere`.
     """
-    wanted = directories_for(instance_name)
-    if find_segment_files(wanted.journal, instance_name, wanted.archive):
-        return wanted
+    configured = directories_for(instance_name)
+    if find_segment_files(configured.journal, instance_name, configured.archive):
+        return configured
     for earlier in _earlier(instance_name):
         if find_segment_files(earlier, instance_name):
-            raise elsewhere(instance_name, wanted.journal, earlier)
-    return wanted
+            raise elsewhere(instance_name, configured.journal, earlier)
+    return configured
 
 
-def elsewhere(instance_name: str, wanted: Path, found: Path) -> OperatorError:
+def elsewhere(instance_name: str, configured: Path, found: Path) -> OperatorError:
     """Return the error for a journal that isn't where the policy says."""
     return OperatorError(
         "journal_elsewhere",
-        f"The policy says that the journal of {instance_name} is in {wanted},"
-        f" and its segments are in {found}.",
-        f"Move the files that begin with {instance_name}. from there, or take the setting back.",
-        wanted=str(wanted),
+        f"The policy sets the journal directory of {instance_name} to {configured}, but the "
+        f"segments are in {found}.",
+        f"Move the files that begin with {instance_name}. from there, or restore the setting.",
+        wanted=str(configured),
         found=str(found),
     )
 
@@ -184,8 +184,8 @@ def _earlier(instance_name: str) -> list[Path]:
     documents = PolicyRevision.objects.filter(instance__name=instance_name).values_list(
         "document__instance__journal_directory", "document__instance__archive_directory"
     )
-    places = {place for pair in documents for place in _directories(*pair)}
-    return sorted(places | set(default_directories()))
+    directories = {directory for pair in documents for directory in _directories(*pair)}
+    return sorted(directories | set(default_directories()))
 
 
 def _directories(journal: str | None, archive: str | None) -> JournalDirectories:

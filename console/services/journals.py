@@ -74,17 +74,18 @@ def _in_lake(made: dict[str, Any], instance_name: str, *, quick: bool) -> dict[s
     if not made["segments"]:
         return made
     through = pipeline.lake_complete_upto(instance_name, made["segments"][-1]["last_sequence"], quick=quick)
-    kept = [one for one in made["segments"] if one["last_sequence"] <= through]
-    why = f"the lake has everything up to record {through} only"
+    complete = [one for one in made["segments"] if one["last_sequence"] <= through]
+    sentence = f"the lake is complete only up to record {through}"
     late = [
-        {"name": one["name"], "why": why, "reason": "not_in_lake"} for one in made["segments"][len(kept) :]
+        {"name": one["name"], "why": sentence, "reason": "not_in_lake"}
+        for one in made["segments"][len(complete) :]
     ]
     return {
         **made,
-        "segments": kept,
-        "chosen": [one["name"] for one in kept],
+        "segments": complete,
+        "chosen": [one["name"] for one in complete],
         "skipped": [*late, *made["skipped"]],
-        "bytes": sum(one["bytes"] for one in kept),
+        "bytes": sum(one["bytes"] for one in complete),
     }
 
 
@@ -106,20 +107,20 @@ def request(
     kind, age_s = _kind(action), parse_age(age)
     instance = instance_named(instance_name)
     parameters = {"age": format_age(age_s), "age_s": age_s} | ({"in_lake": True} if in_lake else {})
-    whose = member or members_of(instance.name)[0]
-    made = plan(action, age_s, instance.name, in_lake=in_lake, member=whose)
+    target_member = member or members_of(instance.name)[0]
+    made = plan(action, age_s, instance.name, in_lake=in_lake, member=target_member)
     return runs.request(
-        actor, instance, kind, parameters, plan=made, plan_hash=plan_hash, once=once, member=whose
+        actor, instance, kind, parameters, plan=made, plan_hash=plan_hash, once=once, member=target_member
     )
 
 
 def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
     """Perform a run in a worker. The plan is made again, because the stored one may be days old."""
-    whose = run.member or members_of(run.instance.name)[0]
-    link = link_to(run.instance.name, whose)
+    target_member = run.member or members_of(run.instance.name)[0]
+    link = link_to(run.instance.name, target_member)
     age_s = parse_age(run.parameters.get("age_s", run.parameters.get("age", "")))
     in_lake = bool(run.parameters.get("in_lake"))
-    run.plan = plan(run.kind, age_s, run.instance.name, in_lake=in_lake, member=whose)
+    run.plan = plan(run.kind, age_s, run.instance.name, in_lake=in_lake, member=target_member)
     if in_lake:
         progress.step(0, 1, "checking the lake")
         run.plan = _in_lake(run.plan, run.instance.name, quick=False)
@@ -148,8 +149,8 @@ def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: RunProgr
     names = [segment["name"] for segment in segments]
     progress.step(len(segments), len(segments) + 1, f"removing {len(names)} segments")
     progress.check()
-    gone = link.call(requests.RemoveJournals(names=names, age_s=age_s), timeout_s=SWAP_TIMEOUT_S)
-    receipt = removal_receipt(run.instance.name, segments, gone)
+    reply = link.call(requests.RemoveJournals(names=names, age_s=age_s), timeout_s=SWAP_TIMEOUT_S)
+    receipt = removal_receipt(run.instance.name, segments, reply)
     progress.log(
         f"removed {len(names)} segments: "
         f"{receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed"
@@ -157,17 +158,17 @@ def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: RunProgr
     return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
 
 
-def removal_receipt(instance: str, segments: list[dict[str, Any]], gone: RemovalReply) -> dict[str, Any]:
+def removal_receipt(instance: str, segments: list[dict[str, Any]], reply: RemovalReply) -> dict[str, Any]:
     """Return the receipt of a removal: its files with checksums, and the removed interval of bookmarks."""
-    sizes = dict(zip(gone.names, gone.sizes, strict=True))
-    kept = ("name", "records", "first_sequence", "last_sequence", "sha256")
+    sizes = dict(zip(reply.names, reply.sizes, strict=True))
+    fields = ("name", "records", "first_sequence", "last_sequence", "sha256")
     return {
-        "files": [{**{key: one[key] for key in kept}, "bytes": sizes[one["name"]]} for one in segments],
-        "bytes": gone.freed_bytes,
-        "records": gone.records,
-        "gone": {"from": f"{instance}|{gone.first_sequence}|", "to": f"{instance}|{gone.last_sequence}|"},
-        "accepted": {"from": gone.first_at, "to": gone.last_at},
-        "oldest_left": f"{instance}|{gone.first_held}|" if gone.first_held else None,
+        "files": [{**{key: one[key] for key in fields}, "bytes": sizes[one["name"]]} for one in segments],
+        "bytes": reply.freed_bytes,
+        "records": reply.records,
+        "gone": {"from": f"{instance}|{reply.first_sequence}|", "to": f"{instance}|{reply.last_sequence}|"},
+        "accepted": {"from": reply.first_at, "to": reply.last_at},
+        "oldest_left": f"{instance}|{reply.first_held}|" if reply.first_held else None,
     }
 
 
@@ -215,9 +216,9 @@ def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
     folder = shelf / str(run.pk)
     folder.mkdir(parents=True, exist_ok=True)
     active = {str(pk) for pk in ActionRun.objects.filter(state=RunState.RUNNING).values_list("pk", flat=True)}
-    for left in shelf.iterdir():
-        if left.name not in active and left != folder:
-            shutil.rmtree(left, ignore_errors=True)
+    for entry in shelf.iterdir():
+        if entry.name not in active and entry != folder:
+            shutil.rmtree(entry, ignore_errors=True)
     try:
         yield folder
     finally:
@@ -233,6 +234,8 @@ def _name(entry: Any) -> str:
 def _kind(action: str) -> RunKind:
     if action not in JOURNAL_ACTIONS:
         raise OperatorError(
-            "unknown_action", f"There is no journal action {action!r}.", "Use archive, compress or remove."
+            "unknown_action",
+            f"The journal action {action!r} doesn't exist.",
+            "Use archive, compress or remove.",
         )
     return RunKind(action)

@@ -69,11 +69,11 @@ def forget_member(instance_name: str, name: str, by: str) -> list[BrokerAnswer[G
     Raises:
         OperatorError: when all brokers refuse: `unknown_member`, `member_in_use` or `no_group`.
     """
-    told = ask_all_brokers(instance_name, ForgetMember(name=name, by=by))
-    refused = [one.error for one in told if one.error is not None]
-    if len(refused) == len(told):
+    replies = ask_all_brokers(instance_name, ForgetMember(name=name, by=by))
+    refused = [one.error for one in replies if one.error is not None]
+    if len(refused) == len(replies):
         raise refused[0]
-    return told
+    return replies
 
 
 def change_link(brokers: RequestChannel, change: str, name: str, by: str) -> LinkList:

@@ -10,7 +10,7 @@ from broker_core.documents.base import Json
 from broker_core.documents.journals import PublishReply
 from broker_core.documents.requests import PublishMessage, PublishRawMessage
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from broker_core.protocols.names import check_topic
 from console.broker_link import link_to
 from console.choices import AuditResult
@@ -42,21 +42,21 @@ def publish_bytes(
     actor: Actor, topic: str, body: bytes, reason: str = "", instance_name: str | None = None
 ) -> PublishReply:
     """Publish one message with any bytes as its body; otherwise like `publish`."""
-    asked = PublishRawMessage(topic=topic, body=base64.b64encode(body).decode())
-    return _publish(actor, asked, len(body), topic, reason, instance_name)
+    request = PublishRawMessage(topic=topic, body=base64.b64encode(body).decode())
+    return _publish(actor, request, len(body), topic, reason, instance_name)
 
 
 def publish_problem(topic: str, size: int) -> SluiceError | None:
     """Return the reason why an operator can't publish a message of `size` bytes to a topic, or None."""
-    if topic.startswith(OWN):
+    if topic.startswith(RESERVED_PREFIX):
         return OperatorError(
-            "bad_topic", "Topics that begin with $ are the broker's own.", "Choose another topic."
+            "bad_topic", "Topics that start with $ are reserved for the broker.", "Choose another topic."
         )
     if size > MAX_BODY:
         return OperatorError(
             "message_too_large",
             f"The message has {size:,} bytes.",
-            f"At most {MAX_BODY:,} can be published here.",
+            f"A message can have at most {MAX_BODY:,} bytes here.",
         )
     try:
         check_topic(topic)
@@ -67,7 +67,7 @@ def publish_problem(topic: str, size: int) -> SluiceError | None:
 
 def _publish(
     actor: Actor,
-    asked: PublishMessage | PublishRawMessage,
+    request: PublishMessage | PublishRawMessage,
     size: int,
     topic: str,
     reason: str,
@@ -80,7 +80,7 @@ def _publish(
     if problem is not None:
         raise problem
     try:
-        link_to(instance.name).call(asked)
+        link_to(instance.name).call(request)
     except SluiceError as refused:
         audit.record(
             actor,

@@ -55,7 +55,9 @@ def account_of(claims: Mapping[str, Any]) -> Any:
     known = ExternalIdentity.objects.select_related("user").filter(issuer=issuer, subject=subject).first()
     user = known.user if known is not None else _new_account(issuer, subject, claims)
     if not user.is_active:
-        raise OperatorError("account_closed", "The account is closed.", "Ask an administrator to open it.")
+        raise OperatorError(
+            "account_closed", "The account is closed.", "Ask an administrator to reopen the account."
+        )
     return user
 
 
@@ -82,7 +84,7 @@ def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
             # Users may choose their name at the provider: it must never give access to an existing account.
             raise OperatorError(
                 "name_taken",
-                f"There is an account {name!r} here that isn't the provider's.",
+                f"An account {name!r} exists already and doesn't belong to the provider.",
                 "Ask an administrator.",
             )
         user = users.objects.create_user(username=name, password=None)

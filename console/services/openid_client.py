@@ -75,5 +75,5 @@ def _provider_error(problem: Any) -> OperatorError:
     return OperatorError(
         "oidc_failed",
         f"The login at the identity provider failed: {str(problem)[:300]}.",
-        "Try again; the audit has it too.",
+        "Try again. The audit log has the details.",
     )

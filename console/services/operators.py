@@ -40,8 +40,8 @@ def create_account(actor: Actor, name: str) -> tuple[User, str]:
         if users.objects.filter(username=name).exists():
             raise OperatorError(
                 "name_taken",
-                f"There is an operator {name!r} already.",
-                "Choose another name, or give --reset.",
+                f"The operator {name!r} exists already.",
+                "Choose another name, or use --reset.",
             )
         password = secrets.token_urlsafe(12)
         user = users.objects.create_user(username=name, password=password)
@@ -71,7 +71,7 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
         user = get_user_model().objects.select_for_update().filter(username=name).first()
         if user is None:
             raise OperatorError(
-                "unknown_operator", f"There is no operator {name!r}.", "Create it without --reset."
+                "unknown_operator", f"The operator {name!r} doesn't exist.", "Create it without --reset."
             )
         password = secrets.token_urlsafe(12)
         user.set_password(password)
@@ -89,15 +89,15 @@ def remove_second_factor(name: str, reason: str, actor: Actor = SYSTEM) -> None:
         OperatorError: `unknown_operator`, `reason_needed` or `second_factor_missing`.
     """
     if not reason.strip():
-        raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
+        raise OperatorError("reason_needed", "A reason is required for the audit log.", "Say why.")
     user = get_user_model().objects.filter(username=name).first()
     if user is None:
-        raise OperatorError("unknown_operator", f"There is no operator {name!r}.", "Check the name.")
+        raise OperatorError("unknown_operator", f"The operator {name!r} doesn't exist.", "Check the name.")
     if not second_factor.remove(actor, user, reason.strip()):
         raise OperatorError(
             "second_factor_missing",
             f"The operator {name!r} has no second factor.",
-            "Nothing has to be removed.",
+            "No change is needed.",
         )
 
 
@@ -141,28 +141,30 @@ def create_token(
     """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
         raise OperatorError(
-            "bad_lifetime", "A token's lifetime is at most 366 days.", "Give an age between 1 s and 366d."
+            "bad_lifetime", "A token's lifetime is at most 366 days.", "Use an age between 1s and 366d."
         )
-    # `wanted` lacks permissions that tokens can't have: then it is shorter than the scope, which is refused.
-    wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
-    if not wanted or len(wanted) != len(set(scope)):
+    # A permission that tokens can't have is missing here, so the lengths differ and the request is refused.
+    permissions = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
+    if not permissions or len(permissions) != len(set(scope)):
         raise OperatorError(
             "bad_scope",
-            "A token can't be made for that.",
-            f"Give some of {', '.join(TOKEN_PERMISSIONS)}.",
+            "A token can't have these permissions.",
+            f"Select permissions from {', '.join(TOKEN_PERMISSIONS)}.",
         )
-    if beyond := set(wanted) - set(map(str, access_of(user).permissions)):
+    if beyond := set(permissions) - set(map(str, access_of(user).permissions)):
         raise OperatorError(
             "not_allowed",
             f"{user.get_username()} has no role with {', '.join(sorted(beyond))}.",
-            "Ask for less.",
+            "Request fewer permissions.",
         )
     bound = [one.strip() for one in networks if one.strip()]
     try:
         check_networks(bound)
     except ValidationError as problem:
         raise OperatorError(
-            "bad_networks", " ".join(problem.messages), "Write them like 10.1.0.0/16 or 10.1.2.3."
+            "bad_networks",
+            " ".join(problem.messages),
+            "Use networks such as 10.1.0.0/16, or addresses such as 10.1.2.3.",
         ) from problem
     # The prefix finds the row; only a digest of the secret is stored.
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
@@ -172,7 +174,7 @@ def create_token(
             user=user,
             prefix=prefix,
             digest=_digest(secret),
-            scope=wanted,
+            scope=permissions,
             networks=bound,
             expires_at=(now or timezone.now()) + lifetime,
         )
@@ -180,7 +182,7 @@ def create_token(
             actor,
             "token.create",
             f"token {prefix}",
-            after={"name": token.name, "user": user.get_username(), "scope": wanted, "networks": bound},
+            after={"name": token.name, "user": user.get_username(), "scope": permissions, "networks": bound},
         )
     return token, f"slc_{prefix}_{secret}"
 
@@ -195,8 +197,8 @@ def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> 
 
 def find_token(text: str, now: datetime | None = None) -> ApiToken | None:
     """Return the valid token with this text, or None. Records its use. Compares in constant time."""
-    scheme, _, rest = text.partition("_")
-    prefix, _, secret = rest.partition("_")
+    scheme, _, remainder = text.partition("_")
+    prefix, _, secret = remainder.partition("_")
     if scheme != "slc" or not secret:
         return None
     moment = now or timezone.now()

@@ -22,7 +22,7 @@ def get_person(name: str) -> User:
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
         raise OperatorError(
-            "unknown_person", f"There is no account with the name {name[:150]!r}.", "See /api/v1/people."
+            "unknown_person", f"The account {name[:150]!r} doesn't exist.", "See /api/v1/people."
         )
     return found
 
@@ -72,7 +72,7 @@ def grant(
         raise OperatorError("bad_grant", sentence, f"Roles are {', '.join(Role)}.") from problem
     except IntegrityError as twice:
         raise OperatorError(
-            "name_taken", f"{user.get_username()} has that role there already.", "See the list."
+            "name_taken", f"{user.get_username()} already has that role in this scope.", "Check the list."
         ) from twice
     return made
 

@@ -68,8 +68,8 @@ def job_command(run: ActionRun) -> list[str]:
         newest = newest_revision(run.instance)
         options["policy"] = _shelve({f"revision-{newest.number}": newest.document})
     if run.parameters["job"] in JUDGES and "retention-hours" not in options:
-        kept = journal_retention_s(run.instance)
-        options |= {} if kept is None else {"retention-hours": f"{kept / 3_600:g}"}
+        retention_s = journal_retention_s(run.instance)
+        options |= {} if retention_s is None else {"retention-hours": f"{retention_s / 3_600:g}"}
     return words + [f"--{name}={value}" for name, value in options.items()]
 
 
@@ -132,20 +132,22 @@ def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
         timeout=QUICK_S if quick else CHECK_S,
         check=False,
     )
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for line in done.stdout.splitlines():
-        told = json.loads(line)
-    if told.get("event") == "error":
-        raise OperatorError.from_dict(told["code"], told["message"], told.get("fix", ""), told.get("details"))
-    if done.returncode or "through" not in told:
+        report = json.loads(line)
+    if report.get("event") == "error":
+        raise OperatorError.from_dict(
+            report["code"], report["message"], report.get("fix", ""), report.get("details")
+        )
+    if done.returncode or "through" not in report:
         raise OperatorError(
             "pipeline_failed",
             f"lake-check ended with code {done.returncode}: "
-            f"{done.stderr[-300:].strip() or 'it said nothing'}",
+            f"{done.stderr[-300:].strip() or 'no error output'}",
             "Run `manage.py pipeline run lake-check`.",
             returncode=done.returncode,
         )
-    return int(told["through"])
+    return int(report["through"])
 
 
 class JobReport:
@@ -163,33 +165,33 @@ class JobReport:
     def line(self, text: str) -> None:
         """Process one line of output. Raises RunCancelled."""
         try:
-            told = json.loads(text)
-            event = told.pop("event")
+            report = json.loads(text)
+            event = report.pop("event")
         except (ValueError, TypeError, KeyError, AttributeError):
             self._last = text[:300]
             self._progress.log(text[:2_000])
             return
         if event == "progress":
-            self._progress.run.step = f"{told['done']} of {told['total']} {told['what']}"[:300]
-            self._progress.set_fraction(told["done"], told["total"])
+            self._progress.run.step = f"{report['done']} of {report['total']} {report['what']}"[:300]
+            self._progress.set_fraction(report["done"], report["total"])
         elif event == "note":
-            self._progress.log(told["text"])
+            self._progress.log(report["text"])
         elif event == "result":
-            self._result = told
+            self._result = report
         elif event == "error":
-            self._error = told
+            self._error = report
 
     def outcome(self, returncode: int) -> dict[str, Any]:
         """Return the job's result. Raises OperatorError: the job's error, or `pipeline_failed`."""
         if self._error:
-            told = self._error
+            error = self._error
             raise OperatorError.from_dict(
-                told["code"], told["message"], told.get("fix", ""), told.get("details")
+                error["code"], error["message"], error.get("fix", ""), error.get("details")
             )
         if returncode:
             raise OperatorError(
                 "pipeline_failed",
-                f"The job ended with code {returncode}: {self._last or 'it said nothing'}",
+                f"The job ended with code {returncode}: {self._last or 'no error output'}",
                 "Read the run's log.",
                 returncode=returncode,
             )
@@ -198,13 +200,13 @@ class JobReport:
 
 def _environment(instance_name: str, actor: str = "") -> dict[str, str]:
     """Return the job's environment variables, which name the instance's directories."""
-    places = journal_directories.directories_for(instance_name)
+    directories = journal_directories.directories_for(instance_name)
     return {
         **os.environ,
         "SLUICE_HOME": str(settings.SLUICE_HOME),
         "SLUICE_INSTANCE": instance_name,
-        "SLUICE_JOURNAL_DIRECTORY": str(places.journal),
-        "SLUICE_ARCHIVE_DIRECTORY": str(places.archive),
+        "SLUICE_JOURNAL_DIRECTORY": str(directories.journal),
+        "SLUICE_ARCHIVE_DIRECTORY": str(directories.archive),
         "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
         "SLUICE_JOBS_DIRECTORY": str(settings.SLUICE_JOBS_DIRECTORY),
         **({"SLUICE_ACTOR": actor} if actor else {}),
@@ -217,7 +219,7 @@ def _follow(process: subprocess.Popen[bytes], report: JobReport, progress: RunPr
     Raises RunCancelled.
     """
     assert process.stdout is not None
-    descriptor, rest = process.stdout.fileno(), b""
+    descriptor, partial = process.stdout.fileno(), b""
     os.set_blocking(descriptor, False)
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
@@ -226,8 +228,8 @@ def _follow(process: subprocess.Popen[bytes], report: JobReport, progress: RunPr
             if not selector.select(LISTEN_S):
                 continue
             part = os.read(descriptor, 65_536)
-            lines = (rest + part).split(b"\n")
-            rest = lines.pop() if part else b""
+            lines = (partial + part).split(b"\n")
+            partial = lines.pop() if part else b""
             for line in lines:
                 if text := line.decode("utf-8", "replace").strip():
                     report.line(text)
@@ -259,21 +261,25 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
     known = PipelineJobs().names()
     if job not in known:
         raise OperatorError(
-            "unknown_job", f"There is no pipeline job {job[:50]!r}.", f"Use {' or '.join(known)}."
+            "unknown_job", f"The pipeline job {job[:50]!r} doesn't exist.", f"Use {' or '.join(known)}."
         )
     for name, value in options.items():
         # A custom job checks its own options. Directories are never a request's choice.
         takes = {one.name: one for one in JOB_OPTIONS.get(job, ())}
         if not (name in takes if job in JOB_OPTIONS else _named(name)):
-            told = ", ".join(takes) or "its own options"
-            raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
+            option_names = ", ".join(takes) or "those that the job defines"
+            raise OperatorError(
+                "bad_option",
+                f"{job} has no option {name[:50]!r} here.",
+                f"Available options: {option_names}.",
+            )
         # Requests name policies in the lake's folder, never files.
-        own_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)
-        if own_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
+        is_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)
+        if is_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
                 "bad_option",
                 f"The value of {name} can't be used.",
-                f"Give up to {MAX_TEXT:,} characters without blanks.",
+                f"Use at most {MAX_TEXT:,} characters without spaces.",
             )
         if name in takes:
             takes[name].read(str(value))
@@ -295,8 +301,8 @@ def backtest(actor: Actor, draft: PolicyDraft, options: Mapping[str, str]) -> Ac
     names = _shelve(
         {f"draft-{draft.pk}-{draft.version}": draft.document, f"revision-{newest.number}": newest.document}
     )
-    asked = {"policy": names} | {name: value for name, value in options.items() if value}
-    return request(actor, "backtest", asked, draft.instance.name)
+    chosen = {"policy": names} | {name: value for name, value in options.items() if value}
+    return request(actor, "backtest", chosen, draft.instance.name)
 
 
 def _shelve(documents: Mapping[str, Any]) -> str:

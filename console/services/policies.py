@@ -171,7 +171,7 @@ def change_transport(
         transport = Transport.objects.filter(instance=instance, name=name).first()
         if transport is None:
             raise OperatorError(
-                "unknown_transport", f"There is no transport {name!r}.", "See /api/v1/transports."
+                "unknown_transport", f"The transport {name!r} doesn't exist.", "See /api/v1/transports."
             )
         policy_rows.check_known_keys(
             changes, (*OF_A_TRANSPORT, "pool", "client_policy"), f"transport {name!r}"
@@ -223,8 +223,8 @@ def change_instance_policy(
             if kind in changes:
                 policy_rows.write_entries(instance, kind, changes[kind])
         if "access" in changes:
-            whole = restore_secrets({"access": changes["access"]}, newest_revision(instance).document)
-            policy_rows.write_access(instance, whole["access"])
+            restored = restore_secrets({"access": changes["access"]}, newest_revision(instance).document)
+            policy_rows.write_access(instance, restored["access"])
 
     return _change(
         actor, "policy.change", "policy", edit, reason, instance_name, expected_revision, guard=guard
@@ -285,12 +285,12 @@ def refuse_during_rollout(instance: Instance) -> None:
 
 def refuse_withdrawn(instance: Instance, number: int) -> None:
     """Raise OperatorError `revision_withdrawn` if a staged rollout of the revision was withdrawn."""
-    why = read.revision_numbered(instance, number).withdrawn
-    if why:
+    withdrawal = read.revision_numbered(instance, number).withdrawn
+    if withdrawal:
         raise OperatorError(
             "revision_withdrawn",
-            f"Revision {number} was withdrawn from its staged rollout: {why}",
-            "Make a draft of it, change what acts too often, and publish that.",
+            f"Revision {number} was withdrawn during its staged rollout: {withdrawal}",
+            "Create a draft of the revision, change the rules that act too often, and publish the draft.",
         )
 
 
@@ -337,14 +337,14 @@ def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> Polic
     """
     instance, problems = revision.instance, []
     order = ApplyPolicy(**orders_as_request(policy_orders(instance.name)), decided=decided)
-    for told in ask_all_brokers(instance.name, order):
-        if told.answer is None:
-            problems.append(told.error.sentence if told.error is not None else "")
+    for reply in ask_all_brokers(instance.name, order):
+        if reply.answer is None:
+            problems.append(reply.error.sentence if reply.error is not None else "")
             continue
-        broker_reports.record_revision(instance, told.answer.revision, timezone.now(), member=told.member)
-        if told.answer.revision != revision.number:
+        broker_reports.record_revision(instance, reply.answer.revision, timezone.now(), member=reply.member)
+        if reply.answer.revision != revision.number:
             problems.append(
-                f"The broker{told.member and f' {told.member}'} runs revision {told.answer.revision}."
+                f"The broker{reply.member and f' {reply.member}'} runs revision {reply.answer.revision}."
             )
     return PolicyChange(revision, not problems, " ".join(problems))
 
@@ -463,7 +463,7 @@ def _edited(
         raise OperatorError(
             "revision_changed",
             f"The policy is at revision {before.number}, not {expected_revision}.",
-            "Read it again and repeat the change.",
+            "Load it again and repeat the change.",
             revision=before.number,
         )
     edit(instance)
@@ -476,7 +476,7 @@ def end_rollout(instance: Instance, number: int) -> None:
     rollout = read.running_rollout(instance)
     if rollout is not None:
         rollout.state, rollout.ended_at = RolloutState.STOPPED, timezone.now()
-        rollout.why = f"Revision {number} took its place."
+        rollout.why = f"Revision {number} replaced it."
         rollout.save()
 
 

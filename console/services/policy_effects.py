@@ -56,11 +56,11 @@ def _effect(found: DraftPreview, document: Mapping[str, Any], warnings: list[str
     unknown = [found.unknown] if found.unknown else []
     if found.effect is None:
         return PolicyChangeEffect(warnings=[*warnings, *unknown])
-    told = policy_effect.summarise_effect(found.effect, _signals(document))
-    severe = [told.headline] if told.severe else []
-    headline = told.headline.rstrip(".") if told.at_once else ""
+    summary = policy_effect.summarise_effect(found.effect, _signals(document))
+    severe = [summary.headline] if summary.severe else []
+    headline = summary.headline.rstrip(".") if summary.at_once else ""
     warnings = [*warnings, *severe, *unknown]
-    return PolicyChangeEffect(told.at_once, told.changes, headline, warnings, told.severe)
+    return PolicyChangeEffect(summary.at_once, summary.changes, headline, warnings, summary.severe)
 
 
 def _signals(document: Mapping[str, Any]) -> dict[str, str]:
@@ -78,21 +78,22 @@ def beyond_the_machine(
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if memory is None else memory
     disk = shutil.disk_usage(settings.SLUICE_SPOOL_DIRECTORY.parent).total if disk is None else disk
-    places = [("instance", document.get("pool"))]
-    places += [
+    pools = [("instance", document.get("pool"))]
+    pools += [
         (f"transport {one.get('name')}", one.get("pool"))
         for one in document.get("transports") or []
         if isinstance(one, Mapping)
     ]
     found = []
-    for place, pool in places:
-        for key, word, most in (
+    for owner, pool in pools:
+        for key, word, available in (
             ("message_memory_limit", "memory", memory),
             ("message_disk_limit", "disk", disk),
         ):
             limit = pool.get(key) if isinstance(pool, Mapping) else None
-            if isinstance(limit, int) and limit > most:
+            if isinstance(limit, int) and limit > available:
                 found.append(
-                    f"{place}: a {word} limit of {size(limit)} is more than this machine has ({size(most)})."
+                    f"{owner}: a {word} limit of {size(limit)} exceeds this machine's {word} "
+                    f"({size(available)})."
                 )
     return found

@@ -102,16 +102,16 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
         document = {**read_yaml(text), "revision": newest["revision"]}
         return ParsedPolicyFile(document, warnings=_journaling_warnings(newest, document))
     imported = policy_import.import_policy(system, text)
-    _skip_taken_ports(imported, newest)
+    _skip_used_ports(imported, newest)
     _skip_misplaced_directories(imported)
     if imported.is_empty():
         raise imported.nothing_imported_error(policy_import.import_hint(system))
-    given = dict(imported.document)
-    if "transports" in given:
-        given["transports"] = {transport["name"]: transport for transport in given["transports"]}
-    if "rules" in given:
-        given["rules"] = _merge_rules(newest.get("rules") or [], given["rules"])
-    document = drafts.merge_changes(newest, given)
+    changes = dict(imported.document)
+    if "transports" in changes:
+        changes["transports"] = {transport["name"]: transport for transport in changes["transports"]}
+    if "rules" in changes:
+        changes["rules"] = _merge_rules(newest.get("rules") or [], changes["rules"])
+    document = drafts.merge_changes(newest, changes)
     return ParsedPolicyFile(document, imported, _journaling_warnings(newest, document))
 
 
@@ -140,14 +140,13 @@ def _journaling_warnings(newest: Mapping[str, Any], document: Mapping[str, Any])
         return ()
     more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return (
-        f"Topics that are journaled now no longer would be: {', '.join(lost[:MAX_NAMED])}{more}."
-        " Bookmark and durable subscriptions and queues get no more messages of them; the preview "
-        "names these."
-        " Check Journaled topics of the draft.",
+        f"These topics would no longer be journaled: {', '.join(lost[:MAX_NAMED])}{more}. "
+        "Bookmark and durable subscriptions and queues get no more messages of these topics; "
+        "the preview lists them. Check Journaled topics of the draft.",
     )
 
 
-def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
+def _skip_used_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
     """Skip imported transports on a port of an existing transport with another name.
 
     Only the operator can decide which of the two is meant.
@@ -159,12 +158,12 @@ def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None
             imported.document["transports"].remove(transport)
             imported.undo_part(
                 f"transport {name}",
-                f"Port {port} is that of the transport {other}: name this one so in the file to change "
-                "that one, or give one of them another port.",
+                f"Port {port} is that of the transport {other}. Use that name in the file to change "
+                "that transport, or change one of the ports.",
             )
     if not imported.document.get("transports", True):
         del imported.document["transports"]
-        imported.undo_part("transports", "None of the file's transports was imported.")
+        imported.undo_part("transports", "No transport of the file was imported.")
 
 
 def _skip_misplaced_directories(imported: ImportReport) -> None:
@@ -223,9 +222,9 @@ def make_actions(actor: Actor, instance: Instance, system: str, imported: Import
 def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
     """Return a revision as YAML. Hashes of passwords and tokens read "set" unless `with_secrets`."""
     document = revision.document if with_secrets else redact_secrets(revision.document)
-    kept = {key: value for key, value in document.items() if key != "revision"}
+    content = {key: value for key, value in document.items() if key != "revision"}
     title = f"# {revision.instance.name}, revision {revision.number}, by {revision.author}\n"
-    return title + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+    return title + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(text: str) -> dict[str, Any]:
@@ -241,11 +240,11 @@ def read_yaml(text: str) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as problem:
         raise OperatorError(
             "bad_import",
-            f"The file has something that can't be in a policy: {problem}.",
+            f"The file has a value that a policy can't contain: {problem}.",
             "Start from `policy export`.",
         ) from None
     if not isinstance(document, Mapping):
-        raise OperatorError("bad_import", "The file holds no policy.", "Start from `policy export`.")
+        raise OperatorError("bad_import", "The file contains no policy.", "Start from `policy export`.")
     return dict(document)
 
 
@@ -256,5 +255,5 @@ class _NoAliasLoader(yaml.SafeLoader):
         """Compose a node like PyYAML, but refuse aliases."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]  # as in the stubs
-            raise yaml.composer.ComposerError(None, None, "aliases aren't taken", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "aliases aren't supported", event.start_mark)
         return super().compose_node(parent, index)

@@ -32,27 +32,27 @@ def write_document(instance: Instance, document: Mapping[str, Any]) -> None:
     Raises:
         OperatorError: `bad_policy`, with every problem in `details["problems"]`.
     """
-    whole = PolicyDocument.from_dict(document).to_dict()
-    assign_fields(instance, {**GROUP_DEFAULTS, **whole["instance"]}, read.INSTANCE_FIELDS)
-    edit_limits(instance, None, whole)
+    complete = PolicyDocument.from_dict(document).to_dict()
+    assign_fields(instance, {**GROUP_DEFAULTS, **complete["instance"]}, read.INSTANCE_FIELDS)
+    edit_limits(instance, None, complete)
     known = {transport.name: transport for transport in Transport.objects.filter(instance=instance)}
-    for name in set(known) - {wanted["name"] for wanted in whole["transports"]}:
+    for name in set(known) - {values["name"] for values in complete["transports"]}:
         assign_fields(known.pop(name), {"enabled": False}, ("enabled",))
-    for wanted in whole["transports"]:
-        transport = known.get(wanted["name"]) or Transport(instance=instance)
-        assign_fields(transport, {**TRANSPORT_DEFAULTS, **wanted}, read.TRANSPORT_COLUMNS)
-        edit_limits(instance, transport, wanted)
+    for values in complete["transports"]:
+        transport = known.get(values["name"]) or Transport(instance=instance)
+        assign_fields(transport, {**TRANSPORT_DEFAULTS, **values}, read.TRANSPORT_COLUMNS)
+        edit_limits(instance, transport, values)
     for kind in PolicyEntryKind.values:
-        write_entries(instance, kind, whole.get(kind) or [])
-    write_access(instance, whole.get("access") or {})
+        write_entries(instance, kind, complete.get(kind) or [])
+    write_access(instance, complete.get("access") or {})
 
 
 def write_entries(instance: Instance, kind: str, entries: list[dict[str, Any]]) -> None:
     """Replace all entries of one kind. Empty settings are left out."""
     PolicyEntry.objects.filter(instance=instance, kind=kind).delete()
-    for place, entry in enumerate(entries):
-        kept = {key: value for key, value in entry.items() if value not in (None, "")}
-        save_row(PolicyEntry(instance=instance, kind=kind, place=place, settings=kept))
+    for index, entry in enumerate(entries):
+        filled = {key: value for key, value in entry.items() if value not in (None, "")}
+        save_row(PolicyEntry(instance=instance, kind=kind, place=index, settings=filled))
 
 
 def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
@@ -61,8 +61,8 @@ def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
     Entitlement.objects.filter(instance=instance).delete()
     for user in access.get("users") or ():
         save_row(BrokerUser(instance=instance, **pick_fields(user, USER_FIELDS)))
-    for place, entitlement in enumerate(access.get("entitlements") or ()):
-        save_row(Entitlement(instance=instance, place=place, **pick_fields(entitlement, ENTITLEMENT_FIELDS)))
+    for index, entitlement in enumerate(access.get("entitlements") or ()):
+        save_row(Entitlement(instance=instance, place=index, **pick_fields(entitlement, ENTITLEMENT_FIELDS)))
 
 
 def edit_limits(instance: Instance, transport: Transport | None, changes: Mapping[str, Any]) -> None:
@@ -76,12 +76,12 @@ def edit_limits(instance: Instance, transport: Transport | None, changes: Mappin
         ("pool", PoolPolicy, read.POOL_FIELDS),
         ("client_policy", ClientPolicy, read.CLIENT_FIELDS),
     ):
-        wanted = changes.get(key)
-        if wanted is None:
+        values = changes.get(key)
+        if values is None:
             continue
-        check_known_keys(wanted, fields, f"{where}: {key}")
+        check_known_keys(values, fields, f"{where}: {key}")
         row = model.objects.filter(instance=instance, transport=transport).first()
-        assign_fields(row or model(instance=instance, transport=transport), wanted, fields)
+        assign_fields(row or model(instance=instance, transport=transport), values, fields)
 
 
 def check_known_keys(changes: Any, known: tuple[str, ...], where: str) -> None:
@@ -137,7 +137,7 @@ def bad_policy_error(problems: list[str]) -> OperatorError:
     """Return the error for a policy that can't be used because of `problems`."""
     return OperatorError(
         "bad_policy",
-        "The policy can't be used: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",
+        "The policy is invalid: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",
         "Correct the settings named and save again.",
         problems=problems,
     )

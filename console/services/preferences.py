@@ -14,6 +14,6 @@ def preferences_of(user_id: int | None) -> UserPreferences:
     return found if found is not None else UserPreferences()
 
 
-def save(actor: Actor, wanted: Mapping[str, str]) -> None:
+def save(actor: Actor, values: Mapping[str, str]) -> None:
     """Store the actor's preferences."""
-    UserPreferences.objects.update_or_create(user_id=actor.account_id, defaults=dict(wanted))
+    UserPreferences.objects.update_or_create(user_id=actor.account_id, defaults=dict(values))

@@ -79,7 +79,7 @@ def prove_password(request: HttpRequest, password: str) -> None:
         with hashing_slot():
             right = user.check_password(password)
         if not right:
-            raise OperatorError("bad_password", "That isn't your password.", "Type your own password.")
+            raise OperatorError("bad_password", "The password is wrong.", "Enter your own password.")
 
 
 def prove_person(request: HttpRequest, password: str) -> None:
@@ -94,7 +94,7 @@ def prove_person(request: HttpRequest, password: str) -> None:
         raise OperatorError(
             "login_too_old",
             f"Your login is more than {RECENT_LOGIN_S // 60} minutes old.",
-            "Log out, log in at the identity provider, and do it again.",
+            "Log out, log in at the identity provider, and repeat the change.",
         )
 
 

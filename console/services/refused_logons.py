@@ -35,8 +35,8 @@ def record_refused_logons(refused: Sequence[RefusedLogonEntry], instance: str) -
 
 
 def _sentence(entry: RefusedLogonEntry) -> str:
-    why = ", ".join(f"{code} {count}" for code, count in entry.codes.most_common())
+    codes = ", ".join(f"{code} {count}" for code, count in entry.codes.most_common())
     tried = [f"users {', '.join(entry.users)}"] if entry.users else []
     tried += [f"clients {', '.join(entry.clients)}"] if entry.clients else []
     where = f"from {entry.remote}" if entry.remote else "from other addresses"
-    return "; ".join([f"{entry.count} logons refused {where} within a minute: {why}", *tried])
+    return "; ".join([f"{entry.count} logons refused {where} within a minute: {codes}", *tried])

@@ -27,7 +27,7 @@ STEER: Mapping[str, type[Steering]] = {
 """Request class of each command for a running replay, by the command's name in addresses and forms."""
 
 
-def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None = None) -> ReplayEntry:
+def create(actor: Actor, request: requests.CreateReplay, instance_name: str | None = None) -> ReplayEntry:
     """Create a managed replay for a client, which receives it when it subscribes.
 
     Raises:
@@ -35,7 +35,7 @@ def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None
         BrokerUnavailable: the broker doesn't answer.
     """
     instance = instance_named(instance_name)
-    made = _do(actor, instance, "create", asked)
+    made = _do(actor, instance, "create", request)
     record_replays(instance, [made])
     rows = ManagedReplay.objects.filter(
         instance=instance, name=made.name, created_at=_moment(made.created_at)
@@ -44,14 +44,14 @@ def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None
     return made
 
 
-def control_replay(actor: Actor, asked: Steering, instance_name: str | None = None) -> ReplayEntry:
+def control_replay(actor: Actor, request: Steering, instance_name: str | None = None) -> ReplayEntry:
     """Pause, resume or cancel a replay, or change its rate.
 
     Raises OperatorError `unknown_replay` or `replay_ended`.
     """
     instance = instance_named(instance_name)
-    word = next(word for word, kind in STEER.items() if isinstance(asked, kind))
-    made = _do(actor, instance, word, asked)
+    word = next(word for word, kind in STEER.items() if isinstance(request, kind))
+    made = _do(actor, instance, word, request)
     record_replays(instance, [made])
     return made
 
@@ -104,15 +104,17 @@ def record_replays(
         ManagedReplay.objects.filter(instance=instance, member=member).exclude(name__in=names).delete()
 
 
-def _do(actor: Actor, instance: Instance, word: str, asked: requests.CreateReplay | Steering) -> ReplayEntry:
+def _do(
+    actor: Actor, instance: Instance, word: str, request: requests.CreateReplay | Steering
+) -> ReplayEntry:
     """Send a request about a replay to the broker, and record success or refusal in the audit."""
-    target = _target(instance, asked.name)
+    target = _target(instance, request.name)
     try:
-        made = link_to(instance.name).call(asked)
+        made = link_to(instance.name).call(request)
     except SluiceError as problem:
         audit.record(actor, f"replay.{word}", target, result=AuditResult.FAILED, message=problem.sentence)
         raise
-    options = {key: value for key, value in msgspec.structs.asdict(asked).items() if key != "name"}
+    options = {key: value for key, value in msgspec.structs.asdict(request).items() if key != "name"}
     audit.record(actor, f"replay.{word}", target, after={**options, "state": made.state})
     return made
 

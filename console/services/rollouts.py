@@ -54,8 +54,8 @@ def unsaved_rollout(plan: RolloutPlan) -> StagedRollout:
     except ValidationError as invalid:
         raise OperatorError(
             "bad_rollout",
-            f"The rollout can't begin: {' '.join(invalid.messages)}",
-            "Give a pattern of client names or a share of 1 to 99 percent.",
+            f"The rollout is invalid: {' '.join(invalid.messages)}",
+            "Enter a pattern of client names, or a share of 1 to 99 percent.",
         ) from invalid
     return rollout
 
@@ -103,13 +103,13 @@ def planned(instance: Instance, plan: RolloutPlan) -> StagedRollout:
     return rollout
 
 
-def share_out(most: int, members: Sequence[str]) -> dict[str, int]:
+def share_out(allowance: int, members: Sequence[str]) -> dict[str, int]:
     """Divide an allowance between members.
 
     The first members by name get one more, so that the parts add up.
     """
-    each, over = divmod(most, len(members))
-    return {member: each + (place < over) for place, member in enumerate(sorted(members))}
+    each, remainder = divmod(allowance, len(members))
+    return {member: each + (index < remainder) for index, member in enumerate(sorted(members))}
 
 
 def promote(
@@ -158,11 +158,11 @@ def stop_if_exceeded(instance: Instance, withdrawn: int = 0) -> policies.PolicyC
     rollout = read.running_rollout(instance)
     if rollout is None:
         return None
-    held, made = read.exceeding_decision(rollout), count_decisions(rollout)
-    if held is None and made <= rollout.most_decisions and rollout.revision.number != withdrawn:
+    exceeding, made = read.exceeding_decision(rollout), count_decisions(rollout)
+    if exceeding is None and made <= rollout.most_decisions and rollout.revision.number != withdrawn:
         return None
     try:
-        return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _withdrawal_reason(rollout, made, held))
+        return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _withdrawal_reason(rollout, made, exceeding))
     except OperatorError as problem:
         if problem.code in ENDED_CODES:
             # An operator ended the rollout first, and that decision stays.
@@ -170,25 +170,26 @@ def stop_if_exceeded(instance: Instance, withdrawn: int = 0) -> policies.PolicyC
         raise
 
 
-def _withdrawal_reason(rollout: StagedRollout, made: int, held: Decision | None) -> str:
+def _withdrawal_reason(rollout: StagedRollout, made: int, exceeding: Decision | None) -> str:
     """Return why a rollout was withdrawn.
 
     `made` lacks decisions that aren't reported yet, so the text has it only if it exceeds the allowance.
     """
-    most = rollout.most_decisions
-    allowed = f"{number_exact(most)} decision{'' if most == 1 else 's'}"
-    was = "was" if most == 1 else "were"
-    if made > most:
+    maximum = rollout.most_decisions
+    allowed = f"{number_exact(maximum)} decision{'' if maximum == 1 else 's'}"
+    was = "was" if maximum == 1 else "were"
+    if made > maximum:
         return f"{allowed} {was} allowed, and {number_exact(made)} carried out."
-    if held is None:
+    if exceeding is None:
         return f"{allowed} {was} allowed, and the next one was not carried out."
     next_one = (
-        f"The next one, on client {held.client} by {labels.setting_label(held.rule)}, was not carried out."
+        f"The next one, on client {exceeding.client} by {labels.setting_label(exceeding.rule)}, "
+        "was not carried out."
     )
-    if not held.member:
+    if not exceeding.member:
         return f"{allowed} {was} allowed. {next_one}"
-    part = number_exact(rollout.allowances.get(held.member, 0))
-    return f"Member {held.member} used its part of {part} of the {allowed} allowed. {next_one}"
+    part = number_exact(rollout.allowances.get(exceeding.member, 0))
+    return f"Member {exceeding.member} used its share of {part} of the {allowed} allowed. {next_one}"
 
 
 def count_decisions(rollout: StagedRollout) -> int:
@@ -200,7 +201,7 @@ def _go_back(
     actor: Actor,
     rollout: StagedRollout,
     state: RolloutState,
-    why: str,
+    reason: str,
     guard: policies.Guard | None = None,
 ) -> policies.PolicyChange:
     """Restore the base revision, and end the rollout with `state` in the same transaction."""
@@ -209,13 +210,13 @@ def _go_back(
         if StagedRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)
         # In the restoring transaction: a staged revision without a rollout would be in force everywhere.
-        _end(rollout, state, why)
-        audit.record(actor, f"rollout.{state}", str(rollout), reason=why)
+        _end(rollout, state, reason)
+        audit.record(actor, f"rollout.{state}", str(rollout), reason=reason)
 
     return policies.restore(
         actor,
         rollout.base.number,
-        reason=f"Back from staged revision {rollout.revision.number}: {why}",
+        reason=f"Withdrawal of staged revision {rollout.revision.number}: {reason}",
         instance_name=rollout.instance.name,
         expected_revision=rollout.revision.number,
         first=ended,
@@ -223,8 +224,8 @@ def _go_back(
     )
 
 
-def _end(rollout: StagedRollout, state: RolloutState, why: str) -> None:
-    rollout.state, rollout.why, rollout.ended_at = state, why[:500], timezone.now()
+def _end(rollout: StagedRollout, state: RolloutState, reason: str) -> None:
+    rollout.state, rollout.why, rollout.ended_at = state, reason[:500], timezone.now()
     rollout.save()
 
 
@@ -238,7 +239,7 @@ def _running(instance: Instance, expected_revision: int | None) -> StagedRollout
         raise OperatorError(
             "revision_changed",
             f"Revision {staged} is staged, not {expected_revision}.",
-            "Check it first.",
+            "Check the staged revision first.",
             revision=staged,
         )
     return rollout
@@ -246,5 +247,5 @@ def _running(instance: Instance, expected_revision: int | None) -> StagedRollout
 
 def _no_rollout(instance: Instance) -> OperatorError:
     return OperatorError(
-        "no_rollout", f"No rollout runs on {instance.name}.", "Publish a draft for some clients first."
+        "no_rollout", f"{instance.name} has no running rollout.", "Publish a draft for some clients first."
     )

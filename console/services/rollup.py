@@ -37,7 +37,7 @@ _PEAKS = (
 _WORST = ("live", "replaying", "draining", "offlined")
 
 
-def roll_up(now: datetime) -> int:
+def write_rollups(now: datetime) -> int:
     """Roll up all finished minutes and hours that are missing, and return the number of rows. Idempotent.
 
     One call makes at most `MAX_MINUTES` minutes and `MAX_HOURS` hours. Minutes of the last 30 s wait for
@@ -54,7 +54,7 @@ def roll_up(now: datetime) -> int:
     for _ in range(MAX_HOURS):
         if hour is None or start is None or hour + HOUR > start:
             break
-        made += _roll_up_resources(hour, HOUR, 60, 3600)
+        made += _write_rollup(hour, HOUR, 60, 3600)
         hour += HOUR
     return made
 
@@ -105,10 +105,10 @@ def _minute(start: datetime) -> int:
         for row in rows
     ]
     ClientMinute.objects.bulk_create(clients, batch_size=500, ignore_conflicts=True)
-    return len(clients) + _roll_up_resources(start, MINUTE, 10, 60)
+    return len(clients) + _write_rollup(start, MINUTE, 10, 60)
 
 
-def _roll_up_resources(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
+def _write_rollup(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
     """Write means and peaks of every resource over a span, and return the number of rows.
 
     Rows of `finer` seconds are read, rows of `seconds` written.
@@ -117,12 +117,12 @@ def _roll_up_resources(start: datetime, span: timedelta, finer: int, seconds: in
     found = groups.values("instance_id", "member", "kind", "name").annotate(
         **{f"mean_{name}": Avg(name) for name in _MEANS}, **{f"peak_{name}": Max(name) for name in _PEAKS}
     )
-    places = [
+    samples = [
         ResourceSample(at=start, seconds=seconds, **{_bare(key): value for key, value in row.items()})
         for row in found
     ]
-    ResourceSample.objects.bulk_create(places, batch_size=500, ignore_conflicts=True)
-    return len(places)
+    ResourceSample.objects.bulk_create(samples, batch_size=500, ignore_conflicts=True)
+    return len(samples)
 
 
 def _bare(key: str) -> str:

@@ -41,23 +41,23 @@ class RunProgress:
         self.run.log = (self.run.log + stamped)[-MAX_LOG_CHARACTERS:]
         self._write(force=False)
 
-    def stage(self, number: int, of: int, what: str) -> None:
+    def stage(self, number: int, of: int, label: str) -> None:
         """Start stage `number` (from 0) of `of` stages.
 
         Steps that follow divide this stage's share of the progress.
         """
         self._stage = (100.0 * number / of, 100.0 / of)
-        self.step(0, 1, what)
+        self.step(0, 1, label)
 
-    def step(self, number: int, of: int, what: str) -> None:
+    def step(self, number: int, of: int, label: str) -> None:
         """Start step `number` (from 0) of `of` within the stage.
 
         `set_fraction` then fills this step's share.
         """
         begin, share = self._stage
         self._base, self._share = begin + share * number / of, share / of
-        self.run.progress, self.run.step = self._base, what[:300]
-        self.log(what)
+        self.run.progress, self.run.step = self._base, label[:300]
+        self.log(label)
         self._write(force=True)
 
     def set_fraction(self, done: int, total: int) -> None:
@@ -84,15 +84,15 @@ class RunProgress:
         if not force and now - self._written < WRITE_INTERVAL_S:
             return
         self._written = now
-        mine = ActionRun.objects.filter(pk=self.run.pk)
-        mine.update(
+        rows = ActionRun.objects.filter(pk=self.run.pk)
+        rows.update(
             progress=self.run.progress,
             step=self.run.step,
             log=self.run.log,
             plan=self.run.plan,
             heard_at=datetime.now(UTC),
         )
-        state, cancel = mine.values_list("state", "cancel_requested").get()
+        state, cancel = rows.values_list("state", "cancel_requested").get()
         if cancel or state == RunState.LOST:
             # A run declared lost may have been repeated already: two workers must not do the same work.
             raise RunCancelled

@@ -147,10 +147,10 @@ def request(
             audit.record(
                 actor, f"run.{kind}", f"{instance.name}: run {run.pk}", after=audit_parameters(parameters)
             )
-    except IntegrityError as taken:
+    except IntegrityError as conflict:
         if once is not None and (known := find_by_key(actor, once)) is not None:
             return known
-        raise _in_progress(run) from taken
+        raise _in_progress(run) from conflict
     if run.state == RunState.WAITING:
         transaction.on_commit(lambda: enqueue(run))
     return run
@@ -233,7 +233,7 @@ def _update_worker_error(run: ActionRun, queue: str) -> None:
         name = format_broker_name(run.instance.name, run.member)
         error = {
             "code": "no_worker",
-            "message": f"No worker serves the queue {queue}, so it waits.",
+            "message": f"No worker serves the queue {queue}, so the run waits.",
             "fix": f"Start one on the machine of {name}: celery -A console.project worker -Q {queue}",
         }
     ActionRun.objects.filter(pk=run.pk, state=RunState.WAITING).update(error=error)
@@ -300,8 +300,8 @@ def _create_locks(run: ActionRun) -> None:
 
     Raises IntegrityError if another run holds one.
     """
-    held = set(RunLock.objects.filter(run=run).values_list("kind", flat=True))
-    for kind in sorted(locks_for_run(run) - held):
+    existing = set(RunLock.objects.filter(run=run).values_list("kind", flat=True))
+    for kind in sorted(locks_for_run(run) - existing):
         RunLock.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
 
 
@@ -343,7 +343,10 @@ def finish(
         **{
             **values,
             "error": error
-            or {"code": "worker_lost", "message": "Its worker was taken for dead, and came back."},
+            or {
+                "code": "worker_lost",
+                "message": "The run was marked as lost, but its worker responded again.",
+            },
         }
     ):
         ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(state=state, **values)
@@ -362,14 +365,14 @@ def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
         stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
             state=RunState.CANCELLED, ended_at=timezone.now()
         )
-        asked = (
+        requested = (
             0
             if stopped
             else ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING).update(cancel_requested=True)
         )
-        if not (stopped or asked):
+        if not (stopped or requested):
             raise OperatorError(
-                "run_ended", f"The run has ended ({run.state}).", "Nothing is left to cancel."
+                "run_ended", f"The run has ended ({run.state}).", "No cancellation is needed."
             )
         if stopped:
             _release(run)
@@ -401,8 +404,8 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
             if not moved:
                 raise OperatorError("not_awaiting", "The run isn't waiting for approval.", "Check its state.")
             audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}")
-    except IntegrityError as taken:
-        raise _in_progress(run) from taken
+    except IntegrityError as conflict:
+        raise _in_progress(run) from conflict
     run.refresh_from_db()
     transaction.on_commit(lambda: enqueue(run))
     return run
@@ -464,8 +467,8 @@ def mark_lost_runs(now: datetime) -> list[ActionRun]:
     for run in lost:
         error = {
             "code": "worker_lost",
-            "message": "The worker fell silent.",
-            "fix": "Ask for the run again: steps that were done are left out.",
+            "message": "The worker stopped reporting.",
+            "fix": "Request the run again: it skips the completed steps.",
         }
         marked = ActionRun.objects.filter(silent, pk=run.pk, state=RunState.RUNNING).update(
             state=RunState.LOST, error=error, ended_at=now
@@ -483,21 +486,23 @@ def mark_lost_runs(now: datetime) -> list[ActionRun]:
 
 def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
     """Delete a run's locks, all or those of `kinds`, and queue the oldest runs that wait for them."""
-    held = RunLock.objects.filter(run=run)
+    locks = RunLock.objects.filter(run=run)
     if kinds is not None:
-        held = held.filter(kind__in=kinds)
-    freed = set(held.values_list("kind", flat=True))
-    held.delete()
+        locks = locks.filter(kind__in=kinds)
+    freed = set(locks.values_list("kind", flat=True))
+    locks.delete()
     if not freed:
         return
     same = {"instance": run.instance, "member": run.member}
-    taken = list(RunLock.objects.filter(**same).values_list("kind", "run_id"))
+    remaining_locks = list(RunLock.objects.filter(**same).values_list("kind", "run_id"))
     waiting = ActionRun.objects.filter(**same, state=RunState.WAITING).order_by("created_at")
-    for other in waiting[:MAX_WAITING]:
-        wanted = locks_for_run(other)
-        if wanted & freed and not any(kind in wanted and holder != other.pk for kind, holder in taken):
-            taken += [(kind, other.pk) for kind in wanted]
-            transaction.on_commit(partial(enqueue, other))
+    for candidate in waiting[:MAX_WAITING]:
+        needed = locks_for_run(candidate)
+        if needed & freed and not any(
+            kind in needed and holder != candidate.pk for kind, holder in remaining_locks
+        ):
+            remaining_locks += [(kind, candidate.pk) for kind in needed]
+            transaction.on_commit(partial(enqueue, candidate))
 
 
 def find_by_key(actor: Actor, once: IdempotencyKey) -> ActionRun | None:
@@ -514,7 +519,7 @@ def find_by_key(actor: Actor, once: IdempotencyKey) -> ActionRun | None:
     if known is not None and known.idempotency_digest != once.digest:
         raise OperatorError(
             "idempotency_key_reused",
-            "This Idempotency-Key came with another request before.",
+            "This Idempotency-Key was used for another request.",
             "Use a new key.",
             run=str(known.pk),
         )
@@ -527,7 +532,7 @@ def _in_progress(run: ActionRun) -> OperatorError:
     ).first()
     return OperatorError(
         "run_in_progress",
-        f"Another run of {run.kind} is under way on {run.instance.name}, or this firing was run already.",
+        f"Another run of {run.kind} is in progress on {run.instance.name}, or this firing has already run.",
         "Wait for it to end, or cancel it.",
         run=str(active.pk) if active else None,
     )

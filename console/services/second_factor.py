@@ -108,8 +108,8 @@ def remove(actor: Actor, user: Any, reason: str = "") -> bool:
     """
     with transaction.atomic():
         was_on = is_enabled(user)
-        gone, _ = TOTPDevice.objects.filter(user=user).delete()
-        if gone:
+        deleted, _ = TOTPDevice.objects.filter(user=user).delete()
+        if deleted:
             audit.record(
                 actor, "operator.second_factor_off", f"operator {user.get_username()}", reason=reason
             )
@@ -123,7 +123,7 @@ def _lock_account(user: Any) -> None:
 
 def _is_on() -> OperatorError:
     return OperatorError(
-        "second_factor_on", "A second factor is switched on already.", "Switch it off first, with its code."
+        "second_factor_on", "The account already has a second factor.", "Switch it off first, with its code."
     )
 
 
@@ -136,6 +136,6 @@ def _verifies(device: TOTPDevice, code: str) -> bool:
 def _bad() -> OperatorError:
     return OperatorError(
         "bad_code",
-        "That isn't your app's current code, or it was used already.",
-        "Wait for the app's next code; check that this machine's and the phone's clocks are right.",
+        "The code isn't your app's current code, or was used already.",
+        "Wait for the next code. Check the clocks of this machine and of the phone.",
     )

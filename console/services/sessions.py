@@ -11,7 +11,7 @@ from console.access import last_used
 
 LOGIN_AT = "login_at"
 """Session key under which the time of the login is stored, in seconds since 1970."""
-ASKED_BY_PAGES = frozenset(
+POLLED_BY_PAGES = frozenset(
     {
         "client_slow",
         "drafts_backtest_runs",
@@ -59,4 +59,4 @@ def is_user_activity(method: str, path: str, url_name: str) -> bool:
     Refreshes by an open page and reads of the API by its scripts don't count.
     """
     reads = method in ("GET", "HEAD", "OPTIONS")
-    return not (reads and (url_name in ASKED_BY_PAGES or path.startswith("/api/")))
+    return not (reads and (url_name in POLLED_BY_PAGES or path.startswith("/api/")))

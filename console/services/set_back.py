@@ -46,13 +46,15 @@ def resolve_set_back(
         OperatorError: `policy_not_set_back` when no answering broker has a newer policy; `bad_policy`.
     """
     name = policies.ensure_instance(instance_name or current_instance.instance_name()).name
-    kept, in_force = _stored_policies(name)
+    documents, in_force = _stored_policies(name)
     with transaction.atomic():
         instance = Instance.objects.select_for_update().get(name=name)
         before = newest = policies.newest_revision(instance)
-        for document in kept:
+        for document in documents:
             number = max(newest.number + 1, _number(document))
-            newest = policies.store_revision(instance, document, number, actor, "As kept by the broker.")
+            newest = policies.store_revision(
+                instance, document, number, actor, "Restored from the broker's copy."
+            )
         rollout = read.running_rollout(instance)
         if choice is SetBackChoice.STORED:
             policy_rows.write_document(instance, {**in_force, "revision": 1})
@@ -87,19 +89,21 @@ def _stored_policies(name: str) -> tuple[list[Document], Document]:
     Raises:
         OperatorError: `policy_not_set_back`.
     """
-    answers = [told.answer for told in ask_all_brokers(name, GetPolicy()) if told.answer is not None]
-    kept = [one for one in answers if one.is_set_back]
-    if not kept:
+    answers = [reply.answer for reply in ask_all_brokers(name, GetPolicy()) if reply.answer is not None]
+    set_back = [one for one in answers if one.is_set_back]
+    if not set_back:
         raise OperatorError(
             "policy_not_set_back",
-            f"No broker of {name} that answers keeps a policy that the database lacks.",
+            f"The database has the policy of each broker of {name} that responds.",
             "See the page Policies for the revision in force.",
         )
     found: list[Document] = []
-    for document in [one.policy for one in kept] + [one.staged for one in kept if one.staged is not None]:
+    for document in [one.policy for one in set_back] + [
+        one.staged for one in set_back if one.staged is not None
+    ]:
         if document not in found:
             found.append(document)
-    return sorted(found, key=_number), max((one.policy for one in kept), key=_number)
+    return sorted(found, key=_number), max((one.policy for one in set_back), key=_number)
 
 
 def _number(document: Document) -> int:

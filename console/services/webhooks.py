@@ -46,7 +46,9 @@ def post_webhook(
         answer = call_within(DEADLINE_S, call, check)
     except (OSError, http.client.HTTPException, ValueError) as problem:
         raise OperatorError(
-            "webhook_failed", f"{address.hostname} can't be called: {problem}.", "See whether it listens."
+            "webhook_failed",
+            f"{address.hostname} isn't reachable: {problem}.",
+            "Check that the host listens.",
         ) from None
     if not 200 <= answer.status < 300:
         raise OperatorError(
@@ -66,7 +68,7 @@ def _post(
     secure, host = address.scheme == "https", address.hostname or ""
     port = address.port or (443 if secure else 80)
     make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = make(host, port, timeout=sockets.left_s())
+    connection = make(host, port, timeout=sockets.remaining_s())
     connection.sock = sockets.connect(host, port)
     try:
         if secure:

@@ -11,13 +11,13 @@ class RestartBackoff:
 
     first_s    wait after the first failure
     factor     each further consecutive failure multiplies the wait by this
-    most_s     maximum wait
+    max_s      maximum wait
     stable_s   a child that ran this long before it died counts as recovered: the wait is `first_s` again
     """
 
     first_s: float = 0.5
     factor: float = 2.0
-    most_s: float = 30.0
+    max_s: float = 30.0
     stable_s: float = 60.0
 
     def failures_after(self, failures: int, ran_s: float) -> int:
@@ -29,6 +29,6 @@ class RestartBackoff:
         delay = self.first_s
         for _ in range(failures - 1):
             delay *= self.factor
-            if delay >= self.most_s:  # ends early: `failures` may be very large
+            if delay >= self.max_s:  # ends early: `failures` may be very large
                 break
-        return min(delay, self.most_s)
+        return min(delay, self.max_s)

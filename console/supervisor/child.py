@@ -92,7 +92,7 @@ class ChildProcess:
         directory: Path,
         environment: Mapping[str, str],
         log: ChildLog,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         hurry: asyncio.Event,
         backoff: RestartBackoff | None = None,
     ) -> None:
@@ -105,11 +105,11 @@ class ChildProcess:
         self._directory = directory
         self._environment = {**environment, **dict(spec.environment)}
         self._log = log
-        self._say = say
+        self._print_line = print_line
         self._hurry = hurry
         self._backoff = backoff or RestartBackoff()
 
-    async def keep_running(self) -> None:
+    async def run_until_stopped(self) -> None:
         """Run the process, restarting it after each death, until `stopping` is set or its work is done."""
         failures = 0
         while not self.stopping.is_set():
@@ -118,7 +118,7 @@ class ChildProcess:
             if self.stopping.is_set():
                 break
             if self.spec.once and outcome == "code 0":
-                self._say(f"{self.spec.name} has done its work")
+                self._print_line(f"{self.spec.name} has finished")
                 break
             failures = self._backoff.failures_after(failures, time.monotonic() - began)
             delay = self._backoff.delay_s(failures)
@@ -139,7 +139,7 @@ class ChildProcess:
             output.close()
             return f"can't be started: {error}"
         self.pid = process.pid
-        asking = asyncio.create_task(self._ask_until_ready(started_at))
+        readiness_task = asyncio.create_task(self._ask_until_ready(started_at))
         exited = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self.stopping.wait())
         try:
@@ -147,7 +147,7 @@ class ChildProcess:
             if not exited.done():
                 await self._bring_down(process, exited)
         finally:
-            asking.cancel()
+            readiness_task.cancel()
             stopping.cancel()
             self.ready.clear()
             self.pid = None
@@ -178,15 +178,18 @@ class ChildProcess:
         Show the last lines of its log if that takes longer than `ready_s`.
         """
         began = time.monotonic()
-        told = False
+        is_reported = False
         while self.spec.ready is not None and not await self.spec.ready(started_at):
             waited = time.monotonic() - began
-            if waited > self.spec.ready_s and not told:
-                told = True
-                self._say(f"{self.spec.name} runs but isn't ready after {waited:.0f} s; we go on asking")
+            if waited > self.spec.ready_s and not is_reported:
+                is_reported = True
+                self._print_line(
+                    f"{self.spec.name} runs but isn't ready after {waited:.0f} s; the supervisor keeps "
+                    "checking"
+                )
                 self._report_last_lines()
             await asyncio.sleep(CHECK_INTERVAL_S)
-        self._say(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s, pid {self.pid})")
+        self._print_line(f"{self.spec.name} is ready ({time.monotonic() - began:.1f} s, pid {self.pid})")
         self.ready.set()
 
     async def _bring_down(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
@@ -197,7 +200,7 @@ class ChildProcess:
         for step in self.spec.stop:
             if step.signal == signal.SIGKILL:
                 self.killed = True
-                self._say(f"{self.spec.name} doesn't stop and is killed")
+                self._print_line(f"{self.spec.name} doesn't stop, so the supervisor kills it")
                 _signal_group(process.pid, signal.SIGKILL)
             else:
                 _signal(process, step.signal)
@@ -210,12 +213,14 @@ class ChildProcess:
                 return
 
     def _report_exit(self, outcome: str, delay: float) -> None:
-        self._say(f"{self.spec.name} died ({outcome}); started again in {delay:.1f} s. Log: {self._log.path}")
+        self._print_line(
+            f"{self.spec.name} died ({outcome}); started again in {delay:.1f} s. Log: {self._log.path}"
+        )
         self._report_last_lines()
 
     def _report_last_lines(self) -> None:
         for line in self._log.last_lines():
-            self._say(f"    {self.spec.name} | {line}")
+            self._print_line(f"    {self.spec.name} | {line}")
 
 
 def describe_exit(code: int) -> str:

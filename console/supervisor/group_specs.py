@@ -64,10 +64,12 @@ def group_members(
 
     All use the first member's database and Redis.
     """
-    places = list(zip(names, (at, *homes), strict=True))
-    brokers = ",".join(f"{at.instance}/{name}=unix:{place.control_socket}" for name, place in places)
+    installations = list(zip(names, (at, *homes), strict=True))
+    brokers = ",".join(
+        f"{at.instance}/{name}=unix:{installation.control_socket}" for name, installation in installations
+    )
     made = []
-    for number, (name, place) in enumerate(places):
+    for number, (name, installation) in enumerate(installations):
         environment = [
             ("SLUICE_GROUP_MEMBER", name),
             ("SLUICE_GROUP_ENGINES", ",".join(engines)),
@@ -75,25 +77,25 @@ def group_members(
         ]
         if number:
             environment += [
-                ("SLUICE_HOME", str(place.home)),
+                ("SLUICE_HOME", str(installation.home)),
                 ("DATABASE_URL", database),
                 ("SLUICE_PORTS_APART", str(number * PORT_OFFSET)),
                 # Settings that name directories of the first member must not apply to the others.
-                ("SLUICE_JOURNAL_DIRECTORY", str(place.home / "journal")),
-                ("SLUICE_ARCHIVE_DIRECTORY", str(place.home / "archive")),
-                ("SLUICE_SPOOL_DIRECTORY", str(place.home / "spool")),
+                ("SLUICE_JOURNAL_DIRECTORY", str(installation.home / "journal")),
+                ("SLUICE_ARCHIVE_DIRECTORY", str(installation.home / "archive")),
+                ("SLUICE_SPOOL_DIRECTORY", str(installation.home / "spool")),
                 ("SLUICE_CONTROL_LISTEN", ""),
             ]
-        made.append(MemberInstallation(name, place, number * PORT_OFFSET, tuple(environment)))
+        made.append(MemberInstallation(name, installation, number * PORT_OFFSET, tuple(environment)))
     return made
 
 
-def nats_child(own: NatsServerAddress, executable: Path, home: Path) -> ChildSpec:
+def nats_child(server: NatsServerAddress, executable: Path, home: Path) -> ChildSpec:
     """Return one NATS server, whose configuration file is in `home`."""
     return ChildSpec(
-        own.name,
-        (str(executable), "-c", str(home / f"{own.name}.conf")),
-        ready=lambda _: readiness.is_nats_ready(own.host, own.port),
+        server.name,
+        (str(executable), "-c", str(home / f"{server.name}.conf")),
+        ready=lambda _: readiness.is_nats_ready(server.host, server.port),
     )
 
 

@@ -21,11 +21,11 @@ class ChildLog:
     """
 
     def __init__(
-        self, path: Path, echo: Callable[[str], None] | None = None, most_bytes: int = MAX_BYTES
+        self, path: Path, echo: Callable[[str], None] | None = None, max_bytes: int = MAX_BYTES
     ) -> None:
         self.path = path
         self._echo = echo
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._partial = b""
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,8 +36,8 @@ class ChildLog:
         try:
             if self._renamed():
                 self._reopen()
-            if self._file.tell() + len(chunk) > self._most_bytes:
-                self._roll()
+            if self._file.tell() + len(chunk) > self._max_bytes:
+                self._rotate()
             self._file.write(chunk)
         except OSError:
             pass
@@ -74,7 +74,7 @@ class ChildLog:
         self._file.close()
         self._file = self.path.open("ab", buffering=0)
 
-    def _roll(self) -> None:
+    def _rotate(self) -> None:
         self._file.close()
         try:
             self.path.replace(self.path.with_name(self.path.name + ".1"))

@@ -23,31 +23,32 @@ class PortRequest:
 
 
 def port_problems(
-    wanted: Sequence[PortRequest],
+    requests: Sequence[PortRequest],
     refused: Callable[[str, int], str | None],
     holder: Callable[[int], str | None],
 ) -> list[str]:
     """Return a sentence for each address that can't be used: needed twice, in use, or forbidden. Pure.
 
     Args:
-        wanted: The addresses.
+        requests: The addresses.
         refused: Returns why an address can't be used, or None.
         holder: Returns the process that listens on a port, or None if unknown.
     """
     found = []
-    seen: dict[int, str] = {}
-    for one in wanted:
-        if one.port in seen:
+    purposes: dict[int, str] = {}
+    for one in requests:
+        if one.port in purposes:
             found.append(
-                f"Port {one.port} is wanted twice: by {seen[one.port]} and by {one.purpose}. {one.move}."
+                f"Port {one.port} is configured twice: by {purposes[one.port]} and by {one.purpose}. "
+                f"{one.move}."
             )
             continue
-        seen[one.port] = one.purpose
-        why = refused(one.host, one.port)
-        if why is not None:
+        purposes[one.port] = one.purpose
+        reason = refused(one.host, one.port)
+        if reason is not None:
             by = holder(one.port)
-            who = f" by {by}" if by else ""
-            found.append(f"Port {one.port} on {one.host} ({one.purpose}) {why}{who}. {one.move}.")
+            suffix = f" by {by}" if by else ""
+            found.append(f"Port {one.port} on {one.host} ({one.purpose}) {reason}{suffix}. {one.move}.")
     return found
 
 

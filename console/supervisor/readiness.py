@@ -41,14 +41,15 @@ async def is_http_ready(host: str, port: int, path: str, *, tls: bool = False) -
     try:
         async with asyncio.timeout(ANSWER_S):
             answer = await _request(
-                *await asyncio.open_connection(local, port, ssl=_own_process() if tls else None), request
+                *await asyncio.open_connection(local, port, ssl=_unverified_context() if tls else None),
+                request,
             )
     except (OSError, TimeoutError):
         return False
     return answer.startswith(b"HTTP/1.1 200")
 
 
-def _own_process() -> ssl.SSLContext:
+def _unverified_context() -> ssl.SSLContext:
     """Return a TLS context without verification.
 
     The server is a child on this machine; its certificate has the name for browsers.

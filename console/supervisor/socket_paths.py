@@ -30,9 +30,9 @@ def run_directory(home: Path, names: Iterable[str], temporary: Path | None = Non
     Every process gets the same answer. Nothing is created (see `prepare_directory`). The fallback's name
     contains the user and a digest of `home`, so that two installations never share it.
     """
-    wanted = home / "run"
-    if all(is_path_short_enough(wanted / name) for name in names):
-        return wanted
+    preferred = home / "run"
+    if all(is_path_short_enough(preferred / name) for name in names):
+        return preferred
     digest = hashlib.blake2b(os.fsencode(home), digest_size=6).hexdigest()
     root = temporary if temporary is not None else Path(tempfile.gettempdir())
     return root / f"sluice-{os.getuid()}-{digest}"
@@ -47,5 +47,8 @@ def prepare_directory(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.lstat().st_uid
     if directory.is_symlink() or owner != os.getuid():
-        sentence = f"{directory} belongs to user {owner}, not to us; it can't hold our sockets."
+        sentence = (
+            f"{directory} belongs to user {owner}, not to the user that runs Sluice, so Sluice "
+            "can't create its sockets there."
+        )
         raise OperatorError("bad_run_directory", sentence, "Remove it, or give SLUICE_HOME a shorter path.")

@@ -32,14 +32,14 @@ class Supervisor:
         directory: Path,
         environment: Mapping[str, str],
         log_directory: Path,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         when_ready: Callable[[], None],
         *,
         show_output: bool = False,
         backoff: RestartBackoff | None = None,
     ) -> None:
         self._specs = check_needs(specs)
-        self._say = say
+        self._print_line = print_line
         self._when_ready = when_ready
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -49,7 +49,7 @@ class Supervisor:
             echo = self._echo(spec.name) if show_output else None
             log = ChildLog(log_directory / f"{spec.name}.log", echo)
             self.children[spec.name] = ChildProcess(
-                spec, directory, environment, log, say, self._hurry, backoff
+                spec, directory, environment, log, print_line, self._hurry, backoff
             )
 
     async def run(self) -> int:
@@ -60,7 +60,7 @@ class Supervisor:
         running = {name: asyncio.create_task(self._start(child)) for name, child in self.children.items()}
         announcing = asyncio.create_task(self._announce())
         stopping = asyncio.create_task(self._stop.wait())
-        finished = asyncio.create_task(self._all_done())
+        finished = asyncio.create_task(self._wait_for_children())
         await asyncio.wait({stopping, finished}, return_when=asyncio.FIRST_COMPLETED)
         for task in (announcing, stopping, finished):
             task.cancel()
@@ -69,22 +69,24 @@ class Supervisor:
             loop.remove_signal_handler(number)
         return 1 if any(child.killed for child in self.children.values()) else 0
 
-    def request_stop(self, why: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Stop all children in order at the first request; at a second one, stop waiting for them."""
         now = time.monotonic()
         if not self._stop.is_set():
             self._stop_requested_at = now
-            self._say(f"{why}: stopping all, in reverse order of the start (again: without waiting)")
+            self._print_line(
+                f"{reason}: stopping all processes, in reverse order of the start (again: without waiting)"
+            )
             self._stop.set()
         elif now - self._stop_requested_at > SAME_REQUEST_S and not self._hurry.is_set():
-            self._say(f"{why} again: remaining processes get no more time")
+            self._print_line(f"{reason} again: stopping the remaining processes immediately")
             self._hurry.set()
 
     async def _start(self, child: ChildProcess) -> None:
         """Run a child once its dependencies are ready."""
         for name in child.spec.needs:
             await _wait_for_first(self.children[name].ready, child.stopping)
-        await child.keep_running()
+        await child.run_until_stopped()
 
     async def _announce(self) -> None:
         """Call `when_ready` once every child is ready or done."""
@@ -92,7 +94,7 @@ class Supervisor:
             await _wait_for_first(child.ready, child.done)
         self._when_ready()
 
-    async def _all_done(self) -> None:
+    async def _wait_for_children(self) -> None:
         """Wait until every child is done."""
         for child in self.children.values():
             await child.done.wait()
@@ -105,10 +107,10 @@ class Supervisor:
             child.stopping.set()
             await running[name]
             if was_running:
-                self._say(f"{name} has stopped")
+                self._print_line(f"{name} has stopped")
 
     def _echo(self, name: str) -> Callable[[str], None]:
-        return lambda line: self._say(f"{name:<8}| {line}")
+        return lambda line: self._print_line(f"{name:<8}| {line}")
 
 
 def stop_order(specs: Sequence[ChildSpec]) -> list[str]:
@@ -122,13 +124,13 @@ def check_needs(specs: Sequence[ChildSpec]) -> Sequence[ChildSpec]:
     Raises:
         ValueError: a name occurs twice, or a child comes before one that it needs.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for spec in specs:
-        if spec.name in seen:
+        if spec.name in names:
             raise ValueError(f"two children are named {spec.name}")
-        if missing := [need for need in spec.needs if need not in seen]:
-            raise ValueError(f"{spec.name} needs {missing[0]}, which doesn't start before it")
-        seen.add(spec.name)
+        if missing := [need for need in spec.needs if need not in names]:
+            raise ValueError(f"{spec.name} needs {missing[0]}, which doesn't start before that process")
+        names.add(spec.name)
     return specs
 
 

@@ -40,46 +40,52 @@ class StateLabel(NamedTuple):
 
 DELIVERIES = {
     DeliveryState.OFFLINED: StateLabel(
-        "Offlined", "database-import", "Too slow for memory: its backlog goes to its spool on disk"
+        "Offlined", "database-import", "Too slow for memory: the broker moves its backlog to a spool on disk"
     ),
     DeliveryState.DRAINING: StateLabel(
-        "Draining", "progress-down", "Reads again: its spool is being sent, in order"
+        "Draining", "progress-down", "Reads again: the broker sends its spool in order"
     ),
     DeliveryState.REPLAYING: StateLabel(
-        "Replaying", "history", "Reads the journal from a bookmark; will join live"
+        "Replaying", "history", "Reads the journal from a bookmark; live delivery follows"
     ),
-    DeliveryState.LIVE: StateLabel("Live", "arrow-right", "Receives records as they are accepted"),
-    DeliveryState.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent until it is resumed"),
+    DeliveryState.LIVE: StateLabel("Live", "arrow-right", "Receives records when the broker accepts them"),
+    DeliveryState.PAUSED: StateLabel(
+        "Paused", "player-pause", "The broker sends nothing until the client is resumed"
+    ),
 }
 """Labels of delivery states, in the order of importance for operators."""
-GONE = StateLabel("Not connected", "plug-x", "It has logged off")
+DISCONNECTED = StateLabel("Not connected", "plug-x", "The client has logged off")
 """Label of a disconnected client."""
-AWAY = StateLabel("Not known", "help", "The broker that may have it can't be asked")
+AWAY = StateLabel("Not known", "help", "The client’s broker isn’t reachable")
 """Label of a client whose broker is unavailable."""
 # "Keeps up" is a dot, never a tick: a mark that may remain on a page without updates must not promise
 # anything.
 HEALTHS = {
     Health.STALLED: StateLabel(
-        "Stalled", "alert-octagon", "It reads or acknowledges none of its waiting messages"
+        "Stalled", "alert-octagon", "The client reads or acknowledges none of its waiting messages"
     ),
-    Health.FLAPPING: StateLabel("Flapping", "activity", "It is offlined again and again"),
-    Health.FALLING_BEHIND: StateLabel("Falling behind", "alert-triangle", "More comes for it than it takes"),
+    Health.FLAPPING: StateLabel("Flapping", "activity", "The client is offlined repeatedly"),
+    Health.FALLING_BEHIND: StateLabel(
+        "Falling behind", "alert-triangle", "Messages arrive faster than the client reads them"
+    ),
     Health.NOT_RECORDED: StateLabel(
         "Not recorded",
         "alert-triangle",
-        "The policy no longer journals its topics: nothing more comes for it",
+        "The policy no longer journals its topics, so it receives no more records",
     ),
     Health.UNKNOWN: StateLabel(
-        "Not known yet", "help", "It has not been observed for long enough, or the broker is delayed"
+        "Not known yet", "help", "The observation is too short, or the broker is delayed"
     ),
-    Health.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent to it"),
-    Health.KEEPS_UP: StateLabel("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
+    Health.PAUSED: StateLabel("Paused", "player-pause", "The broker sends it nothing"),
+    Health.KEEPS_UP: StateLabel(
+        "Keeps up", "point", "No message waits for the client, or its backlog shrinks"
+    ),
 }
 """Labels of health states, in the order of importance for operators."""
 STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
-    **{key.value: (one.done, one.icon) for key, one in labels.ACTS.items()},
-    "gone": GONE[:2],
+    **{key.value: (one.done, one.icon) for key, one in labels.ACTION_LABELS.items()},
+    "gone": DISCONNECTED[:2],
     "away": AWAY[:2],
     "current": ("Current", "activity"),
     "sealed": ("Sealed", "lock"),
@@ -131,19 +137,19 @@ def state_chip(name: Any) -> SafeString:
 @register.simple_tag
 def client_words() -> SafeString:
     """Return the labels of delivery and health states as JSON for scripts, in order of importance."""
-    deliveries = [*DELIVERIES.items(), ("gone", GONE), ("away", AWAY)]
-    told: dict[str, Any] = {
-        kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(entries)}
+    deliveries = [*DELIVERIES.items(), ("gone", DISCONNECTED), ("away", AWAY)]
+    words: dict[str, Any] = {
+        kind: {str(key): {**one._asdict(), "order": order} for order, (key, one) in enumerate(entries)}
         for kind, entries in (("delivery", deliveries), ("health", list(HEALTHS.items())))
     }
-    told["acts"] = {str(key): one._asdict() for key, one in labels.ACTS.items()}
-    return json_script(told, "client-words")
+    words["acts"] = {str(key): one._asdict() for key, one in labels.ACTION_LABELS.items()}
+    return json_script(words, "client-words")
 
 
 @register.simple_tag
-def act_chip(action: object, mode: object = "") -> SafeString:
+def action_chip(action: object, mode: object = "") -> SafeString:
     """Return an action on a client as a chip. A shadow decision says "would" and looks different."""
-    told = labels.act_label(action)
+    label = labels.action_label(action)
     if mode == EnforcementMode.SHADOW:
         return format_html(
             (
@@ -151,10 +157,12 @@ def act_chip(action: object, mode: object = "") -> SafeString:
                 '<span class="tag shadow">recorded only</span>'
             ),
             action,
-            icon(told.icon),
-            told.would,
+            icon(label.icon),
+            label.would,
         )
-    return format_html('<span class="state" data-state="{}">{}{}</span>', action, icon(told.icon), told.done)
+    return format_html(
+        '<span class="state" data-state="{}">{}{}</span>', action, icon(label.icon), label.done
+    )
 
 
 @register.simple_block_tag(takes_context=True)
@@ -189,14 +197,14 @@ def isolated_name(text: object) -> SafeString:
 
     It is isolated from the surrounding text direction, and shortened in the middle if it is long.
     """
-    whole = str(text)
-    if len(whole) <= 3 * NAME_TAIL:
-        return format_html("<bdi>{}</bdi>", whole)
+    name = str(text)
+    if len(name) <= 3 * NAME_TAIL:
+        return format_html("<bdi>{}</bdi>", name)
     return format_html(
         '<bdi class="mid" title="{}"><span>{}</span><span>{}</span></bdi>',
-        whole,
-        whole[:-NAME_TAIL],
-        whole[-NAME_TAIL:],
+        name,
+        name[:-NAME_TAIL],
+        name[-NAME_TAIL:],
     )
 
 
@@ -254,7 +262,7 @@ def instance_name() -> str:
 
 
 @register.simple_tag(takes_context=True)
-def other_instances(context: dict[str, Any]) -> list[str]:
+def selectable_instances(context: dict[str, Any]) -> list[str]:
     """Return the instances that the operator can select; empty if there is only one."""
     if len(brokers.instances()) < 2:
         return []

@@ -47,15 +47,15 @@ register.filter(labels.signal_unit)
 
 
 @register.filter
-def act_imperative(code: object) -> str:
+def action_imperative(code: object) -> str:
     """Return an action as an operator selects it: "offline it"."""
-    return labels.act_label(code).does
+    return labels.action_label(code).does
 
 
 @register.filter
-def act_past(code: object) -> str:
+def action_past(code: object) -> str:
     """Return an action in past tense for use in a sentence: "offlined"."""
-    return labels.act_label(code).done.lower()
+    return labels.action_label(code).done.lower()
 
 
 @register.filter
@@ -65,7 +65,7 @@ def sentence_html(sentence: object) -> SafeString:
     if len(parts) % 2 == 0:
         return format_html("{}", sentence)
     marked = (
-        (format_html("<code>{}</code>", part) if place % 2 else part,) for place, part in enumerate(parts)
+        (format_html("<code>{}</code>", part) if index % 2 else part,) for index, part in enumerate(parts)
     )
     return format_html_join("", "{}", marked)
 

@@ -37,13 +37,13 @@ def format_age(seconds: int) -> str:
 
 
 def _sum(compact: str, text: str) -> int:
-    total, digits, left = 0, "", list(UNITS_S)
+    total, digits, remaining = 0, "", list(UNITS_S)
     for character in compact:
         if character.isascii() and character.isdigit() and len(digits) < 12:
             digits += character
-        elif digits and character in left:
+        elif digits and character in remaining:
             total += int(digits) * UNITS_S[character]
-            left = left[left.index(character) + 1 :]
+            remaining = remaining[remaining.index(character) + 1 :]
             digits = ""
         else:
             raise _bad(text)

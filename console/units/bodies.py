@@ -99,8 +99,8 @@ def _text(text: str) -> BodyView:
     if fields:
         fix = all(_DIGITS.fullmatch(field.tag) for field in fields)
         preview = " ".join(f"{field.name or field.tag}={field.value}" for field in fields[:20])
-        left = max(0, text.count(SOH) - len(fields)) if len(fields) == MAX_FIELDS else 0
-        return BodyView("FIX" if fix else "NVFIX", preview[:PREVIEW], "", tuple(fields), hexed, left)
+        omitted = max(0, text.count(SOH) - len(fields)) if len(fields) == MAX_FIELDS else 0
+        return BodyView("FIX" if fix else "NVFIX", preview[:PREVIEW], "", tuple(fields), hexed, omitted)
     return BodyView("text", text[:PREVIEW], text[:MAX_SHOWN], (), hexed, max(0, len(text) - MAX_SHOWN))
 
 

@@ -78,12 +78,12 @@ def humanise_sentence(sentence: str | None) -> str:
     def written(found: re.Match[str]) -> str:
         return duration(float(found[1].replace(",", "")) * (1 if found[2] == "ms" else 1_000))
 
-    said = (
+    text = (
         (sentence or "")
         .replace("pool transport:", "pool ")
         .replace("of pool instance ", "of the shared pool ")
     )
-    return _MEASURED.sub(written, said)
+    return _MEASURED.sub(written, text)
 
 
 def seconds(value: Figure) -> str:

@@ -21,36 +21,36 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.OUTBOUND_MESSAGES: "messages in memory",
     Signal.SPOOL_BYTES: "spool",
     Signal.SPOOL_AGE: "time offlined",
-    Signal.CONFLATION_BYTES: "held by conflation",
+    Signal.CONFLATION_BYTES: "bytes in conflation",
     Signal.BACKLOG_BYTES: "backlog in bytes",
     Signal.BACKLOG_MESSAGES: "backlog in messages",
     Signal.OLDEST_AGE: "oldest age",
-    Signal.DRAIN_RATE: "rate taken",
-    Signal.WRITE_BLOCKED: "time the socket took nothing",
+    Signal.DRAIN_RATE: "read rate",
+    Signal.WRITE_BLOCKED: "time with a blocked socket",
     Signal.WINDOW_FULL: "time the window was full",
-    Signal.UNACKED_MESSAGES: "messages not acknowledged",
-    Signal.UNACKED_AGE: "age of the oldest not acknowledged",
+    Signal.UNACKED_MESSAGES: "unacknowledged messages",
+    Signal.UNACKED_AGE: "age of the oldest unacknowledged message",
     Signal.ACK_SILENCE: "time without an acknowledgement",
-    Signal.PINNED_BYTES: "log it holds",
-    Signal.USER_PINNED_BYTES: "log its user holds",
+    Signal.PINNED_BYTES: "log retained for the client",
+    Signal.USER_PINNED_BYTES: "log retained for its user",
 }
 """Label of each signal."""
 REASONS: Final[Mapping[DecisionReason, str]] = {
     DecisionReason.POOL_MEMORY: "Memory of its pool",
-    DecisionReason.MEMORY_CAPACITY: "Its share of memory",
+    DecisionReason.MEMORY_CAPACITY: "Memory share of the client",
     DecisionReason.DISK: "Spools of its pool",
     DecisionReason.CAPACITY: "Its share of the spools",
     DecisionReason.AGE: "Age of its oldest message",
     DecisionReason.BACKLOG: "Its backlog",
-    DecisionReason.CONFLATION: "What conflation holds",
-    DecisionReason.DRAIN_RATE: "It took too little",
-    DecisionReason.WRITE_BLOCKED: "Its socket took nothing",
-    DecisionReason.WINDOW_FULL: "Its window stayed full",
-    DecisionReason.UNACKED: "Not acknowledged",
-    DecisionReason.ACK_SILENCE: "No acknowledgement",
+    DecisionReason.CONFLATION: "Bytes in conflation",
+    DecisionReason.DRAIN_RATE: "Read rate too low",
+    DecisionReason.WRITE_BLOCKED: "Socket blocked",
+    DecisionReason.WINDOW_FULL: "Window full",
+    DecisionReason.UNACKED: "Unacknowledged messages",
+    DecisionReason.ACK_SILENCE: "No acknowledgements",
     DecisionReason.PINNED: "Retained log",
     DecisionReason.RESOURCE_ERROR: "Backlog over its topic’s limit",
-    DecisionReason.SPOOL_FAILED: "Its spool couldn’t be written",
+    DecisionReason.SPOOL_FAILED: "Spool not writable",
 }
 """Label of each reason for a decision."""
 
@@ -59,7 +59,7 @@ SIGNALS_BY_CODE: Final = {code.value: word for code, word in SIGNALS.items()}
 """Label of each signal, by its code as text."""
 
 
-class ActLabel(NamedTuple):
+class ActionLabel(NamedTuple):
     """Labels of an action: as an operator selects it, when it was done, and when it was only recorded
     (shadow mode).
     """
@@ -70,29 +70,33 @@ class ActLabel(NamedTuple):
     icon: str
 
 
-ACTS: Final[Mapping[PolicyAction, ActLabel]] = {
-    PolicyAction.NOTIFY: ActLabel("tell the operators", "Operators told", "Would be told of", "bolt"),
-    PolicyAction.WARN: ActLabel("warn it", "Warned", "Would be warned", "alert-triangle"),
-    PolicyAction.CONFLATE: ActLabel("newest value only", "Conflated", "Would be conflated", "progress-down"),
-    PolicyAction.DISCARD_OLDEST: ActLabel(
+ACTION_LABELS: Final[Mapping[PolicyAction, ActionLabel]] = {
+    PolicyAction.NOTIFY: ActionLabel(
+        "notify the operators", "Operators notified", "Operators would be notified", "bolt"
+    ),
+    PolicyAction.WARN: ActionLabel("warn it", "Warned", "Would be warned", "alert-triangle"),
+    PolicyAction.CONFLATE: ActionLabel(
+        "newest value only", "Conflated", "Would be conflated", "progress-down"
+    ),
+    PolicyAction.DISCARD_OLDEST: ActionLabel(
         "discard its oldest", "Oldest discarded", "Oldest would be discarded", "x"
     ),
-    PolicyAction.OFFLINE: ActLabel("offline it", "Offlined", "Would be offlined", "database-import"),
-    PolicyAction.CONTINUE_FROM_JOURNAL: ActLabel(
-        "go on from the log", "Sent back to the log", "Would be sent back to the log", "history"
+    PolicyAction.OFFLINE: ActionLabel("offline it", "Offlined", "Would be offlined", "database-import"),
+    PolicyAction.CONTINUE_FROM_JOURNAL: ActionLabel(
+        "continue from the log", "Moved to the log", "Would be moved to the log", "history"
     ),
-    PolicyAction.PAUSE: ActLabel("pause it", "Paused", "Would be paused", "player-pause"),
-    PolicyAction.CANCEL_SUBSCRIPTION: ActLabel(
+    PolicyAction.PAUSE: ActionLabel("pause it", "Paused", "Would be paused", "player-pause"),
+    PolicyAction.CANCEL_SUBSCRIPTION: ActionLabel(
         "end the subscription", "Subscription ended", "Subscription would be ended", "circle-x"
     ),
-    PolicyAction.ASK_TO_CLOSE: ActLabel(
-        "ask it to close", "Asked to close", "Would be asked to close", "plug-x"
+    PolicyAction.ASK_TO_CLOSE: ActionLabel(
+        "ask it to close", "Close requested", "Close would be requested", "plug-x"
     ),
-    PolicyAction.DISCONNECT: ActLabel("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
-    PolicyAction.REFUSE: ActLabel(
+    PolicyAction.DISCONNECT: ActionLabel("disconnect it", "Disconnected", "Would be disconnected", "plug-x"),
+    PolicyAction.REFUSE: ActionLabel(
         "disconnect and refuse it", "Disconnected and refused", "Would be disconnected and refused", "plug-x"
     ),
-    PolicyAction.DELETE_DURABLE: ActLabel(
+    PolicyAction.DELETE_DURABLE: ActionLabel(
         "delete its durable subscription", "Durable deleted", "Durable would be deleted", "circle-x"
     ),
 }
@@ -106,33 +110,33 @@ MODES: Final[Mapping[EnforcementMode, str]] = {
 CAUSES: Final[Mapping[DiscardCause, str]] = {
     DiscardCause.DISCARDED: "discarded by a policy",
     DiscardCause.CONFLATED: "replaced by a newer value",
-    DiscardCause.CONFLATED_AS_ASKED: "replaced by a newer value, as it asked",
+    DiscardCause.CONFLATED_ON_REQUEST: "replaced by a newer value, as requested",
     DiscardCause.EXPIRED: "waited longer than a policy allows",
     DiscardCause.DISCONNECTED: "the connection ended",
-    DiscardCause.KEPT: "kept in the log",
+    DiscardCause.STORED: "stored in the log",
     DiscardCause.UNSUBSCRIBED: "it unsubscribed",
     DiscardCause.CANCELLED: "its subscription was ended",
-    DiscardCause.REFUSED: "it refused it",
-    DiscardCause.RETURNED: "given back, for another consumer",
+    DiscardCause.REFUSED: "refused by the client",
+    DiscardCause.RETURNED: "returned for another consumer",
     DiscardCause.REMOVED: "removed from the log",
 }
 """Label of each cause of undelivered messages."""
 OF_RULES: Final = {
     "limit": "limit",
     "percent": "share of the pool’s limit",
-    "hold_ms": "how long without a dip",
+    "hold_ms": "minimum time over the limit",
     "window_ms": "window",
     "count": "times",
     "clear": "clears at",
-    "guard_bytes": "only while this much waits",
-    "check_ms": "looks each",
-    "cooldown_ms": "quiet for, after it acted",
+    "guard_bytes": "minimum backlog",
+    "check_ms": "check interval",
+    "cooldown_ms": "pause after an action",
     "mode": "mode",
     "signal": "signal",
     "shape": "compared",
     "ladder": "does",
     "choose": "chooses",
-    "protected": "never these clients",
+    "protected": "protected clients",
     "confirm_delete": "deletion confirmed",
 }
 """Labels of a rule's fields."""
@@ -164,14 +168,14 @@ def mode_label(code: object) -> str:
     return MODES[EnforcementMode(str(code))] if str(code) in set(EnforcementMode) else _plain(code)
 
 
-def act_label(code: object) -> ActLabel:
+def action_label(code: object) -> ActionLabel:
     """Return the labels of an action."""
     plain = _plain(code).capitalize()
     known = str(code) in set(PolicyAction)
     return (
-        ACTS[PolicyAction(str(code))]
+        ACTION_LABELS[PolicyAction(str(code))]
         if known
-        else ActLabel(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
+        else ActionLabel(plain.lower(), plain, f"Would: {plain.lower()}", "bolt")
     )
 
 
@@ -196,13 +200,13 @@ def path_label(text: object) -> str:
     """Return a readable path in a policy document: "tcp: MessageMemoryLimit" for
     `tcp.pool.message_memory_limit`.
     """
-    *place, field = [
+    *prefix, field = [
         part for part in str(text).split(".") if part not in ("pool", "client_policy", "instance")
     ] or [str(text)]
     row = next((table[field] for table in PRESETS.values() if field in table and table[field].word), None)
     return ": ".join(
         [
-            *([".".join(place)] if place else []),
+            *([".".join(prefix)] if prefix else []),
             row.word if row is not None else OF_RULES.get(field, _plain(field)),
         ]
     )
@@ -233,31 +237,31 @@ def rule_sentence(rule: Mapping[str, Any]) -> str:
     Example: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it".
     """
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
-    said = [f"When {signal_label(rule.get('signal') or rule.get('name'))}"]
-    said += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
-    whom = [
+    words = [f"When {signal_label(rule.get('signal') or rule.get('name'))}"]
+    words += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
+    targets = [
         f"{key} {value}" if key != "client" else str(value)
         for key, value in (scope or {}).items()
         if value and key != "topic"
     ]
-    said += [f"for {', '.join(whom)}"] if whom else []
-    said.append("falls below" if rule.get("shape") == "rate_below" else "passes")
+    words += [f"for {', '.join(targets)}"] if targets else []
+    words.append("falls below" if rule.get("shape") == "rate_below" else "passes")
     path = f"{rule.get('name')}.limit"
-    said.append(
+    words.append(
         f"{rule['percent']} % of the pool’s"
         if rule.get("percent")
         else setting_value(path, rule.get("limit"), rule.get("signal"))
     )
-    said += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
+    words += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
     does = [rung(one) for one in rule.get("ladder") or ()]
-    return f"{' '.join(said)}, {', then '.join(does) or 'tell the operators'}"
+    return f"{' '.join(words)}, {', then '.join(does) or 'tell the operators'}"
 
 
 def audit_label(code: object) -> str:
     """Return the label of an audit event's action: "Policy: change" for `policy.change`."""
-    about, _, what = str(code or NONE).partition(".")
-    said = f"{_plain(about)}: {_plain(what.replace('.', ' '))}" if what else _plain(about)
-    return said[:1].upper() + said[1:]
+    about, _, operation = str(code or NONE).partition(".")
+    label = f"{_plain(about)}: {_plain(operation.replace('.', ' '))}" if operation else _plain(about)
+    return label[:1].upper() + label[1:]
 
 
 def _measured(value: float, unit: str) -> str:
@@ -286,14 +290,14 @@ def rung(one: Any) -> str:
     """Return a rung with its percentage of the limit and its times: "disconnect it after 10.0 s"."""
     if not isinstance(one, Mapping):
         return str(one)
-    told = [act_label(one.get("action")).does]
-    told += [f"at {one['at_percent']} %"] if one.get("at_percent") not in (None, 100) else []
-    told += [
+    words = [action_label(one.get("action")).does]
+    words += [f"at {one['at_percent']} %"] if one.get("at_percent") not in (None, 100) else []
+    words += [
         f"{word} {duration(one[key])}"
         for key, word in (("after_ms", "after"), ("for_ms", "for"))
         if isinstance(one.get(key), int) and one[key]
     ]
-    return " ".join(told)
+    return " ".join(words)
 
 
 def _plain(code: object) -> str:

@@ -48,7 +48,7 @@ def password(request: HttpRequest) -> HttpResponse:
         return _show(request, {"password_form": form}, 422)
     operators.change_password(common.actor_of(request), form)
     update_session_auth_hash(request, form.user)
-    messages.success(request, "Your password is changed. Your other sessions have ended.")
+    messages.success(request, "Your password was changed. Your other sessions have ended.")
     return redirect("account")
 
 
@@ -86,7 +86,7 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
     if device is None:
         begin = ConfirmPasswordForm({"password": ""}, auto_id="begin_%s")
         begin.errors["password"] = begin.error_class(
-            [f"Give your password again: a key is good for {proof.PROOF_S // 60} minutes."]
+            [f"Enter your password again: a key is valid for {proof.PROOF_S // 60} minutes."]
         )
         return _show(request, {"begin_form": begin}, 422)
     try:
@@ -95,7 +95,7 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
                 second_factor.confirm(
                     common.actor_of(request), request.user, device.pk, form.cleaned_data["code"]
                 )
-            messages.success(request, "From now on a login requires a code of your app.")
+            messages.success(request, "Each login now requires a code of your authenticator app.")
             return redirect("account")
     except OperatorError as problem:
         common.refuse_field(form, "code", problem)
@@ -121,14 +121,14 @@ def totp_remove(request: HttpRequest) -> HttpResponse:
         common.refuse_field(form, field, problem)
         return _show(request, {"remove_form": form}, 422)
     second_factor.remove(common.actor_of(request), request.user)
-    messages.success(request, "Logins ask for no code any more.")
+    messages.success(request, "Logins no longer require a code.")
     return redirect("account")
 
 
 def _by_password_alone(request: HttpRequest) -> None:
     """Raise PermissionDenied for an account of the identity provider, which has no password here."""
     if not require_user(request).has_usable_password():
-        raise PermissionDenied("Your account has no password here: your identity provider keeps it.")
+        raise PermissionDenied("Your account has no password here: your identity provider manages it.")
 
 
 def _show_key(request: HttpRequest, device: TOTPDevice, form: Form, status: int = 200) -> HttpResponse:

@@ -81,32 +81,32 @@ def read_parts(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
     return made
 
 
-def edit_parts(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, str]) -> str:
+def edit_parts(parts: dict[str, list[dict[str, str]]], button: str, post: Mapping[str, str]) -> str:
     """Apply a button to the parts, in place. Returns a sentence about the change for screen readers, or "".
 
-    `what` is the button's value, such as "remove.steps.2".
+    `button` is the button's value, such as "remove.steps.2".
     """
-    do, _, rest = what.partition(".")
-    group, _, place = rest.partition(".")
+    do, _, target = button.partition(".")
+    group, _, position = target.partition(".")
     if group not in GROUPS:
         return ""
     rows = parts[group]
     if do == "add":
         part = _blank(group, post.get(f"add-{group}", ""))
         if part is None or len(rows) >= MAX_STEPS:
-            return "Choose what to add."
+            return "Choose an item to add."
         rows.append(part)
         return f"Added as number {len(rows)}."
-    number = int(place) if place.isascii() and place.isdigit() and len(place) < 4 else -1
+    number = int(position) if position.isascii() and position.isdigit() and len(position) < 4 else -1
     if not 0 <= number < len(rows):
         return ""
     if do == "remove":
         rows.pop(number)
         return "Removed."
-    other = number + (1 if do == "down" else -1)
-    if do in ("up", "down") and 0 <= other < len(rows):
-        rows[number], rows[other] = rows[other], rows[number]
-        return f"Moved to place {other + 1}."
+    neighbour = number + (1 if do == "down" else -1)
+    if do in ("up", "down") and 0 <= neighbour < len(rows):
+        rows[number], rows[neighbour] = rows[neighbour], rows[number]
+        return f"Moved to place {neighbour + 1}."
     return ""
 
 
@@ -122,8 +122,8 @@ def parts_for_page(
             OptionField(f"{group}-{number}-{one.name}", one, str(row.get(one.name, one.default)))
             for one in kind.options
         )
-        why = str(problem["message"]) if problem and problem.get("part") == f"{group}.{number}" else ""
-        made.append(ActionPart(group, number, word, kind, fields, why))
+        message = str(problem["message"]) if problem and problem.get("part") == f"{group}.{number}" else ""
+        made.append(ActionPart(group, number, word, kind, fields, message))
     return made
 
 

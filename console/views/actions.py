@@ -73,8 +73,8 @@ def draft(request: HttpRequest) -> HttpResponse:
     """Apply a button of the editor: add, remove or move a part. Stores nothing."""
     audit.mark_read_only(request)
     values = _values(request)
-    said = action_form.edit_parts(values, request.POST.get("edit", ""), request.POST)
-    return _show_editor(request, values, {"said": said})
+    announcement = action_form.edit_parts(values, request.POST.get("edit", ""), request.POST)
+    return _show_editor(request, values, {"announcement": announcement})
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
@@ -89,7 +89,7 @@ def save(request: HttpRequest) -> HttpResponse:
         else:
             stored = editor.change(actor, found, values, int(request.POST.get("version") or 0))
     except (SluiceError, ValueError) as problem:
-        told = (
+        error = (
             problem
             if isinstance(problem, SluiceError)
             else OperatorError("bad_action", "The version isn't a number.", "Load the page again.")
@@ -97,7 +97,7 @@ def save(request: HttpRequest) -> HttpResponse:
         return _show_editor(
             request,
             values,
-            {"problem": {"message": f"{told.sentence} {told.fix}".strip(), **told.details}},
+            {"problem": {"message": f"{error.sentence} {error.fix}".strip(), **error.details}},
             status=422,
         )
     messages.success(request, f"{stored.name} is saved.")
@@ -185,8 +185,8 @@ def _editor(
             "choices": action_form.part_choices(group),
         }
         for group, title, empty in (
-            ("when", "When", "No trigger: it runs on request."),
-            ("steps", "Do, in this order", "It does nothing yet."),
+            ("when", "When", "No trigger: the action runs on request."),
+            ("steps", "Steps, in this order", "The action has no step yet."),
         )
     ]
     return {

@@ -36,7 +36,7 @@ def create(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _show(request, form, 422)
     rule = service.create(common.actor_of(request), form.save(commit=False))
-    messages.success(request, f"The alert {rule.name} is made.")
+    messages.success(request, f"The alert {rule.name} was created.")
     return redirect("alerts")
 
 
@@ -49,17 +49,17 @@ def delete(request: HttpRequest, rule_id: int) -> HttpResponse:
 
 def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpResponse:
     instance, patterns = common.local_instance(), common.visible_patterns(request)
-    told = (
+    alerts = (
         Alert.objects.filter(rule__instance=instance)
         .exclude(opened_at=None)
         .select_related("rule")
         .prefetch_related("messages")
     )
-    open_ = [_visible_alert(one, patterns) for one in told.filter(closed_at=None)]
-    over = [_visible_alert(one, patterns) for one in told.exclude(closed_at=None)[:MAX_CLOSED]]
+    open_ = [_visible_alert(one, patterns) for one in alerts.filter(closed_at=None)]
+    closed = [_visible_alert(one, patterns) for one in alerts.exclude(closed_at=None)[:MAX_CLOSED]]
     context = {
         "open": open_,
-        "over": over,
+        "closed": closed,
         "rules": AlertRule.objects.filter(instance=instance),
         "alert_form": form,
         "failed_state": MessageState.FAILED,
@@ -71,10 +71,12 @@ def _visible_alert(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
     """Return an alert as an account may see it whose clients match `patterns`; None means all."""
     names = sorted(alert.members)
     text = alert.sentence
-    if patterns is not None and alert.rule.about != AlertSubject.STANDING:
+    if patterns is not None and alert.rule.about != AlertSubject.SYSTEM_CONDITION:
         names = [name for name in names if any(name_matches(pattern, name) for pattern in patterns)]
         text = (
-            service.alert_sentence(alert.rule.about, names) if names else "Only clients that you don’t see."
+            service.alert_sentence(alert.rule.about, names)
+            if names
+            else "Only clients that you aren’t allowed to see."
         )
-    linked = names if alert.rule.about != AlertSubject.STANDING else []
+    linked = names if alert.rule.about != AlertSubject.SYSTEM_CONDITION else []
     return {"alert": alert, "sentence": text, "names": linked[:20], "more": max(0, len(linked) - 20)}

@@ -24,14 +24,14 @@ def audit(request: HttpRequest) -> HttpResponse:
     chosen = {name: request.GET.get(name, "").strip()[:200] for name in SHOWN}
     query = QueryDict(mutable=True)
     query.update({key: value for key, value in chosen.items() if value})
-    asked = AuditFilter(query, AuditEvent.objects.all())
-    found = asked.qs if asked.is_valid() else AuditEvent.objects.none()
+    filters = AuditFilter(query, AuditEvent.objects.all())
+    found = filters.qs if filters.is_valid() else AuditEvent.objects.none()
     context = {
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")),
         "chosen": chosen,
         "results": AuditResult.choices,
         "query": f"{query.urlencode()}&" if query else "",
         "csv_query": query.urlencode(),
-        "errors": asked.errors,
+        "errors": filters.errors,
     }
     return common.page(request, "audit.html", context)

@@ -70,7 +70,7 @@ def slow_panel(request: HttpRequest, name: str) -> HttpResponse:
 
 @common.requires_permission(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
-def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpResponse:
+def add_change(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpResponse:
     """Add pausing, resuming, offlining or disconnecting to the pending changes. Nothing is applied yet."""
     audit.mark_read_only(request)
     try:
@@ -99,14 +99,14 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     """Render a client's page."""
     instance = common.local_instance()
     found, problem = _find_client(name)
-    kept = _history(instance, name)
+    stored = _history(instance, name)
     hourly = pipeline_history.client_hours(name)
     # While the broker is unavailable, no one can know that the client never existed.
-    if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
+    if found is None and problem is None and not (hourly or any(stored.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
     last = history.last_sample_time(instance, name) if found is None and instance is not None else None
-    asked = request.GET.get("range") or common.preferences(request).range
-    chosen = overview.RANGES.get(asked, overview.RANGES[USUAL_RANGE])
+    range_key = request.GET.get("range") or common.preferences(request).range
+    chosen = overview.RANGES.get(range_key, overview.RANGES[USUAL_RANGE])
     since = _since(request, timezone.now(), chosen.span)
     policy = _policy(name, found)
     context = {
@@ -117,8 +117,8 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
         "forecasts": _forecasts(found),
         "acts": _possible_actions(name, found),
         "hourly": hourly,
-        **kept,
-        "last_seen": last,
+        **stored,
+        "last_sample_at": last,
         "ranges": overview.RANGES.values(),
         "range": chosen.key,
         "range_s": int(chosen.span.total_seconds()),
@@ -137,8 +137,8 @@ def _since(request: HttpRequest, now: datetime, span: timedelta) -> datetime:
     A shared URL may show a part of the timeline before its range.
     """
     text = request.GET.get("from", "")
-    asked = int(text) if text.isdecimal() and len(text) <= 10 else 0
-    return max(min(now - span, datetime.fromtimestamp(asked, UTC)) if asked else now - span, now - MAX_BACK)
+    from_s = int(text) if text.isdecimal() and len(text) <= 10 else 0
+    return max(min(now - span, datetime.fromtimestamp(from_s, UTC)) if from_s else now - span, now - MAX_BACK)
 
 
 def _find_client(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
@@ -166,11 +166,11 @@ def _possible_actions(name: str, found: ClientEntry | None) -> list[tuple[str, s
     waits = f"{number(found.waiting_messages)} messages wait"
     stopped = len(_paused(found))
     acts = [
-        (PendingChangeKind.RESUME, "player-play", f"{stopped} paused subscriptions go on", stopped > 0),
+        (PendingChangeKind.RESUME, "player-play", f"{stopped} paused subscriptions resume", stopped > 0),
         (
             PendingChangeKind.PAUSE,
             "player-pause",
-            f"It gets nothing more; {waits}",
+            f"It gets no more records; {waits}",
             stopped < len(found.subscriptions),
         ),
         (
@@ -179,7 +179,7 @@ def _possible_actions(name: str, found: ClientEntry | None) -> list[tuple[str, s
             f"{size(found.outbox_bytes)} move from memory to its spool",
             found.delivery not in SPOOLED,
         ),
-        (PendingChangeKind.DISCONNECT, "plug-x", f"{waits}; of topics no journal keeps they are lost", True),
+        (PendingChangeKind.DISCONNECT, "plug-x", f"{waits}; messages of unjournaled topics are lost", True),
     ]
     return [
         (reverse(f"client_{kind}", args=[name]), picture, kind.label, cost)

@@ -28,19 +28,24 @@ FIRST = ("health", "name", "delivery")
 FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(DeliveryState)))
 """Filters of the table: name, label, choices."""
 MATCHING_ACTS = (
-    (PendingChangeKind.PAUSE_ALL, "player-pause", "Pause", "They get no messages until they are resumed"),
-    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "Their paused subscriptions resume"),
+    (
+        PendingChangeKind.PAUSE_ALL,
+        "player-pause",
+        "Pause",
+        "The clients receive no messages until they are resumed",
+    ),
+    (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "The paused subscriptions of the clients resume"),
     (
         PendingChangeKind.OFFLINE_ALL,
         "database-import",
         "Offline",
-        "Their backlog moves to their spools",
+        "The clients’ backlogs move to their spools",
     ),
     (
         PendingChangeKind.DISCONNECT_ALL,
         "plug-x",
         "Disconnect",
-        "They are disconnected; messages without a journal are lost",
+        "The clients are disconnected; unjournaled messages are lost",
     ),
 )
 """Actions on all matching clients: kind, icon, label, and cost."""
@@ -54,12 +59,12 @@ def clients(request: HttpRequest) -> HttpResponse:
 
     `columns` in the URL has the keys of additional columns, and defaults to the operator's own choice.
     """
-    own = service.columns_for_user(request.user.pk)
-    chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
-    whose = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
-    shown = client_columns.visible_columns(frozenset(chosen) | whose)
+    saved_columns = service.columns_for_user(request.user.pk)
+    chosen = request.GET["columns"].split(",") if "columns" in request.GET else saved_columns
+    member_column = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
+    shown = client_columns.visible_columns(frozenset(chosen) | member_column)
     drawn = sorted(shown, key=lambda one: FIRST.index(one.key) if one.key in FIRST else len(FIRST))
-    told = [
+    column_data = [
         {
             "key": one.key,
             "label": one.label,
@@ -77,7 +82,7 @@ def clients(request: HttpRequest) -> HttpResponse:
             "columns": drawn,
             "choosable": client_columns.optional_columns(),
             "chosen": {one.key for one in drawn},
-            "column_data": told,
+            "column_data": column_data,
             "default_sort": client_columns.DEFAULT_SORT,
             "filters": FILTERS,
             "views": service.views_for_user(request.user.pk),
@@ -112,7 +117,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
         return redirect(_address(query))
-    messages.success(request, f"The view “{view.name}” is saved. Its address can be shared.")
+    messages.success(request, f"The view “{view.name}” is saved. You can share its address.")
     return redirect(_address(view.query))
 
 
@@ -123,13 +128,14 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
     audit.mark_read_only(request)
     actor, query = common.actor_of(request), service.canonical_query(request.POST.get("query", ""))
     if "delete" in request.POST:
-        gone = service.delete_view(actor, view_id)
-        if gone is not None:
+        deleted = service.delete_view(actor, view_id)
+        if deleted is not None:
             messages.success(
                 request,
-                f"The view “{gone.name}” is deleted. Its filter is still shown, and can be saved again.",
+                f"The view “{deleted.name}” is deleted. "
+                "The list still uses its filter; you can save it again.",
             )
-            query = gone.query
+            query = deleted.query
         return redirect(_address(query))
     form = SavedViewForm(request.POST)
     if not form.is_valid():

@@ -106,9 +106,9 @@ def _logged_in(view: View) -> View:
 
 def referring_page(request: HttpRequest) -> str:
     """Return the path of the console's page that sent the request, or "/"."""
-    came: str = request.META.get("HTTP_REFERER", "")
-    if url_has_allowed_host_and_scheme(came, {request.get_host()}):
-        parts = urlsplit(came)
+    referrer: str = request.META.get("HTTP_REFERER", "")
+    if url_has_allowed_host_and_scheme(referrer, {request.get_host()}):
+        parts = urlsplit(referrer)
         return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return "/"
 
@@ -136,8 +136,8 @@ def allowed_permissions(request: HttpRequest) -> dict[str, bool]:
 
     Templates show buttons accordingly.
     """
-    held = access_of_request(request).permissions
-    return {str(one): one in held for one in Permission}
+    granted = access_of_request(request).permissions
+    return {str(one): one in granted for one in Permission}
 
 
 def permissions_context(request: HttpRequest) -> dict[str, Any]:
@@ -147,13 +147,13 @@ def permissions_context(request: HttpRequest) -> dict[str, Any]:
 
 def preferences(request: HttpRequest) -> UserPreferences:
     """Return the operator's preferences, read once per request."""
-    kept: UserPreferences | None = getattr(request, "_preferences", None)
-    if kept is None:
+    found: UserPreferences | None = getattr(request, "_preferences", None)
+    if found is None:
         user = getattr(request, "user", None)
-        kept = preferences_of(user.pk if user is not None else None)
+        found = preferences_of(user.pk if user is not None else None)
         # cached for the request
-        request._preferences = kept  # type: ignore[attr-defined]  # cached for the request
-    return kept
+        request._preferences = found  # type: ignore[attr-defined]  # cached for the request
+    return found
 
 
 def preferences_context(request: HttpRequest) -> dict[str, Any]:
@@ -163,11 +163,13 @@ def preferences_context(request: HttpRequest) -> dict[str, Any]:
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
     """Render a page with the context that every page needs."""
-    kept = {
+    retention = {
         "sample_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS,
         "minute_days": settings.SLUICE_MINUTE_RETENTION_DAYS,
     }
-    return render(request, template, {"deliveries": list(DeliveryState), **kept, **context}, status=status)
+    return render(
+        request, template, {"deliveries": list(DeliveryState), **retention, **context}, status=status
+    )
 
 
 def local_instance() -> Instance | None:
@@ -188,17 +190,18 @@ def in_force() -> dict[str, Any]:
 
     `overdue`: at least one of the others had enough time to apply it.
     """
-    own = current_instance.instance_name()
-    states = [state for state in policies.installation_policy_status() if state["instance"] == own]
+    local_name = current_instance.instance_name()
+    states = [state for state in policies.installation_policy_status() if state["instance"] == local_name]
     converged = sum(state["converged"] for state in states)
-    wanted = max((state["wanted"] for state in states), default=0)
+    newest = max((state["wanted"] for state in states), default=0)
     return {
         "in_force": states,
-        "wanted": wanted,
+        "newest_revision": newest,
         "instances_count": len(states),
         "converged_count": converged,
         "counted": "member" if any(state["member"] for state in states) else "instance",
         "set_back": any(state["set_back"] for state in states),
-        "converged_all": bool(states) and converged == len(states),
-        "overdue": converged < len(states) and system_conditions.is_overdue(policies.instance_named(own)),
+        "is_converged": bool(states) and converged == len(states),
+        "overdue": converged < len(states)
+        and system_conditions.is_overdue(policies.instance_named(local_name)),
     }

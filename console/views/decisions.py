@@ -33,7 +33,7 @@ MAX_CLIENTS = 10_000
 """Maximum clients examined for logon storms."""
 PATIENCE_S = 2.0
 """Seconds to wait for a broker's answer."""
-ACTIONS = tuple((action.value, labels.act_label(action).done) for action in PolicyAction)
+ACTIONS = tuple((action.value, labels.action_label(action).done) for action in PolicyAction)
 """Choices of the action filter."""
 REASONS = tuple(reason.value for reason in DecisionReason)
 """Choices of the reason filter."""
@@ -58,7 +58,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
         "incidents": incidents.group_incidents(newest)[:MAX_INCIDENTS],
         "cells": incidents.decision_timeline(newest, now),
         "of_a_day": len(newest),
-        "most_read": incidents.MAX_READ,
+        "max_read": incidents.MAX_READ,
         "begin": now - incidents.SPAN,
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")),
         "chosen": chosen,

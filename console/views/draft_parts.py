@@ -44,10 +44,10 @@ NEW = "new"
 @sensitive_post_parameters("password")
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
-def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
+def entry(request: HttpRequest, draft_id: str, part: str, index: str) -> HttpResponse:
     """Show or save an entry of one of the draft's lists, or a new one."""
     try:
-        draft, number = get_draft(int(draft_id)), None if place == NEW else int(place)
+        draft, number = get_draft(int(draft_id)), None if index == NEW else int(index)
         form = _entry_form(request, draft, part, number)
         if request.method == "POST" and form.is_valid():
             return _put(request, draft, part, number, form)
@@ -63,13 +63,13 @@ def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpRes
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
+def entry_delete(request: HttpRequest, draft_id: str, part: str, index: str) -> HttpResponse:
     """Delete an entry."""
     return _change_draft(
         request,
         int(draft_id),
         lambda draft: draft_parts.delete_entry(
-            common.actor_of(request), draft, part, int(place), version_of(request)
+            common.actor_of(request), draft, part, int(index), version_of(request)
         ),
     )
 
@@ -108,15 +108,15 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
         }
         form = DraftTransportForm(request.POST or None, initial=initial, new=not stored)
         if request.method == "POST" and form.is_valid():
-            wanted = form.cleaned_data["name"]
-            if not stored and wanted in {one["name"] for one in draft.document.get("transports") or []}:
+            new_name = form.cleaned_data["name"]
+            if not stored and new_name in {one["name"] for one in draft.document.get("transports") or []}:
                 raise OperatorError(
-                    "bad_policy", f"There is a transport {wanted} already.", "Choose another name."
+                    "bad_policy", f"The transport {new_name} exists already.", "Choose another name."
                 )
             return _save(
                 request,
                 draft,
-                {"transports": {wanted: form.changes()}},
+                {"transports": {new_name: form.changes()}},
                 form.cleaned_data["expected_version"],
             )
     except SluiceError as problem:
@@ -142,7 +142,7 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
             {"transports": {name: None}},
             expected_version=version_of(request),
         )
-        also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
+        also = f" Settings only for this transport are also removed: {', '.join(lost)}." if lost else ""
         return (
             f"Transport {name} is removed from the draft.{also} The preview names the clients that it"
             " disconnects."
@@ -154,9 +154,9 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
 def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> DraftPartForm:
     """Return the form of an entry; `number` None means a new one. Secrets are not initial values."""
     stored = {} if number is None else draft_parts.entry_at(draft, part, number)
-    kept = {key: value for key, value in stored.items() if key not in ("password", "token")}
+    values = {key: value for key, value in stored.items() if key not in ("password", "token")}
     names = [one["name"] for one in draft.document.get("transports") or []]
-    options: dict[str, Any] = {"initial": {**kept, "expected_version": draft.version}, "transports": names}
+    options: dict[str, Any] = {"initial": {**values, "expected_version": draft.version}, "transports": names}
     if part == "rules":
         options["signals"] = rule_signals(draft_parts.list_entries(draft, "rules"))
     return FORMS[part][1](request.POST or None, **options)
@@ -178,24 +178,24 @@ def _put(
     if token:
         # The token is in this response only: a message would store it in a cookie.
         return render_draft(request, saved, {"token": token, "token_of": made["name"]})
-    messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
+    messages.success(request, "Saved in the draft. The policy changes when the draft is published.")
     return redirect("drafts_one", draft.pk)
 
 
 def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> HttpResponse:
     """Save changed settings."""
     draft_parts.save_changes(common.actor_of(request), draft, changes, version)
-    messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
+    messages.success(request, "Saved in the draft. The policy changes when the draft is published.")
     return redirect("drafts_one", draft.pk)
 
 
 def _change_draft(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
     """Apply a function to the draft, and redirect to its page."""
     try:
-        said = change(get_draft(draft_id))
+        outcome = change(get_draft(draft_id))
     except SluiceError as problem:
         return redirect_with_error(request, draft_id, problem)
-    messages.success(request, said if isinstance(said, str) else "Removed from the draft.")
+    messages.success(request, outcome if isinstance(outcome, str) else "Removed from the draft.")
     return redirect("drafts_one", draft_id)
 
 

@@ -76,10 +76,10 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
 
 def _kind_settings(transport: Mapping[str, Any]) -> list[str]:
     """Return the settings that only some kinds of transports have, where they differ from the default."""
-    said = {name: transport[name] for name in RESTRICTED_FIELDS if name in transport}
+    stated = {name: transport[name] for name in RESTRICTED_FIELDS if name in transport}
     return [
         f"{name.replace('_', ' ')} {_format_value(value)}"
-        for name, value in said.items()
+        for name, value in stated.items()
         if value != TRANSPORT_DEFAULTS[name]
     ]
 
@@ -114,7 +114,7 @@ def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
         ("ClientMaxCapacity", f"{client.get('client_max_capacity') or DEFAULT_CLIENT_MAX_CAPACITY} %"),
         ("ClientMessageAgeLimit", duration(age) if isinstance(age, int) else "no limit"),
         ("Journaled topics", ", ".join(map(write_line, instance.get("journaled_topics") or [">"]))),
-        ("Taken out of those", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
+        ("Excluded topics", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
         ("Sync members of the group", ", ".join(map(str, instance.get("sync_members") or [])) or "none"),
         ("Sync topics", ", ".join(map(str, instance.get("sync_topics") or [])) or "none"),
     ]
@@ -181,15 +181,15 @@ def _entitlements(draft: PolicyDraft) -> dict[str, Any]:
         "title": "Entitlements on restricted transports",
         "rows": rows,
         "add": "Add an entitlement",
-        "columns": ("Who", "Transports", "May publish to", "May subscribe to", "Filter"),
+        "columns": ("Users and groups", "Transports", "May publish to", "May subscribe to", "Filter"),
     }
 
 
 def _quotas(draft: PolicyDraft) -> dict[str, Any]:
     rows = []
     for number, entry in enumerate(list_entries(draft, "quotas")):
-        whom = [f"{key} {entry[key]}" for key in ("user", "transport") if entry.get(key)]
-        rows.append(_row("quotas", number, [whom or ["everybody"], _settings(PRESETS["quotas"], entry)]))
+        targets = [f"{key} {entry[key]}" for key in ("user", "transport") if entry.get(key)]
+        rows.append(_row("quotas", number, [targets or ["everybody"], _settings(PRESETS["quotas"], entry)]))
     return {
         "part": "quotas",
         "title": "Quotas of users and clients",
@@ -225,7 +225,7 @@ def _destinations(draft: PolicyDraft) -> dict[str, Any]:
 
 def _row(part: str, number: int, cells: list[list[str]]) -> dict[str, Any]:
     """Return a row of a table."""
-    return {"part": part, "place": number, "cells": cells, "called": " ".join(cells[0])}
+    return {"part": part, "index": number, "cells": cells, "called": " ".join(cells[0])}
 
 
 def _cell(value: Any, empty: str = "none") -> list[str]:
@@ -286,17 +286,17 @@ def _rule_mode(rule: Mapping[str, Any], named: list[str]) -> str:
 def _condition_texts(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
     """Return the condition of a rule as texts."""
     signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
-    told = [labels.signal_label(signal)] if signal in set(Signal) else []
-    told += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
+    texts = [labels.signal_label(signal)] if signal in set(Signal) else []
+    texts += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
     for key in ("limit", "clear"):
         if isinstance(rule.get(key), int):
-            told.append(f"{labels.OF_RULES[key]} {format_limit(rule[key], signal)}")
-    told += [f"{rule['percent']} % of the pool’s limit"] if rule.get("percent") else []
-    told += [f"{rule['count']} times"] if rule.get("count") else []
+            texts.append(f"{labels.OF_RULES[key]} {format_limit(rule[key], signal)}")
+    texts += [f"{rule['percent']} % of the pool’s limit"] if rule.get("percent") else []
+    texts += [f"{rule['count']} times"] if rule.get("count") else []
     for key in ("hold_ms", "window_ms", "check_ms", "cooldown_ms"):
         if isinstance(rule.get(key), int) and rule[key]:
-            told.append(f"{labels.OF_RULES[key]} {duration(rule[key])}")
-    return told
+            texts.append(f"{labels.OF_RULES[key]} {duration(rule[key])}")
+    return texts
 
 
 def _proofs(user: Mapping[str, Any]) -> list[str]:
@@ -309,12 +309,12 @@ def _word(value: Any) -> str:
     return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _within(acts: list[WorstCaseAction]) -> list[str]:
+def _within(actions: list[WorstCaseAction]) -> list[str]:
     """Return each action with the longest time from crossing the limit to the action."""
     return [
-        f"{labels.act_label(act.action).does}: "
-        f"{'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
-        for act in acts
+        f"{labels.action_label(action.action).does}: "
+        f"{'at once' if not action.worst_case_ms else duration(action.worst_case_ms)}"
+        for action in actions
     ]
 
 

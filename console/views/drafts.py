@@ -58,7 +58,7 @@ def import_draft(request: HttpRequest) -> HttpResponse:
 
     The response reports the result for each setting of the file. The report is not stored.
     """
-    form, left_out = ImportForm(request.POST, request.FILES), []
+    form, skipped = ImportForm(request.POST, request.FILES), []
     if form.is_valid():
         try:
             made = policy_files.make_draft(
@@ -75,8 +75,8 @@ def import_draft(request: HttpRequest) -> HttpResponse:
             )
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}")
-            left_out = problem.details.get("left_out", [])
-    return render_list(request, {"import_form": form, "left_out": left_out}, 422)
+            skipped = problem.details.get("left_out", [])
+    return render_list(request, {"import_form": form, "skipped": skipped}, 422)
 
 
 @common.requires_permission(Permission.VIEW)
@@ -146,19 +146,23 @@ def preview_for_page(
     request: HttpRequest, found: drafts.DraftPreview, document: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a preview for a page: its visible clients, summarised in lines."""
-    seen = drafts.restrict_preview(found, common.visible_patterns(request))
+    visible = drafts.restrict_preview(found, common.visible_patterns(request))
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
-    told = (
-        policy_effect.summarise_effect(seen.effect, rule_signals(rules)) if seen.effect is not None else None
+    summary = (
+        policy_effect.summarise_effect(visible.effect, rule_signals(rules))
+        if visible.effect is not None
+        else None
     )
-    return {"preview": seen, "effect": told}
+    return {"preview": visible, "effect": summary}
 
 
 def get_draft(draft_id: int) -> PolicyDraft:
     """Return a draft of this installation's instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(draft_id)
     if draft.instance_id != read.instance_named().pk:
-        raise OperatorError("unknown_draft", f"There is no draft {draft_id}.", "See the list of drafts.")
+        raise OperatorError(
+            "unknown_draft", f"The draft {draft_id} doesn't exist.", "See the list of drafts."
+        )
     return draft
 
 
@@ -166,9 +170,7 @@ def version_of(request: HttpRequest) -> int:
     """Return the version that a form was made for. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("expected_version", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OperatorError(
-            "bad_if_match", "The form doesn't say which version it is for.", "Load the draft again."
-        )
+        raise OperatorError("bad_if_match", "The form has no version.", "Load the draft again.")
     return int(text)
 
 

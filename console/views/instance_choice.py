@@ -20,8 +20,8 @@ from console.views import common
 def choose_instance(request: HttpRequest) -> HttpResponse:
     """Select the instance for the pages of this session."""
     audit.mark_read_only(request)
-    wanted = request.POST.get("instance", "")
-    if wanted not in brokers.visible_instances(access_of_request(request)):
-        raise PermissionDenied("There is no such instance here, or it isn't yours to see.")
-    request.session[current_instance.KEY] = wanted
+    requested = request.POST.get("instance", "")
+    if requested not in brokers.visible_instances(access_of_request(request)):
+        raise PermissionDenied("The instance doesn't exist, or you lack the permission to see it.")
+    request.session[current_instance.KEY] = requested
     return redirect("overview")

@@ -24,9 +24,9 @@ from console.units.format import seconds
 from console.views import common, pending_changes
 
 ACTIONS = (
-    ("archive", "Archive", "Moves segments to the archive directory; they stay part of the log"),
-    ("compress", "Compress", "Makes them gzip files in place; still readable and replayable"),
-    ("remove", "Remove", "Deletes them; what they hold can’t be replayed any more"),
+    ("archive", "Archive", "Moves segments to the archive directory; they remain part of the log"),
+    ("compress", "Compress", "Compresses segments with gzip in place; they remain readable and replayable"),
+    ("remove", "Remove", "Deletes segments; their records can no longer be replayed"),
 )
 """Journal actions: name, label, effect."""
 PAGE = 100
@@ -76,10 +76,10 @@ def _show(
     members, away = members_of(current_instance.instance_name()), None
     member = str(form.data.get("member") or request.GET.get("member") or members[0])
     try:
-        seen = redact_segments(
+        visible = redact_segments(
             live.journal_segments(member=member), current_instance.instance_name(), access_of_request(request)
         )
-        segments = sorted(seen, key=lambda one: one.first_sequence, reverse=True)
+        segments = sorted(visible, key=lambda one: one.first_sequence, reverse=True)
     except SluiceError as problem:
         away = problem
     now, instance = timezone.now(), common.local_instance()
@@ -101,7 +101,7 @@ def _show(
         "plan_form": form,
         "disk": disk,
         "map": log,
-        "kept_bytes": _pinned_bytes(segments),
+        "pinned_bytes": _pinned_bytes(segments),
         "keeping": journal_map.retention_options(segments, disk, now),
         "range": chosen if chosen in journal_map.RANGES else "all",
         "ranges": RANGES,
@@ -115,16 +115,16 @@ def _show(
 
 def _query(request: HttpRequest) -> str:
     """Return the member and range as the beginning of a query string, for the pager's links."""
-    asked = {key: request.GET[key] for key in ("member", "range") if key in request.GET}
-    return f"{urlencode(asked)}&" if asked else ""
+    parameters = {key: request.GET[key] for key in ("member", "range") if key in request.GET}
+    return f"{urlencode(parameters)}&" if parameters else ""
 
 
 def _full_in(disk: overview.DiskForecast | None) -> str:
     """Return the time until the disk is full as text, or "" if unknown."""
-    left = disk.full_in_s if disk is not None else None
-    if left is None:
+    full_in_s = disk.full_in_s if disk is not None else None
+    if full_in_s is None:
         return ""
-    return f"{left / 86_400:,.0f} days" if left >= 2 * 86_400 else seconds(left)
+    return f"{full_in_s / 86_400:,.0f} days" if full_in_s >= 2 * 86_400 else seconds(full_in_s)
 
 
 def _pinned_bytes(segments: list[SegmentEntry]) -> int:

@@ -62,9 +62,9 @@ class _Login(LoginView):
             "backend": user.backend,
             "next": self.get_success_url(),
         }
-        asked = actor_of(self.request)
+        anonymous = actor_of(self.request)
         audit.record(
-            Actor(asked.kind, user.get_username(), user.pk, asked.source, asked.request_id),
+            Actor(anonymous.kind, user.get_username(), user.pk, anonymous.source, anonymous.request_id),
             "login.password",
             f"operator {user.get_username()}",
             message="The password was right. The code is required next.",
@@ -138,9 +138,9 @@ def oidc_begin(request: HttpRequest) -> HttpResponse:
     """Redirect to the identity provider."""
     if not oidc.is_configured():
         raise Http404
-    wanted = request.GET.get("next", "")
-    inside = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
-    request.session["oidc_next"] = wanted if inside else ""
+    next_url = request.GET.get("next", "")
+    inside = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, request.is_secure())
+    request.session["oidc_next"] = next_url if inside else ""
     try:
         answer: HttpResponse = oidc.begin(request, request.build_absolute_uri(reverse("oidc_back")))
     except OperatorError as problem:
@@ -159,9 +159,9 @@ def oidc_callback(request: HttpRequest) -> HttpResponse:
         user = oidc.account_of(oidc.finish(request))
     except OperatorError as problem:
         return _not_let_in(request, problem)
-    wanted = request.session.pop("oidc_next", "")
+    next_url = request.session.pop("oidc_next", "")
     begin_session(request, user, backend=settings.AUTHENTICATION_BACKENDS[-1])
-    return redirect(wanted or settings.LOGIN_REDIRECT_URL)
+    return redirect(next_url or settings.LOGIN_REDIRECT_URL)
 
 
 def _not_let_in(request: HttpRequest, problem: OperatorError) -> HttpResponse:

@@ -36,7 +36,7 @@ MAX_PATTERNS = 8
 """Maximum granted patterns in which topics are searched."""
 EVERYTHING = ">"
 """Pattern of all topics."""
-OWN_TOPICS = f"{EVENTS_PREFIX}>"
+BROKER_TOPICS = f"{EVENTS_PREFIX}>"
 """Pattern of the broker's own topics."""
 
 
@@ -79,7 +79,7 @@ def follow(request: HttpRequest) -> HttpResponse:
     """
     form = MessagesForm(request.GET)
     if not form.is_valid() or not form.cleaned_data["topic"]:
-        return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
+        return HttpResponse("Enter a topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
     common.check_permission(request, Permission.READ_MESSAGES, topic=topic)
     context: dict[str, Any]
@@ -133,7 +133,7 @@ def _show(
         "topic": chosen,
         "readable": readable,
         "topics": topics,
-        "own_topics": OWN_TOPICS if EVERYTHING in readable else "",
+        "broker_topics": BROKER_TOPICS if EVERYTHING in readable else "",
         "publish_form": publishing or PublishMessageForm(initial={"topic": exact, "format": "json"}),
         "most_followed": read.MAX_FOLLOWED,
         "topics_from": read.TOPICS_FROM,
@@ -144,10 +144,10 @@ def _show(
 
 def _find_messages(topic: str, form: MessagesForm) -> dict[str, Any]:
     """Return the messages that the form selects, as context."""
-    asked = form.cleaned_data
-    if asked["start"] or asked["end"]:
+    query = form.cleaned_data
+    if query["start"] or query["end"]:
         page = read.browse_messages(
-            topic, filter=asked["filter"], bookmark=asked["start"] or "0", end=asked["end"], limit=PAGE
+            topic, filter=query["filter"], bookmark=query["start"] or "0", end=query["end"], limit=PAGE
         )
         later = "" if page.complete else _query(form, start=page.next)
         return {
@@ -156,13 +156,13 @@ def _find_messages(topic: str, form: MessagesForm) -> dict[str, Any]:
             "later": later,
             "forwards": True,
         }
-    found = read.newest_messages(topic, filter=asked["filter"], before=asked["before"], limit=PAGE)
+    found = read.newest_messages(topic, filter=query["filter"], before=query["before"], limit=PAGE)
     earlier = _query(form, before=found.earlier) if found.earlier else ""
     return {
         "rows": _message_rows(found.messages),
         "searched": found.searched,
         "earlier": earlier,
-        "newest": not asked["before"],
+        "newest": not query["before"],
     }
 
 
@@ -181,8 +181,8 @@ def _just_before(bookmark: str) -> str:
 def _query(form: MessagesForm, **change: str) -> str:
     """Return the URL's query with some parameters changed."""
     query = QueryDict(mutable=True)
-    asked = {name: str(form.data.get(name, "")).strip() for name in ("topic", "filter", "end")}
-    query.update({name: text for name, text in {**asked, **change}.items() if text})
+    parameters = {name: str(form.data.get(name, "")).strip() for name in ("topic", "filter", "end")}
+    query.update({name: text for name, text in {**parameters, **change}.items() if text})
     return query.urlencode()
 
 

@@ -73,17 +73,17 @@ def lag_heatmap(request: HttpRequest) -> HttpResponse:
 
 @common.requires_permission(Permission.VIEW)
 @require_POST
-def mark_seen(request: HttpRequest) -> HttpResponse:
+def mark_read(request: HttpRequest) -> HttpResponse:
     """Record that the operator has read all events up to now."""
     audit.mark_read_only(request)
-    handover.record_seen(common.actor_of(request), timezone.now())
+    handover.record_read(common.actor_of(request), timezone.now())
     return redirect("overview")
 
 
 def _range(request: HttpRequest) -> read.PlotRange:
     """Return the selected time range, or the operator's default."""
-    asked = request.GET.get("range") or common.preferences(request).range
-    return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
+    range_key = request.GET.get("range") or common.preferences(request).range
+    return read.RANGES.get(range_key, read.RANGES[USUAL_RANGE])
 
 
 def _current_context(request: HttpRequest) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def _current_context(request: HttpRequest) -> dict[str, Any]:
     instance, patterns = common.local_instance(), common.visible_patterns(request)
     if instance is None:
         return _brokers_context(request)
-    until = handover.last_seen(common.actor_of(request), timezone.now())
+    until = handover.read_until(common.actor_of(request), timezone.now())
     since = read.events_since(instance, until, patterns)
     found: dict[str, Any] = {
-        "seen_until": until,
+        "read_until": until,
         "since": since,
         "revisions": sum(one["kind"] == "revision" for one in since),
     }
@@ -109,14 +109,14 @@ def _brokers_context(request: HttpRequest) -> dict[str, Any]:
     """Return the brokers for the page, each with its newest revision and whether that is overdue; {} for
     one broker.
     """
-    if len(told := brokers.brokers(access_of_request(request))) < 2:
+    if len(entries := brokers.brokers(access_of_request(request))) < 2:
         return {}
     states = policies.installation_policy_status()
-    wanted = {state["instance"]: state["wanted"] for state in states}
+    newest = {state["instance"]: state["wanted"] for state in states}
     behind = {state["instance"] for state in states if not state["converged"]}
     overdue = {name for name in behind if system_conditions.is_overdue(policies.instance_named(name))}
     return {
-        "brokers": [(one, wanted.get(one.instance), one.instance in overdue) for one in told],
-        "answering": sum(one.answers for one in told),
-        "asked_at": timezone.now(),
+        "brokers": [(one, newest.get(one.instance), one.instance in overdue) for one in entries],
+        "answering": sum(one.answers for one in entries),
+        "checked_at": timezone.now(),
     }

@@ -76,14 +76,14 @@ def add_for_clients(request: HttpRequest) -> HttpResponse:
 def add_matching(request: HttpRequest) -> HttpResponse:
     """Add one change of all clients that match the page's filter to the pending changes."""
     audit.mark_read_only(request)
-    kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
-    unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
-    if kind not in OF_MATCHING or unknown or len(asked["search"]) > MAX_SEARCH:
+    kind, filters = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
+    unknown = filters["delivery"] not in ("", *DeliveryState) or filters["health"] not in ("", *Health)
+    if kind not in OF_MATCHING or unknown or len(filters["search"]) > MAX_SEARCH:
         messages.error(request, "Choose a filter of the list, and a change.")
         return changes_response(request)
     actor = common.actor_of(request)
     try:
-        target, parameters = bulk.matching_clients(actor, common.visible_patterns(request), **asked)
+        target, parameters = bulk.matching_clients(actor, common.visible_patterns(request), **filters)
         service.add_change(actor, PendingChangeKind(kind), target, parameters)
     except SluiceError as problem:
         return (

@@ -76,7 +76,7 @@ def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
     return _done(
         request,
         lambda: second_factor.remove(common.actor_of(request), service.get_person(name)),
-        f"Logins of {name} ask for no code any more.",
+        f"Logins of {name} no longer require a code.",
     )
 
 
@@ -107,12 +107,12 @@ def grant(request: HttpRequest) -> HttpResponse:
     form = GrantForm(request.POST, auto_id="grant_%s")
     if not _is_proven(request, form):
         return _show(request, {"grant_form": form}, 422)
-    given = dict(form.cleaned_data)
-    del given["own_password"]
-    name, role = given.pop("person"), given.pop("role")
+    fields = dict(form.cleaned_data)
+    del fields["own_password"]
+    name, role = fields.pop("person"), fields.pop("role")
     return _done(
         request,
-        lambda: service.grant(common.actor_of(request), service.get_person(name), role, **given),
+        lambda: service.grant(common.actor_of(request), service.get_person(name), role, **fields),
         f"{name} is {Role(role).label.lower()} now.",
     )
 
@@ -135,17 +135,17 @@ def make_token(request: HttpRequest) -> HttpResponse:
     form = TokenForm(request.POST, auto_id="token_%s")
     if not _is_proven(request, form):
         return _show(request, {"token_form": form}, 422)
-    given = form.cleaned_data
+    fields = form.cleaned_data
 
     def make() -> tuple[Any, str]:
-        lifetime = timedelta(seconds=parse_age(given["lifetime"]))
+        lifetime = timedelta(seconds=parse_age(fields["lifetime"]))
         return operators.create_token(
             common.actor_of(request),
             require_user(request),
-            given["name"],
+            fields["name"],
             lifetime=lifetime,
-            scope=given["scope"],
-            networks=given["networks"].replace(",", " ").split(),
+            scope=fields["scope"],
+            networks=fields["networks"].replace(",", " ").split(),
         )
 
     return _with_secret(request, "token", make)
@@ -188,14 +188,14 @@ def _unproven(request: HttpRequest, title: str, address: str, name: str) -> Http
     return _show(request, {**context, "proof_problems": problems}, 422)
 
 
-def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:
+def _done(request: HttpRequest, change: Callable[[], Any], message: str) -> HttpResponse:
     """Carry out a change and show its result."""
     try:
-        act()
+        change()
     except SluiceError as problem:
         common.show_error(request, problem)
     else:
-        messages.success(request, said)
+        messages.success(request, message)
     return redirect("access")
 
 

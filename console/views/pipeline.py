@@ -44,7 +44,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
     jobs = PipelineJobs().names()
-    told = {
+    context = {
         "page": found,
         "jobs": jobs,
         "job": job,
@@ -52,7 +52,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         "options": JOB_OPTIONS.get(job),
         "query": filter_query({"job": job}),
     }
-    return common.page(request, "pipeline.html", told)
+    return common.page(request, "pipeline.html", context)
 
 
 @common.requires_permission(Permission.RUN_ACTIONS)
@@ -89,11 +89,13 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
     except SluiceError as problem:
         common.show_error(request, problem)
         return redirect("drafts")
-    asked = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
+    options = {"start": f"{datetime.now(UTC) - USUALLY:%Y-%m-%dT%H:%M:00Z}"}
     if request.method == "POST":
-        asked = {name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS}
+        options = {
+            name: request.POST.get(name, "").strip().replace(" ", "")[:500] for name in BACKTEST_OPTIONS
+        }
         try:
-            service.backtest(common.actor_of(request), draft, asked)
+            service.backtest(common.actor_of(request), draft, options)
         except SluiceError as problem:
             common.show_error(request, problem)
         else:
@@ -101,7 +103,7 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
                 request, "The back-test is requested. Its result is listed here when it has finished."
             )
             return redirect("drafts_backtest", draft_id)
-    return common.page(request, "backtest.html", {"asked": asked} | _backtests_context(request, draft))
+    return common.page(request, "backtest.html", {"options": options} | _backtests_context(request, draft))
 
 
 @common.requires_permission(Permission.RUN_ACTIONS)
@@ -124,14 +126,14 @@ def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
 
 def _backtests_context(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
     """Return the back-tests of a draft as context."""
-    mine = f"draft-{draft.pk}-"
+    prefix = f"draft-{draft.pk}-"
     found = [
         run
         for run in read.stored_runs("backtest")
-        if str(run["parameters"].get("policy", "")).startswith(mine)
+        if str(run["parameters"].get("policy", "")).startswith(prefix)
     ]
-    asked_for = runs.backtests(draft.instance, draft.pk)
-    listed = runs_panel(request, asked_for)
+    requested = runs.backtests(draft.instance, draft.pk)
+    listed = runs_panel(request, requested)
     return listed | {"draft": draft, "runs": found[:PAGE]}
 
 
@@ -152,7 +154,7 @@ def download_table(
     run = _get_run(request, run_id, table)
     path = read.table_path(run, table)
     if path is None or form not in ("csv", "parquet"):
-        raise Http404("There is no such table.")
+        raise Http404("The table doesn't exist.")
     name = f"{run_id}.{table}.{form}"
     if form == "parquet":
         return FileResponse(
@@ -169,7 +171,7 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
     """Return a plot as an SVG image, in which no script runs."""
     drawn = read.run_plot(_get_run(request, run_id, name), name)
     if drawn is None:
-        raise Http404("There is no such plot.")
+        raise Http404("The plot doesn't exist.")
     return HttpResponse(drawn, content_type="image/svg+xml")
 
 
@@ -179,7 +181,7 @@ def document(request: HttpRequest, run_id: str) -> HttpResponse:
     """Return a run's HTML document as a download, so that it is never shown as a page of the console."""
     found = read.run_document(_get_run(request, run_id))
     if found is None:
-        raise Http404("There is no such document.")
+        raise Http404("The document doesn't exist.")
     answer = HttpResponse(found, content_type="text/html; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{run_id}.html"'
     return answer
@@ -191,10 +193,10 @@ def _get_run(request: HttpRequest, run_id: str, table: str = "") -> dict[str, An
     The caller must be allowed to see all clients and, if the run contains message bodies, to read messages.
     """
     if common.visible_patterns(request) is not None:
-        raise PermissionDenied("A run is about all clients. Ask for a grant that isn't limited to some.")
+        raise PermissionDenied("A run covers all clients. Request a role that isn't limited to some clients.")
     run = read.stored_run(run_id)
     if run is None:
-        raise Http404("There is no such run.")
+        raise Http404("The run doesn't exist.")
     if read.contains_messages(run, table.partition(".")[0]):
         common.check_permission(request, Permission.READ_MESSAGES)
     return run

@@ -52,11 +52,11 @@ def supports_point_in_time(then: Callable[..., HttpResponse]) -> Callable[[commo
     def declare(view: common.View) -> common.View:
         @wraps(view)
         def looking(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            asked, instance = request.GET.get("at", "").strip(), common.local_instance()
-            if not asked or instance is None:
+            at_text, instance = request.GET.get("at", "").strip(), common.local_instance()
+            if not at_text or instance is None:
                 return view(request, *args, **kwargs)
             try:
-                when = read.parse_point_in_time(asked, timezone.now())
+                when = read.parse_point_in_time(at_text, timezone.now())
             except OperatorError as problem:
                 common.show_error(request, problem)
                 return redirect(request.path)
@@ -113,7 +113,7 @@ def client(request: HttpRequest, instance: Instance, when: read.PointInTime, nam
         when, request.GET.get("from", ""), request.GET.get("to", ""), timezone.now()
     )
     samples = read.client_at(instance, when, name)
-    told = samples if shown is None else read.client_at(instance, when, name, shown)
+    shown_samples = samples if shown is None else read.client_at(instance, when, name, shown)
     step_s = 60 if shown is None else shown.step_s
     return _page(
         request,
@@ -123,7 +123,7 @@ def client(request: HttpRequest, instance: Instance, when: read.PointInTime, nam
         {
             "name": name,
             "then": read.sample_at(when, samples),
-            "samples": read.worst_by_step(told, step_s),
+            "samples": read.worst_by_step(shown_samples, step_s),
             "shown": shown,
             "step_ms": 1_000 * step_s,
             "decisions": read.decisions_before(instance, when, None, name),
@@ -134,7 +134,7 @@ def client(request: HttpRequest, instance: Instance, when: read.PointInTime, nam
 def policies(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """Show the revision that was in force, with its limits and rules, and earlier revisions."""
     found = read.policy_at(instance, when)
-    shown = found.running or found.wanted
+    shown = found.running or found.expected
     listed = read.revisions_before(instance, when, REVISIONS + 1)
     before = dict(pairwise(listed))
     return _page(
@@ -186,7 +186,7 @@ def _page(
     request: HttpRequest, instance: Instance, when: read.PointInTime, template: str, context: Context
 ) -> HttpResponse:
     """Render a page at a past moment, with the frame's context."""
-    places = read.resources_at(instance, when)
+    resources = read.resources_at(instance, when)
     now = timezone.now()
     steps = [
         (word, _stepped(request, when, seconds))
@@ -198,12 +198,12 @@ def _page(
         template,
         {
             "past": when,
-            "keep": when.query,
+            "past_query": when.query,
             "steps": steps,
             "now_path": _now_path(request),
             "policy_then": read.policy_at(instance, when),
-            "instance_then": next(iter(places["instance"]), None),
-            "pools": places["pool"],
+            "instance_then": next(iter(resources["instance"]), None),
+            "pools": resources["pool"],
             **context,
         },
     )

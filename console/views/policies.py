@@ -76,7 +76,7 @@ def change_transport(request: HttpRequest, name: str) -> HttpResponse:
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def roll_back(request: HttpRequest, number: int) -> HttpResponse:
+def add_rollback(request: HttpRequest, number: int) -> HttpResponse:
     """Add the restoration of an older revision to the pending changes."""
     audit.mark_read_only(request)
     try:
@@ -133,9 +133,9 @@ def _show(
     in_force = service.document_in_force(current_instance.instance_name())
     document = pending_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
-    own = InstanceLimitsForm(initial=flatten_settings(parts), auto_id="instance_%s")
+    instance_form = InstanceLimitsForm(initial=flatten_settings(parts), auto_id="instance_%s")
     pools = _pools_now()
-    own.show_now(pools.get("instance", []))
+    instance_form.show_now(pools.get("instance", []))
     forms = [
         _transport(
             item,
@@ -148,7 +148,7 @@ def _show(
         "newest": in_force["revision"],
         "rules": _rules(document),
         "rows": _rows(document, pools, failed, transport),
-        "instance_form": failed if isinstance(failed, InstanceLimitsForm) else own,
+        "instance_form": failed if isinstance(failed, InstanceLimitsForm) else instance_form,
         "instance_url": reverse("policies_instance"),
         "transport_forms": forms,
         "revisions": _revisions(),
@@ -162,12 +162,12 @@ def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the custom rules as sentences."""
     return [
         {
-            "place": place,
+            "index": index,
             "name": str(rule.get("name")),
             "sentence": labels.rule_sentence(rule),
             "recorded_only": str(rule.get("mode") or EnforcementMode.SHADOW) == EnforcementMode.SHADOW,
         }
-        for place, rule in enumerate(document.get("rules") or [])
+        for index, rule in enumerate(document.get("rules") or [])
     ]
 
 
@@ -181,14 +181,14 @@ def _rows(
         wrong = isinstance(failed, LimitsRowForm) and transport == name
         form = failed if isinstance(failed, LimitsRowForm) and wrong else LimitsRowForm(initial=limits)
         form.auto_id = f"row_{name}_%s"
-        own = pools.get(f"transport {name}" if name else "instance", [])
+        pool_figures = pools.get(f"transport {name}" if name else "instance", [])
         if name:
             for field in LimitsRowForm.COLUMNS:
-                form.fields[field].widget.attrs["placeholder"] = "as the instance"
+                form.fields[field].widget.attrs["placeholder"] = "Default of the instance"
         else:
-            form.show_now(own)
+            form.show_now(pool_figures)
         url = reverse("policies_transport", args=[name]) if name else reverse("policies_instance")
-        made.append({"name": name, "form": form, "url": url, "pools": own, "wrong": wrong})
+        made.append({"name": name, "form": form, "url": url, "pools": pool_figures, "wrong": wrong})
     return made
 
 
@@ -217,7 +217,7 @@ def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[P
         "form": form,
         "title": f"Transport {name}",
         "anchor": f"transport-{name}",
-        "opened": failed is not None,
+        "is_open": failed is not None,
         "subtitle": f"{kind} on {item['host']}:{item['port']}{'' if item['enabled'] else ', disabled'}; "
         + ("has its own limits" if differs else "uses the instance’s limits"),
         "url": reverse("policies_transport", args=[name]),
@@ -236,7 +236,7 @@ def _revisions() -> list[dict[str, Any]]:
             "changes": _changes(older.get(revision.number - 1), revision),
             "running": revision.number in runs,
             "members": runs.get(revision.number, []),
-            "wanted": state["wanted"] == revision.number,
+            "is_newest": state["wanted"] == revision.number,
             "withdrawn": revision.withdrawn,
         }
         for revision in found[:REVISIONS]

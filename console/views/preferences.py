@@ -24,8 +24,8 @@ FIELDS = tuple(PreferencesForm.base_fields)
 @require_GET
 def settings(request: HttpRequest) -> HttpResponse:
     """Show the operator's preferences and the installation's settings."""
-    kept = service.preferences_of(request.user.pk)
-    return _show(request, PreferencesForm(initial={name: getattr(kept, name) for name in FIELDS}))
+    stored = service.preferences_of(request.user.pk)
+    return _show(request, PreferencesForm(initial={name: getattr(stored, name) for name in FIELDS}))
 
 
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
@@ -37,7 +37,7 @@ def save(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _show(request, form, 422)
     service.save(common.actor_of(request), form.cleaned_data)
-    messages.success(request, "Saved. It holds in every browser in which you log in.")
+    messages.success(request, "Saved. The preferences apply in every browser in which you log in.")
     return redirect("settings")
 
 

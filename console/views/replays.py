@@ -45,7 +45,7 @@ PLANNED = {"pause": PendingChangeKind.REPLAY_PAUSE, "cancel": PendingChangeKind.
 """Changes that stop a delivery, which become pending changes."""
 DONE = {
     "resume": "resumed",
-    "rate": "given another rate",
+    "rate": "changed to another rate",
     "forget": "removed from the list",
 }
 """Texts for changes that are applied immediately."""
@@ -75,15 +75,17 @@ def replays_list(request: HttpRequest) -> HttpResponse:
 @require_POST
 def create(request: HttpRequest) -> HttpResponse:
     """Create a managed replay for a client."""
-    asked = {field: request.POST.get(field, "").strip() for field in FIELDS}
-    asked["bookmark"] = asked["bookmark"] or "0"
-    common.check_permission(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
+    fields = {field: request.POST.get(field, "").strip() for field in FIELDS}
+    fields["bookmark"] = fields["bookmark"] or "0"
+    common.check_permission(
+        request, Permission.ACT_ON_CLIENTS, client=fields["client"], topic=fields["topic"]
+    )
     try:
-        service.create(common.actor_of(request), CreateReplay(**asked, paused="paused" in request.POST))
+        service.create(common.actor_of(request), CreateReplay(**fields, paused="paused" in request.POST))
     except SluiceError as problem:
         common.show_error(request, problem)
     else:
-        messages.success(request, f"The replay {asked['name']} waits for {asked['client']}.")
+        messages.success(request, f"The replay {fields['name']} was created for {fields['client']}.")
     return redirect("replays")
 
 
@@ -135,7 +137,7 @@ class _ReplayRow(NamedTuple):
         return 100 * self.replay.progress
 
     @property
-    def left_ms(self) -> float | None:
+    def remaining_ms(self) -> float | None:
         """Remaining milliseconds; None if unknown."""
         return None if self.replay.left_s is None else 1_000 * self.replay.left_s
 

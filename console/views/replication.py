@@ -42,7 +42,7 @@ def _page_context() -> dict[str, Any]:
     """Return the context of the page."""
     instance = current_instance.instance_name()
     return {
-        "seen": group_view(instance),
+        "group_view": group_view(instance),
         **current_links(instance)._asdict(),
         "problems": _problems(instance),
         **common.in_force(),

@@ -32,21 +32,19 @@ def stop(request: HttpRequest) -> HttpResponse:
 def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
     """Add the end of the rollout to the pending changes, for the revision that the banner showed."""
     try:
-        seen = _shown_revision(request)
+        revision = _shown_revision(request)
     except OperatorError as problem:
         audit.mark_read_only(request)
         common.show_error(request, problem)
         return pending_changes.changes_response(request)
-    return pending_changes.add_change(request, kind, parameters={"revision": seen})
+    return pending_changes.add_change(request, kind, parameters={"revision": revision})
 
 
 def _shown_revision(request: HttpRequest) -> int:
     """Return the revision that the banner showed. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("revision", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OperatorError(
-            "bad_if_match", "The form doesn't say which rollout it is for.", "Load the page again."
-        )
+        raise OperatorError("bad_if_match", "The form doesn't name the rollout.", "Load the page again.")
     return int(text)
 
 

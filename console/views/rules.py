@@ -65,17 +65,17 @@ def try_rule(request: HttpRequest) -> HttpResponse:
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
-def remove_rule(request: HttpRequest, place: int) -> HttpResponse:
+def remove_rule(request: HttpRequest, index: int) -> HttpResponse:
     """Add the removal of a rule to the pending changes.
 
     `name` detects that the list has changed meanwhile.
     """
     audit.mark_read_only(request)
     listed = _planned_rules(request)
-    if place < len(listed) and str(listed[place].get("name")) == request.POST.get("name"):
+    if index < len(listed) and str(listed[index].get("name")) == request.POST.get("name"):
         try:
             pending_service.add_policy_change(
-                common.actor_of(request), {"rules": [*listed[:place], *listed[place + 1 :]]}
+                common.actor_of(request), {"rules": [*listed[:index], *listed[index + 1 :]]}
             )
         except SluiceError as problem:
             common.show_error(request, problem)
@@ -95,18 +95,18 @@ def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
     )
     if found.effect is None:
         return {"problems": found.problems, "away": found.away}
-    seen = drafts.restrict_preview(found, common.visible_patterns(request)).effect
-    whom = {
+    visible = drafts.restrict_preview(found, common.visible_patterns(request)).effect
+    clients = {
         one.client
         for one in found.effect.touched
         if any(change.setting.startswith(f"{entry['name']}.") for change in one.changes)
     }
     past = [one for one in found.effect.acted_on if one.rule == entry["name"]]
     cut = found.effect.touched_in_all > len(found.effect.touched)
-    names = [one.client for one in (seen.acted_on if seen else []) if one.rule == entry["name"]]
+    names = [one.client for one in (visible.acted_on if visible else []) if one.rule == entry["name"]]
     return {
         "past": len(past),
-        "whom": len(whom),
+        "in_scope": len(clients),
         "at_least": cut,
         "names": names[:SHOWN],
         "more": len(past) - len(names[:SHOWN]),

@@ -97,11 +97,11 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
     except SluiceError as problem:
         if problem.code == "plan_needed":
             audit.mark_read_only(request)
-            seen = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
-            return common.page(request, "run_repeat.html", {"run": run, "plan": seen})
+            redacted = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
+            return common.page(request, "run_repeat.html", {"run": run, "plan": redacted})
         common.show_error(request, problem)
     else:
-        messages.success(request, "The run is requested again, without the completed steps.")
+        messages.success(request, "The run was requested again. It skips the completed steps.")
     return redirect("runs")
 
 
@@ -133,8 +133,8 @@ def runs_for_page(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
     found: list[Any] = [run_redaction.redact_run(run, access) for run in runs]
     for run in found:
         run.is_active = run.state in ACTIVE_RUN_STATES
-        run.took_ms = _took_ms(run)
-        run.what = describe_parameters(run.parameters)
+        run.duration_ms = _duration_ms(run)
+        run.summary = describe_parameters(run.parameters)
         run.facts = list(run.result.items()) if isinstance(run.result, dict) else []
         run.behind = ", ".join(dict.fromkeys([run.actor, *(str(one["name"]) for one in run.causes)]))
         run.repeatable = run.state in REPEATABLE_RUN_STATES
@@ -151,7 +151,7 @@ def describe_parameters(parameters: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def _took_ms(run: ActionRun) -> float | None:
+def _duration_ms(run: ActionRun) -> float | None:
     if run.started_at is None or run.ended_at is None:
         return None
     return (run.ended_at - run.started_at).total_seconds() * 1000

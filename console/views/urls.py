@@ -42,7 +42,7 @@ urlpatterns = [
     path("", overview.overview, name="overview"),
     path("overview/verdict/", overview.verdict, name="overview_verdict"),
     path("overview/heat/", overview.lag_heatmap, name="overview_heat"),
-    path("overview/seen/", overview.mark_seen, name="overview_seen"),
+    path("overview/seen/", overview.mark_read, name="overview_seen"),
     path("styleguide/", styleguide.styleguide, name="styleguide"),
     path("standing/", system_conditions.system_conditions, name="standing"),
     path("tray/", pending_changes.pending_changes, name="pending_changes"),
@@ -71,7 +71,7 @@ urlpatterns = [
     path("clients/<str:name>/", client.client, name="client"),
     path("clients/<str:name>/slow/", client.slow_panel, name="client_slow"),
     *(
-        path(f"clients/<str:name>/{kind}/", client.act, {"kind": kind}, name=f"client_{kind}")
+        path(f"clients/<str:name>/{kind}/", client.add_change, {"kind": kind}, name=f"client_{kind}")
         for kind in pending_changes.OF_CLIENTS
     ),
     path("clients/<str:name>/durables/<str:durable>/delete/", durables.delete, name="client_durable_delete"),
@@ -84,9 +84,9 @@ urlpatterns = [
     path("policies/transports/<str:name>/", policies.change_transport, name="policies_transport"),
     path("policies/rules/new/", rules.new_rule, name="policies_rule_new"),
     path("policies/rules/try/", rules.try_rule, name="policies_rule_try"),
-    path("policies/rules/<int:place>/remove/", rules.remove_rule, name="policies_rule_remove"),
+    path("policies/rules/<int:index>/remove/", rules.remove_rule, name="policies_rule_remove"),
     path("policies/resolve/", policies.resolve_set_back, name="policies_resolve"),
-    path("policies/revisions/<int:number>/roll-back/", policies.roll_back, name="policies_roll_back"),
+    path("policies/revisions/<int:number>/roll-back/", policies.add_rollback, name="policies_roll_back"),
     path("policies/rollout/promote/", rollouts.promote, name="rollout_promote"),
     path("policies/rollout/stop/", rollouts.stop, name="rollout_stop"),
     path("policies/drafts/", drafts.draft_list, name="drafts"),
@@ -112,12 +112,12 @@ urlpatterns = [
         name="drafts_transport_delete",
     ),
     re_path(
-        rf"^policies/drafts/(?P<draft_id>\d{{1,9}})/(?P<part>{ENTRIES})/(?P<place>new|\d{{1,5}})/$",
+        rf"^policies/drafts/(?P<draft_id>\d{{1,9}})/(?P<part>{ENTRIES})/(?P<index>new|\d{{1,5}})/$",
         draft_parts.entry,
         name="drafts_entry",
     ),
     re_path(
-        rf"^policies/drafts/(?P<draft_id>\d{{1,9}})/(?P<part>{ENTRIES})/(?P<place>\d{{1,5}})/delete/$",
+        rf"^policies/drafts/(?P<draft_id>\d{{1,9}})/(?P<part>{ENTRIES})/(?P<index>\d{{1,5}})/delete/$",
         draft_parts.entry_delete,
         name="drafts_entry_delete",
     ),

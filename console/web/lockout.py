@@ -11,7 +11,7 @@ from broker_core.error_codes import error_code_entry
 from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME
 from console.forms.login import LoginForm
 
-FROM_HERE = "Too many logins from this address have failed. Try again a little later."
+FROM_HERE = "Too many logins from this address have failed. Try again later."
 """Sentence for an address with too many failed logins."""
 
 

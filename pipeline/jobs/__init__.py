@@ -33,8 +33,8 @@ NEEDED = ("HELP", "add_arguments", "run")
 class Reporter(Protocol):
     """Receiver of a job's progress, notes and tables."""
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        """Report that `done` of `total` units are finished. `what` names the unit. `total` may grow."""
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Report that `done` of `total` units are finished. `unit` names the unit. `total` may grow."""
 
     def note(self, sentence: str) -> None:
         """Report a sentence to the operator."""
@@ -101,10 +101,10 @@ def load_job(name: str, environment: Mapping[str, str] = os.environ) -> JobModul
     return cast(JobModule, found)
 
 
-def _no_job(path: Path, why: str) -> OperatorError:
+def _no_job(path: Path, reason: str) -> OperatorError:
     return OperatorError(
         "bad_job",
-        f"{path} isn't a job: {why}.",
+        f"{path} isn't a job: {reason}.",
         "Start from pipeline/jobs/template.py, or remove the file.",
     )
 
@@ -116,15 +116,15 @@ def add_options(parser: argparse.ArgumentParser, job: str) -> None:
             add_flag(parser, f"--{option.name}", option.says)
             continue
         default = "" if option.kind == "text" and option.default is None else option.default
-        told = "" if option.default is None else f" (default: {option.default})"
-        told += "" if option.kind == "text" else f"; {option.bounds}"
+        hint = "" if option.default is None else f" (default: {option.default})"
+        hint += "" if option.kind == "text" else f"; {option.bounds}"
         parser.add_argument(
             f"--{option.name}",
             type=partial(_read, option),
             default=default,
             required=option.required,
             metavar=option.like or "N",
-            help=f"{option.says}{told}",
+            help=f"{option.says}{hint}",
         )
 
 

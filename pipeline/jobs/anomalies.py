@@ -91,7 +91,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     clients, silent, too_new = judge_clients(hours, newest - arguments.recent)
     with (
         spark_session(settings, "anomalies") as spark,
-        watch_tasks(spark.sparkContext, partial(reporter.progress, what="tasks")),
+        watch_tasks(spark.sparkContext, partial(reporter.progress, unit="tasks")),
     ):
         inverted = inverse_correlation(correlations(spark, clients))
         names, groups = cluster_clients(spark, clients)
@@ -101,7 +101,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             "client": name,
             "hour": None,
             "score": None,
-            "because": "it has gone silent: it was there before, and isn't in the newest hours",
+            "because": "it disappeared: it was active before, and isn't in the newest hours",
         }
         for name in silent
     ]
@@ -129,7 +129,7 @@ def load_hours(settings: JobSettings, days: int) -> pa.Table:
     if not hours.num_rows:
         raise OperatorError(
             "no_history",
-            f"There is no hourly history of clients in {settings.client_history}.",
+            f"{settings.client_history} has no hourly history of clients.",
             "Run client-history first.",
         )
     return hours
@@ -225,19 +225,19 @@ def build_tables(
     scores: list[dict[str, Any]] = []
     for one, group in zip(clients, groups, strict=True):
         marks, shares = score_features(one.z, inverted)
-        for place, hour in enumerate(one.hours):
-            at, score = hour * HOUR_US, round(float(marks[place]), 2)
+        for index, hour in enumerate(one.hours):
+            at, score = hour * HOUR_US, round(float(marks[index]), 2)
             scores.append({"client": one.name, "hour": at, "score": score})
             if score < threshold:
                 continue
-            why = top_features(one.points[place], one.middle, one.z[place], shares[place])
-            now = nearest_centre(one.points[place], centres)
+            reason = top_features(one.points[index], one.middle, one.z[index], shares[index])
+            now = nearest_centre(one.points[index], centres)
             found.append(
                 {
                     "client": one.name,
                     "hour": at,
                     "score": score,
-                    "because": why,
+                    "because": reason,
                     "usually_like": f"group {group + 1}",
                     "now_like": f"group {now + 1}",
                 }
@@ -245,7 +245,7 @@ def build_tables(
             features += [
                 {"client": one.name, "hour": at, **feature_row(feature, value, middle, z, share)}
                 for feature, value, middle, z, share in zip(
-                    FEATURES, one.points[place], one.middle, one.z[place], shares[place], strict=True
+                    FEATURES, one.points[index], one.middle, one.z[index], shares[index], strict=True
                 )
             ]
     found.sort(key=lambda row: float(row["score"]), reverse=True)
@@ -269,10 +269,10 @@ def report(
         ("feature", pa.string()),
         *((name, pa.float64()) for name in ("value", "usually", "variations_off", "share_percent")),
     ]
-    whose = [("client", pa.string()), ("hour", MOMENT)]
+    key_fields = [("client", pa.string()), ("hour", MOMENT)]
     reporter.table(
         "features",
-        pa.Table.from_pylist(features[:MAX_CLIENTS_FOUND], schema=pa.schema([*whose, *kinds])),
+        pa.Table.from_pylist(features[:MAX_CLIENTS_FOUND], schema=pa.schema([*key_fields, *kinds])),
         "Features of the unusual hours",
     )
     worst: dict[str, float] = {}
@@ -285,14 +285,14 @@ def report(
     )
     reporter.table(
         "scores",
-        pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])),
+        pa.Table.from_pylist(shown, schema=pa.schema([*key_fields, ("score", pa.float64())])),
         "Anomaly scores of the most unusual clients",
         [PlotSpec("Anomaly score", "hour", ("score",), by="client")],
     )
     columns: dict[str, Any] = {"group": [f"group {number + 1}" for number in range(len(centres))]}
-    said = to_plain(centres)
+    plain_centres = to_plain(centres)
     columns |= {
-        feature.name: [round(float(value), 3) for value in said[:, number]]
+        feature.name: [round(float(value), 3) for value in plain_centres[:, number]]
         for number, feature in enumerate(FEATURES)
     }
     reporter.table(

@@ -87,7 +87,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         lease.advance(first)
         with (
             spark_context(settings, "audit") as context,
-            watch_tasks(context, partial(reporter.progress, what="tasks")),
+            watch_tasks(context, partial(reporter.progress, unit="tasks")),
         ):
             span_reports = map_items(context, spans, partial(scan_span, log.location), SPAN_REPORT)
             accounts = map_items(context, spans, partial(check_accounts, log.location), ACCOUNTS)
@@ -202,12 +202,12 @@ def scan_span(location: LogLocation, span: SegmentSpan) -> Iterator[pa.Table]:
         yield _report_table("cut", "", 0, runs.slice(0, 1).set_column(4, "records", pa.array([0])))
         runs = runs.slice(0, MAX_RUNS)
     if missing:
-        why = _unreadable_reason(location, span)
+        reason = _unreadable_reason(location, span)
         rows = [
             {"publisher": "", "sequence": one, "first": one, "last": last, "records": last - one + 1}
             for one, last in missing
         ]
-        yield _report_table("damage", why, 0, pa.Table.from_pylist(rows, schema=RUNS))
+        yield _report_table("damage", reason, 0, pa.Table.from_pylist(rows, schema=RUNS))
     if runs.num_rows:
         yield _report_table("run", "", size, runs)
 
@@ -223,13 +223,13 @@ def check_accounts(location: LogLocation, span: SegmentSpan) -> Iterator[pa.Tabl
     yield pa.Table.from_pylist(list(check_account_rows(records)), schema=ACCOUNTS)
 
 
-def _report_table(kind: str, why: str, nbytes: int, runs: pa.Table) -> pa.Table:
+def _report_table(kind: str, reason: str, nbytes: int, runs: pa.Table) -> pa.Table:
     rows = runs.num_rows
     sizes = [nbytes] + [0] * (rows - 1)
     return pa.table(
         {
             "kind": [kind] * rows,
-            "why": [why] * rows,
+            "why": [reason] * rows,
             "nbytes": sizes,
             **{name: runs.column(name) for name in RUNS.names},
         }
@@ -288,7 +288,7 @@ def compare_lake(
         )
     if covered_intervals(settings.records, instance):
         return rows
-    reporter.note("There is no lake to compare with.")
+    reporter.note("The lake to compare with doesn't exist.")
     return rows
 
 
@@ -306,9 +306,9 @@ def _compare_file(log: LogSnapshot, file: LakeFileName, path: Any) -> str:
     except JournalError as error:
         return f"the log can't be read: {error.sentence}"
     try:
-        opened = pq.ParquetFile(path)
-        stored_digest = file_metadata(opened)["digest"]
-        file_digest = digest_of(opened.read(list(COLUMNS)))
+        parquet = pq.ParquetFile(path)
+        stored_digest = file_metadata(parquet)["digest"]
+        file_digest = digest_of(parquet.read(list(COLUMNS)))
     except (pa.ArrowException, OSError, KeyError) as error:
         return f"can't be read: {str(error).splitlines()[0]}"[:300]
     if stored_digest != file_digest:

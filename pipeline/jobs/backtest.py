@@ -107,7 +107,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             spans = plan_spans(log, request)
             check_machine(settings)
             context = stack.enter_context(spark_context(settings, "backtest"))
-            stack.enter_context(watch_tasks(context, partial(reporter.progress, what="tasks")))
+            stack.enter_context(watch_tasks(context, partial(reporter.progress, unit="tasks")))
             scratch.mkdir(parents=True)
             store = partial(store_samples, scratch, log.location, request)
             stored = map_items(context, list(enumerate(spans)), store, STORED_SAMPLES)
@@ -210,10 +210,10 @@ def _apply_settings(document: dict[str, Any], combination: tuple[tuple[str, Any]
     """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for setting, value in combination:
-        *way, last = setting.split(".")
+        *path, last = setting.split(".")
         node: Any = changed
         try:
-            for step in way:
+            for step in path:
                 node = node[int(step)] if isinstance(node, list) else node[step]
             is_known = last in node if isinstance(node, dict) else node[int(last)] is not None
         except (KeyError, IndexError, ValueError, TypeError):

@@ -42,7 +42,7 @@ from pipeline.transforms.capacity import (
     ENOUGH_S,
     OTHERS,
     PERCENTS,
-    SEEN,
+    REPORT_SCHEMA,
     DiskVolume,
     by_topic,
     days_until_limit,
@@ -99,9 +99,9 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         check_machine(settings)
         with (
             spark_context(settings, "capacity") as context,
-            watch_tasks(context, partial(reporter.progress, what="tasks")),
+            watch_tasks(context, partial(reporter.progress, unit="tasks")),
         ):
-            rows = map_items(context, spans, partial(scan_span, log.location, request), SEEN)
+            rows = map_items(context, spans, partial(scan_span, log.location, request), REPORT_SCHEMA)
     bounds_s = rows.filter(pc.equal(rows.column("kind"), "bounds"))
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
@@ -173,7 +173,7 @@ def scan_span(location: LogLocation, request: ReadRequest, span: SegmentSpan) ->
             _add_samples(table, clients, reach)
     if times:
         rows.append({"kind": "bounds", "name": "", "slot": min(times), "count": max(times)})
-    yield pa.Table.from_pylist([*rows, *_usage_rows(clients), *_reader_rows(reach)], schema=SEEN)
+    yield pa.Table.from_pylist([*rows, *_usage_rows(clients), *_reader_rows(reach)], schema=REPORT_SCHEMA)
     if topics:
         yield _topic_rows(pa.concat_tables(topics))
 
@@ -251,7 +251,7 @@ def _topic_rows(tables: pa.Table) -> pa.Table:
     rows = rows.append_column("kind", pa.array(["topic"] * count)).append_column(
         "disk", pa.array([0] * count)
     )
-    return rows.select(SEEN.names).cast(SEEN)
+    return rows.select(REPORT_SCHEMA.names).cast(REPORT_SCHEMA)
 
 
 def unused_preallocation(log: LogSnapshot) -> int:
@@ -460,7 +460,7 @@ def _pool_use_plots(use: dict[str, Any]) -> pa.Table:
 def _disks(disks: list[DiskVolume]) -> pa.Table:
     rows = [
         {
-            "places": one.places,
+            "places": one.directories,
             "used": one.used,
             "free": one.free,
             "grows_a_day": round(one.grows),

@@ -80,7 +80,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             reporter.note("The journal has no new records.")
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
         lease.advance(spans[0].first)
-        report = partial(reporter.progress, what="tasks")
+        report = partial(reporter.progress, unit="tasks")
         with (
             spark_session(settings, "client-history") as spark,
             watch_tasks(spark.sparkContext, report),

@@ -59,8 +59,8 @@ SPAN_BYTES = 1 << 40
 MAX_NAMED = 20
 SAMPLED_BODIES, SAMPLED_SPANS = 20_000, 20
 """Bodies from which the schema of typed columns is inferred, and the maximum spans they come from."""
-GIVEN_UP_WHY = "given up"
-GIVEN_UP = "_given_up"
+ABANDONED_REASON = "given up"
+ABANDONED = "_given_up"
 """Directory with an empty file for each skipped interval.
 
 Spark and pyarrow ignore names that start with "_".
@@ -187,7 +187,7 @@ def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) ->
         return directory / Path(row["file"]).name
 
     before, after = compact(
-        settings.records, log.location.instance, write, partial(reporter.progress, what="days joined")
+        settings.records, log.location.instance, write, partial(reporter.progress, unit="days joined")
     )
     if before:
         reporter.note(f"Compacted {before:,} small files to {after:,}.")
@@ -222,8 +222,8 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
     are.
     """
     files = covered_intervals(settings.records, log.location.instance)
-    given_up = covered_intervals(settings.records, log.location.instance, GIVEN_UP)
-    covered = [(file.first, file.last) for file in (*files, *given_up)]
+    abandoned = covered_intervals(settings.records, log.location.instance, ABANDONED)
+    covered = [(file.first, file.last) for file in (*files, *abandoned)]
     last = log.frontier if arguments.end is None else arguments.end
     lake_start = min([log.first, *(first for first, _ in covered)])
     missing = missing_intervals(covered, arguments.start or 1, last)
@@ -235,13 +235,13 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
     spans: list[SegmentSpan] = []
     for first, stop in missing:
         spans += plan_log(log, ReadRequest(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
-    return LakePlan(spans, [*gaps, *(LogGap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
+    return LakePlan(spans, [*gaps, *(LogGap(file.first, file.last, ABANDONED_REASON) for file in abandoned)])
 
 
 def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFileName]:
     """Return the intervals of the lake's files, by their names.
 
-    With GIVEN_UP, the intervals that an operator gave up.
+    With ABANDONED, the intervals that an operator gave up.
     """
     names = (path.name for path in directory.glob(f"{folder}/*"))
     return [file for name in names if (file := parse_file_name(name, instance)) is not None]
@@ -258,18 +258,18 @@ def give_up(settings: JobSettings, log: LogSnapshot, plan: LakePlan) -> list[Log
         return []
     covered = [
         (f.first, f.last)
-        for f in (*covered_intervals(directory, instance), *covered_intervals(directory, instance, GIVEN_UP))
+        for f in (*covered_intervals(directory, instance), *covered_intervals(directory, instance, ABANDONED))
     ]
     skipped = log.skipped_sequences()
     missing = missing_intervals(covered, min(edges)[0], max(last for _, last in edges))
     skipped_intervals = [part for gap in missing for part in skipped.gaps_between(*gap)]
-    (directory / GIVEN_UP).mkdir(exist_ok=True)
+    (directory / ABANDONED).mkdir(exist_ok=True)
     assert log.location.log is not None, "a log with records was claimed"
     for first, last in skipped_intervals:
-        (directory / GIVEN_UP / file_name(instance, first, last, log_tag(log.location.log))).touch()
+        (directory / ABANDONED / file_name(instance, first, last, log_tag(log.location.log))).touch()
     gap_intervals = {(gap.first, gap.last) for gap in plan.gaps}
     return [
-        LogGap(first, last, GIVEN_UP_WHY)
+        LogGap(first, last, ABANDONED_REASON)
         for first, last in skipped_intervals
         if (first, last) not in gap_intervals
     ]
@@ -302,7 +302,7 @@ def write_spans(
 ) -> list[dict[str, Any]]:
     """Have the workers write spans; return a row for each file. Raises the first SluiceError."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
-    report = partial(reporter.progress, what="spans")
+    report = partial(reporter.progress, unit="spans")
     work = partial(write_span_task, log.location, settings.records, skip_gaps)
     with spark_context(settings, "lake") as context, watch_tasks(context, report):
         rows: list[dict[str, Any]] = map_items(context, spans, work, WRITTEN).to_pylist()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from broker_core.errors import OperatorError
 from pipeline.config import JobSettings
 from pipeline.jobs import Reporter, add_options
-from pipeline.jobs.lake import GIVEN_UP, claim_records, covered_intervals
+from pipeline.jobs.lake import ABANDONED, claim_records, covered_intervals
 from pipeline.lake_files import file_metadata
 from pipeline.log_request import check_bounds
 from pipeline.transforms.digest import digest_of
@@ -55,11 +55,11 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         reporter.progress(number, len(files), "files")
         records += check_file(log, file, path, quick=arguments.quick)
     covered = [(file.first, file.last) for file, _ in files]
-    given_up = [(file.first, file.last) for file in covered_intervals(directory, instance, GIVEN_UP)]
+    abandoned = [(file.first, file.last) for file in covered_intervals(directory, instance, ABANDONED)]
     skipped = log.skipped_sequences()
     missing = [
         part
-        for gap in missing_intervals([*covered, *given_up], first, last)
+        for gap in missing_intervals([*covered, *abandoned], first, last)
         for part in skipped.gaps_between(*gap)
     ]
     return {
@@ -89,10 +89,10 @@ def check_file(log: LogSnapshot, file: LakeFileName, path: Path, *, quick: bool)
     return int(rows)
 
 
-def _damaged_file_error(path: Path, why: str) -> OperatorError:
+def _damaged_file_error(path: Path, reason: str) -> OperatorError:
     return OperatorError(
         "lake_damaged",
-        f"{path.parent.name}/{path.name} is damaged: {why}.",
+        f"{path.parent.name}/{path.name} is damaged: {reason}.",
         "Remove it; while the log still has its records, the next run of `lake` writes them again.",
         file=str(path),
     )

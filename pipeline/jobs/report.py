@@ -65,7 +65,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     reporter.page(page.to_html())
     missing = [job for job, *_ in JOB_SECTIONS if job not in included]
     if missing:
-        reporter.note(f"There is no run of {', '.join(missing)} in these days. Run them before the report.")
+        reporter.note(f"These days have no run of {', '.join(missing)}. Run these jobs before the report.")
     return {
         **facts,
         "days": arguments.days,
@@ -139,17 +139,17 @@ def _sum_by_client(
 def _add_runs(page: HtmlPage, settings: JobSettings, start: int) -> Iterator[str]:
     """Add the newest run of each job since `start`; yield the jobs that had one."""
     shelf = settings.lake / FOLDER
-    for job, title, wanted in JOB_SECTIONS:
-        kept = _newest_run(shelf, job, settings.log.instance, start)
-        if kept is None:
+    for job, title, table_names in JOB_SECTIONS:
+        run = _newest_run(shelf, job, settings.log.instance, start)
+        if run is None:
             continue
-        page.add_section(title, f"{job}, {_format_day(kept.ended_at * 1_000)}")
-        for line in kept.lines[-3:]:
+        page.add_section(title, f"{job}, {_format_day(run.ended_at * 1_000)}")
+        for line in run.lines[-3:]:
             page.add_paragraphs(line)
-        for one in kept.tables:
-            if one.name not in wanted:
+        for one in run.tables:
+            if one.name not in table_names:
                 continue
-            folder = shelf / kept.id
+            folder = shelf / run.id
             for drawn in one.plots:
                 page.add_drawn_plot(
                     *((folder / name).read_text("utf-8") for name in (drawn, narrow_plot_name(drawn)))
@@ -165,11 +165,11 @@ def _newest_run(shelf: Path, job: str, instance: str, start: int) -> StoredRun |
     names = sorted(shelf.glob(f"*-{job}-*/run.json"), reverse=True) if shelf.is_dir() else []
     for path in names:
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=StoredRun)
+            run = msgspec.json.decode(path.read_bytes(), type=StoredRun)
         except (OSError, msgspec.DecodeError):
             continue  # removed meanwhile, or damaged
-        if kept.ended_at * 1_000 < start:
+        if run.ended_at * 1_000 < start:
             break
-        if (kept.job, kept.instance, kept.state) == (job, instance, "succeeded"):
-            return kept
+        if (run.job, run.instance, run.state) == (job, instance, "succeeded"):
+            return run
     return None

@@ -85,7 +85,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         work = partial(last_of_span, log.location, request, arguments.key)
         with (
             spark_context(settings, "state") as context,
-            watch_tasks(context, partial(reporter.progress, what="tasks")),
+            watch_tasks(context, partial(reporter.progress, unit="tasks")),
         ):
             now = latest_by_key(map_items(context, spans, work, STATE))
             before: pa.Table | None = None

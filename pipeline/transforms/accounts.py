@@ -46,13 +46,13 @@ def check_account_rows(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[st
             continue  # another kind of event
         looked += 1
         sums = tuple(getattr(event, f"{name}_messages") or 0 for name in SUMS)
-        for what in _wrong(sums, before.get(event.client)):
+        for finding in _wrong(sums, before.get(event.client)):
             found += 1
             if found <= MAX_PROBLEMS:
                 yield {
                     "client": event.client,
                     "sequence": sequence,
-                    "what": what,
+                    "what": finding,
                     "checked": 0,
                     **dict(zip(SUMS, sums, strict=True)),
                 }

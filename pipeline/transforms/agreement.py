@@ -17,7 +17,7 @@ Key = tuple[str, str, str]
 class Agreement(NamedTuple):
     """Episode counts: in both recordings, in one alone, and in both within the time limit."""
 
-    both: int
+    common: int
     recorded_alone: int
     predicted_alone: int
     in_time: int
@@ -25,13 +25,13 @@ class Agreement(NamedTuple):
     @property
     def percent(self) -> float:
         """Percentage of episodes that are in both; 100 without any."""
-        every = self.both + self.recorded_alone + self.predicted_alone
-        return round(100.0 * self.both / every, 1) if every else 100.0
+        every = self.common + self.recorded_alone + self.predicted_alone
+        return round(100.0 * self.common / every, 1) if every else 100.0
 
     @property
     def in_time_percent(self) -> float:
         """Percentage of the episodes in both that are at most one check period apart."""
-        return round(100.0 * self.in_time / self.both, 1) if self.both else 100.0
+        return round(100.0 * self.in_time / self.common, 1) if self.common else 100.0
 
 
 def compare_decisions(
@@ -41,13 +41,13 @@ def compare_decisions(
 
     Those within `check_ms` are in time.
     """
-    mine, theirs = _episodes(recorded), _episodes(predicted)
-    both = unmatched = predicted_episode = in_time = 0
-    for key in mine.keys() | theirs.keys():
-        at, now = list(mine.get(key, ())), list(theirs.get(key, ()))
+    recorded_episodes, predicted_episodes = _episodes(recorded), _episodes(predicted)
+    matched = unmatched = predicted_episode = in_time = 0
+    for key in recorded_episodes.keys() | predicted_episodes.keys():
+        at, now = list(recorded_episodes.get(key, ())), list(predicted_episodes.get(key, ()))
         while at and now:
             if abs(at[0] - now[0]) <= RETURNS_MS:
-                both += 1
+                matched += 1
                 in_time += abs(at.pop(0) - now.pop(0)) <= check_ms
             elif at[0] < now[0]:
                 at.pop(0)
@@ -56,16 +56,16 @@ def compare_decisions(
                 now.pop(0)
                 predicted_episode += 1
         unmatched, predicted_episode = unmatched + len(at), predicted_episode + len(now)
-    return Agreement(both, unmatched, predicted_episode, in_time)
+    return Agreement(matched, unmatched, predicted_episode, in_time)
 
 
-def _episodes(acts: Iterable[Mapping[str, Any]]) -> dict[Key, list[int]]:
+def _episodes(decisions: Iterable[Mapping[str, Any]]) -> dict[Key, list[int]]:
     """Return the start times of episodes by client, action and mode."""
     found: dict[Key, list[int]] = {}
     newest: dict[Key, int] = {}
-    for act in sorted(acts, key=lambda one: int(one["at"])):
-        key = (act["client"], act["action"], act["mode"])
-        if act["at"] - newest.get(key, -1 << 62) > RETURNS_MS:
-            found.setdefault(key, []).append(act["at"])
-        newest[key] = act["at"]
+    for decision in sorted(decisions, key=lambda one: int(one["at"])):
+        key = (decision["client"], decision["action"], decision["mode"])
+        if decision["at"] - newest.get(key, -1 << 62) > RETURNS_MS:
+            found.setdefault(key, []).append(decision["at"])
+        newest[key] = decision["at"]
     return found

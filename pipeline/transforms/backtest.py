@@ -350,7 +350,7 @@ class PolicyBacktest:
         if session.waiting or session.use.is_offlined:
             if self._gaps.add(session):
                 del self._idle[session.number]
-        elif known_until := session.trace.keeps_up_until(session.moved_at, session.step_capacity):
+        elif known_until := session.trace.sustainable_until(session.moved_at, session.step_capacity):
             del self._idle[session.number]
             heappush(self._unsimulated, (known_until, next(self._serial), session))
 

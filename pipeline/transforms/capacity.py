@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-SEEN: Final = pa.schema(
+REPORT_SCHEMA: Final = pa.schema(
     [
         ("kind", pa.string()),
         ("name", pa.string()),
@@ -48,7 +48,7 @@ Floats = npt.NDArray[np.float64]
 class DiskVolume(NamedTuple):
     """A file system with directories of this installation. `grows`: bytes a day."""
 
-    places: str
+    directories: str
     used: int
     free: int
     grows: float
@@ -133,9 +133,11 @@ def pool_use(
     sums = table.group_by(["pool", "slot"]).aggregate([("memory", "sum"), ("disk", "sum")]).sort_by("slot")
     found = {}
     for name in sorted(set(names.to_pylist())):
-        own = sums.filter(pc.equal(sums.column("pool"), name))
-        memory, disk = (own.column(f"{of}_sum").to_numpy().astype(np.float64) for of in ("memory", "disk"))
-        found[name] = (own.column("slot").to_numpy(), memory, disk)
+        pool_rows = sums.filter(pc.equal(sums.column("pool"), name))
+        memory, disk = (
+            pool_rows.column(f"{of}_sum").to_numpy().astype(np.float64) for of in ("memory", "disk")
+        )
+        found[name] = (pool_rows.column("slot").to_numpy(), memory, disk)
     return found
 
 
@@ -166,17 +168,17 @@ def reader_lag(rows: pa.Table) -> list[dict[str, Any]]:
         name, (memory, disk) = row["name"], peaks.get(row["name"], (0, 0))
         lags[name] = max(lags.get(name, 0), row["count"])
         peaks[name] = (max(memory, row["memory"]), max(disk, row["disk"]))
-    away = _absences(rows.filter(pc.equal(rows.column("kind"), "away")))
+    absences = _absences(rows.filter(pc.equal(rows.column("kind"), "away")))
     found = [
         {
             "client": name,
             "behind_s": round(lags.get(name, 0) / 1_000, 1),
-            "away_s": round(away.get(name, 0) / 1_000, 1),
-            "reaches_back_s": round((lags.get(name, 0) + away.get(name, 0)) / 1_000, 1),
+            "away_s": round(absences.get(name, 0) / 1_000, 1),
+            "reaches_back_s": round((lags.get(name, 0) + absences.get(name, 0)) / 1_000, 1),
             "peak_memory": peaks.get(name, (0, 0))[0],
             "peak_disk": peaks.get(name, (0, 0))[1],
         }
-        for name in lags.keys() | away.keys()
+        for name in lags.keys() | absences.keys()
     ]
     return sorted(found, key=lambda row: (-row["reaches_back_s"], row["client"]))
 
@@ -192,7 +194,7 @@ def max_share(rows: pa.Table, limits: Mapping[str, int]) -> float:
 def setting_advice(
     pools: Sequence[Mapping[str, Any]],
     reach_s: float,
-    held_s: float,
+    covered_s: float,
     retention_s: float | None,
     volumes: Iterable[DiskVolume],
     capacity: int,
@@ -200,7 +202,7 @@ def setting_advice(
 ) -> list[dict[str, str]]:
     """Return recommended settings: present value, recommended value and reason.
 
-    `reach_s`: how far back the slowest reader reached; `held_s`: seconds that the log covers;
+    `reach_s`: how far back the slowest reader reached; `covered_s`: seconds that the log covers;
     `retention_s`: seconds until removal, None for never; `capacity`: client_max_capacity in percent;
     `largest`: the largest client's share of its pool's memory in percent.
     """
@@ -210,30 +212,30 @@ def setting_advice(
         peak, limit = pool["peak"], pool["limit"]
         if peak > 0.8 * limit:
             enough = _round_up(peak * RESERVE)
-            why = (
+            reason = (
                 f"its peak was {_format_size(peak)}, {100 * peak / limit:.0f} % of the limit: clients were "
                 "close to being acted on, or were."
             )
-            found.append(_row(setting, _format_size(limit), _format_size(max(enough, limit)), why))
+            found.append(_row(setting, _format_size(limit), _format_size(max(enough, limit)), reason))
         elif 0 < peak < 0.05 * limit:
-            why = (
-                f"its peak was {_format_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds "
-                "nothing. Keep it if bursts are to come."
+            reason = (
+                f"its peak was {_format_size(peak)}, {100 * peak / limit:.1f} % of the limit: the "
+                "limit has no effect. Retain it only for future bursts."
             )
-            found.append(_row(setting, _format_size(limit), _format_size(_round_up(peak * 4)), why))
+            found.append(_row(setting, _format_size(limit), _format_size(_round_up(peak * 4)), reason))
         if pool["days_to_limit"] is not None and pool["days_to_limit"] < FULL_SOON_DAYS:
-            why = f"its daily peak grows and is at the limit in {pool['days_to_limit']:.0f} days."
-            found.append(_row(setting, _format_size(limit), _format_size(_round_up(limit * 2)), why))
+            reason = f"its daily peak grows and is at the limit in {pool['days_to_limit']:.0f} days."
+            found.append(_row(setting, _format_size(limit), _format_size(_round_up(limit * 2)), reason))
     need = _hours(reach_s * RESERVE)
     if reach_s > 0:
-        reached, covered = _format_span(reach_s), _format_span(held_s)
-        why = f"the slowest reader reached back {reached}; the log held {covered} at the end."
+        reached, covered = _format_span(reach_s), _format_span(covered_s)
+        reason = f"the slowest reader reached back {reached}; the log covered {covered} at the end."
         word = need if retention_s is not None and reach_s * RESERVE > retention_s else f"{need} at least"
         now = "nothing is removed" if retention_s is None else _format_span(retention_s)
-        found.append(_row("journal retention", now, word, why))
+        found.append(_row("journal retention", now, word, reason))
     if largest > 0.8 * capacity:
-        why = (
-            f"one client took {largest:.0f} % of its pool's memory, near the {capacity} % at which "
+        reason = (
+            f"one client used {largest:.0f} % of its pool's memory, near the {capacity} % at which "
             "it is offlined."
         )
         found.append(
@@ -241,54 +243,59 @@ def setting_advice(
                 "client_policy.client_max_capacity",
                 f"{capacity} %",
                 f"{min(100, max(capacity, 5 * math.ceil(largest * RESERVE / 5)))} %",
-                why,
+                reason,
             )
         )
     for volume in volumes:
         if volume.days is not None and volume.days < FULL_SOON_DAYS:
-            why = (
-                f"{volume.places} grow by {_format_size(volume.grows)} a day, and "
+            reason = (
+                f"{volume.directories} grow by {_format_size(volume.grows)} a day, and "
                 f"{_format_size(volume.free)} are free: full in {volume.days:.1f} days."
             )
             found.append(
                 _row(
-                    f"disk of {volume.places}",
+                    f"disk of {volume.directories}",
                     f"{volume.days:.1f} days",
                     f"{FULL_SOON_DAYS} days",
-                    why + " Compress, archive elsewhere, or remove sooner.",
+                    reason + " Compress, archive elsewhere, or remove sooner.",
                 )
             )
     return found
 
 
-def _row(setting: str, now: str, recommended: str, why: str) -> dict[str, str]:
-    return {"setting": setting, "now": now, "recommended": recommended, "why": why[:1].upper() + why[1:]}
+def _row(setting: str, now: str, recommended: str, reason: str) -> dict[str, str]:
+    return {
+        "setting": setting,
+        "now": now,
+        "recommended": recommended,
+        "why": reason[:1].upper() + reason[1:],
+    }
 
 
 def _absences(rows: pa.Table) -> dict[str, int]:
     """Return the longest absence of each client that returned, ms."""
     found: dict[str, int] = {}
-    left: dict[str, int] = {}
+    disconnected_at: dict[str, int] = {}
     for row in rows.sort_by("slot").to_pylist():
         if row["count"] == 0:
-            left[row["name"]] = row["slot"]
-        elif row["name"] in left:
-            gone = row["slot"] - left.pop(row["name"])
-            found[row["name"]] = max(found.get(row["name"], 0), gone)
+            disconnected_at[row["name"]] = row["slot"]
+        elif row["name"] in disconnected_at:
+            absence = row["slot"] - disconnected_at.pop(row["name"])
+            found[row["name"]] = max(found.get(row["name"], 0), absence)
     return found
 
 
 def _growth_trends(rows: pa.Table) -> dict[str, float]:
     days: dict[str, dict[int, float]] = {}
     for row in rows.to_pylist():
-        own = days.setdefault(row["name"], {})
-        own[row["slot"] // 24] = own.get(row["slot"] // 24, 0.0) + row["memory"]
+        client_days = days.setdefault(row["name"], {})
+        client_days[row["slot"] // 24] = client_days.get(row["slot"] // 24, 0.0) + row["memory"]
     # the first and the last day are incomplete
-    every = sorted({day for own in days.values() for day in own})[1:-1]
+    every = sorted({day for client_days in days.values() for day in client_days})[1:-1]
     found = {}
-    for name, own in days.items():
-        fit = _fit_line({day: own.get(day, 0.0) for day in every})
-        mean = sum(own.get(day, 0.0) for day in every) / len(every) if every else 0.0
+    for name, client_days in days.items():
+        fit = _fit_line({day: client_days.get(day, 0.0) for day in every})
+        mean = sum(client_days.get(day, 0.0) for day in every) / len(every) if every else 0.0
         if fit is not None and mean:
             found[name] = round(100 * 7 * fit[0] / mean, 1)
     return found

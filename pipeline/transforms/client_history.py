@@ -66,20 +66,20 @@ def hours_of(events: pa.Table) -> pa.Table:
     """Return a row of MADE for each transport and hour with an event, or with a state other than live."""
     events = events.sort_by([("at", "ascending"), ("sequence", "ascending")]).combine_chunks()
     decided = pc.is_valid(events.column("action"))
-    told, acts = events.filter(pc.invert(decided)), events.filter(decided)
+    events_only, acts = events.filter(pc.invert(decided)), events.filter(decided)
     rows = _HourRows()
-    if told.num_rows:
-        _add_event(told, acts, rows)
-    _count_acts(told, acts, rows)
+    if events_only.num_rows:
+        _add_event(events_only, acts, rows)
+    _count_acts(events_only, acts, rows)
     client = events.column("client")[0].as_py()
     made = [
         {"client": client, "transport": transport, "hour": hour * HOUR_MS * 1_000, **row}
         for (transport, hour), row in sorted(rows.found.items(), key=lambda one: (one[0][1], one[0][0]))
     ]
-    if made and told.num_rows:
+    if made and events_only.num_rows:
         made[-1] |= {
-            "last_at": told.column("at")[-1].as_py(),
-            "open": int(told.column("event")[-1].as_py() != "disconnect"),
+            "last_at": events_only.column("at")[-1].as_py(),
+            "open": int(events_only.column("event")[-1].as_py() != "disconnect"),
         }
     return pa.Table.from_pylist(made, schema=MADE)
 
@@ -122,16 +122,16 @@ class _HourRows:
             return
         table = pa.table({"transport": pa.array(transports, pa.string()), "hour": hours, "amount": amounts})
         for row in table.group_by(["transport", "hour"]).aggregate([("amount", how)]).to_pylist():
-            mine, amount = self.of(row["transport"], row["hour"]), row[f"amount_{how}"] or 0
-            mine[name] = mine[name] + amount if how == "sum" else max(mine[name], amount)
+            hour_row, amount = self.of(row["transport"], row["hour"]), row[f"amount_{how}"] or 0
+            hour_row[name] = hour_row[name] + amount if how == "sum" else max(hour_row[name], amount)
 
 
-def _add_event(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
+def _add_event(events: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     """Add the figures of all events of a client to its hours."""
-    at = told.column("at").to_numpy()
-    kinds, states = _texts(told, "event"), _texts(told, "state")
+    at = events.column("at").to_numpy()
+    kinds, states = _texts(events, "event"), _texts(events, "state")
     sessions = np.cumsum(kinds == "connect")
-    transports = _transports(told, acts, sessions)
+    transports = _transports(events, acts, sessions)
     hours = at // HOUR_MS
     rows.add("samples", transports, hours, np.ones(len(at), np.int64))
     for kind, name in (("connect", "connects"), ("disconnect", "disconnects")):
@@ -142,30 +142,30 @@ def _add_event(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
             np.ones(int((kinds == kind).sum()), np.int64),
         )
     for name in _PEAKS:
-        rows.add(f"{name}_max", transports, hours, _numbers(told, name), "max")
-    away = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
-    begins = away & ~np.concatenate(([False], away[:-1] & (sessions[1:] == sessions[:-1])))
+        rows.add(f"{name}_max", transports, hours, _numbers(events, name), "max")
+    on_spool = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
+    begins = on_spool & ~np.concatenate(([False], on_spool[:-1] & (sessions[1:] == sessions[:-1])))
     rows.add("offline_episodes", transports[begins], hours[begins], np.ones(int(begins.sum()), np.int64))
-    starts, ends = _hold_values(at, kinds)
+    starts, ends = _event_spans(at, kinds)
     # A client whose first event isn't its connection was connected when its hour began.
     if kinds[0] != "connect":
         starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
-    which, their, spans = split_by_hour(starts, ends)
-    whose = np.append(np.arange(len(at)), 0)[which]
+    which, part_hours, spans = split_by_hour(starts, ends)
+    event_indexes = np.append(np.arange(len(at)), 0)[which]
     lead = which == len(at)
-    rows.add("connected_ms", transports[whose], their, spans)
-    lags = np.where(lead, 0, _numbers(told, "lag_messages")[whose])
-    rows.add("lag_messages_mean", transports[whose], their, (lags * spans).astype(np.float64))
-    for wanted, name in (
+    rows.add("connected_ms", transports[event_indexes], part_hours, spans)
+    lags = np.where(lead, 0, _numbers(events, "lag_messages")[event_indexes])
+    rows.add("lag_messages_mean", transports[event_indexes], part_hours, (lags * spans).astype(np.float64))
+    for states_counted, name in (
         ({"offlined", "draining"}, "offline_ms"),
         *(({one}, name) for one, name in _STATES.items()),
     ):
-        chosen = np.isin(states[whose], list(wanted)) & ~lead
-        rows.add(name, transports[whose][chosen], their[chosen], spans[chosen])
-    _deliveries(told, at, sessions, transports, rows)
+        chosen = np.isin(states[event_indexes], list(states_counted)) & ~lead
+        rows.add(name, transports[event_indexes][chosen], part_hours[chosen], spans[chosen])
+    _deliveries(events, at, sessions, transports, rows)
 
 
-def _hold_values(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
+def _event_spans(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
     """Return (starts, ends) in ms of the time that each event describes; none for a disconnection.
 
     The time after the last event is unknown, and counts in the next run.
@@ -179,66 +179,68 @@ def _hold_values(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
 def split_by_hour(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     """Split intervals at full hours; return (index of the interval, hour, ms) of each part."""
     which, nothing = np.arange(len(starts)), np.zeros(0, np.int64)
-    pieces = [(nothing, nothing, nothing)]
+    parts = [(nothing, nothing, nothing)]
     while (some := starts < ends).any():
         which, starts, ends = which[some], starts[some], ends[some]
         hours = starts // HOUR_MS
         stops = np.minimum(ends, (hours + 1) * HOUR_MS)
-        pieces.append((which, hours, stops - starts))
+        parts.append((which, hours, stops - starts))
         starts = stops
-    places, hours, spans = (np.concatenate(part) for part in zip(*pieces, strict=True))
-    return places, hours, spans
+    indexes, hours, spans = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return indexes, hours, spans
 
 
-def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _HourRows) -> None:
+def _deliveries(events: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _HourRows) -> None:
     """Divide deliveries between two events among the hours, by time.
 
     The first interval begins with the logon, if that was recorded.
     """
-    known = pc.is_valid(told.column("delivered_messages")).to_numpy(zero_copy_only=False)
-    known |= _texts(told, "event") == "connect"
-    place = np.flatnonzero(known)
-    if len(place) < 2:
+    known = pc.is_valid(events.column("delivered_messages")).to_numpy(zero_copy_only=False)
+    known |= _texts(events, "event") == "connect"
+    known_indexes = np.flatnonzero(known)
+    if len(known_indexes) < 2:
         return
-    before, after = place[:-1], place[1:]
+    before, after = known_indexes[:-1], known_indexes[1:]
     same = (sessions[before] == sessions[after]) & (at[after] > at[before])
     before, after = before[same], after[same]
-    gone = at[after] - at[before]
+    elapsed = at[after] - at[before]
     which, hours, spans = split_by_hour(at[before], at[after])
     for name in ("delivered_messages", "delivered_bytes"):
-        counts = _numbers(told, name)
+        counts = _numbers(events, name)
         grown = np.maximum(counts[after] - counts[before], 0)
-        shares = grown[which] * (spans / gone[which]) if len(which) else np.zeros(0)
+        shares = grown[which] * (spans / elapsed[which]) if len(which) else np.zeros(0)
         rows.add(name, transports[after][which], hours, shares)
         if name == "delivered_messages":
-            rates = grown * 1_000.0 / np.maximum(gone, 1_000)
+            rates = grown * 1_000.0 / np.maximum(elapsed, 1_000)
             rows.add("rate_max", transports[after][which], hours, rates[which], "max")
     for row in rows.found.values():
         for name in ("delivered_messages", "delivered_bytes"):
             row[name] = round(row[name])
 
 
-def _transports(told: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
+def _transports(events: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
     """Return the transport of each event.
 
     A session has one, named in its connection, samples and decisions.
     """
-    own = _texts(told, "transport")
-    found = {int(number): name for number, name in zip(sessions[::-1], own[::-1], strict=True) if name}
-    starts = told.column("at").to_numpy()
+    event_transports = _texts(events, "transport")
+    found = {
+        int(number): name for number, name in zip(sessions[::-1], event_transports[::-1], strict=True) if name
+    }
+    starts = events.column("at").to_numpy()
     for moment, name in zip(acts.column("at").to_pylist(), acts.column("transport").to_pylist(), strict=True):
-        place = max(int(np.searchsorted(starts, moment, side="right")) - 1, 0)
+        index = max(int(np.searchsorted(starts, moment, side="right")) - 1, 0)
         if name:
-            found.setdefault(int(sessions[place]), name)
+            found.setdefault(int(sessions[index]), name)
     return np.array([found.get(int(number), "") for number in sessions], object)
 
 
-def _count_acts(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
-    for act in acts.select(["at", "transport", "action", "mode", "lost"]).to_pylist():
-        row = rows.of(act["transport"] or "", act["at"] // HOUR_MS)
-        if act["mode"] == "enforce":
-            row[_ACTS.get(act["action"], "other_acts")] += 1
-            row["lost_messages"] += act["lost"] or 0
+def _count_acts(events: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
+    for decision in acts.select(["at", "transport", "action", "mode", "lost"]).to_pylist():
+        row = rows.of(decision["transport"] or "", decision["at"] // HOUR_MS)
+        if decision["mode"] == "enforce":
+            row[_ACTS.get(decision["action"], "other_acts")] += 1
+            row["lost_messages"] += decision["lost"] or 0
         else:
             row["shadow_acts"] += 1
 
@@ -255,7 +257,7 @@ def _numbers(table: pa.Table, name: str) -> Ints:
 def merge_hours(before: pa.Table, fresh: pa.Table, from_us: int) -> pa.Table:
     """Return the stored hours before `from_us` and the fresh hours from it on, by client and hour."""
     edge = pa.scalar(from_us, pa.int64()).cast(CLIENT_HOURS.field("hour").type)
-    kept = before.filter(pc.less(before.column("hour"), edge))
+    earlier = before.filter(pc.less(before.column("hour"), edge))
     new = fresh.filter(pc.greater_equal(fresh.column("hour"), edge))
     order = [("client", "ascending"), ("hour", "ascending"), ("transport", "ascending")]
-    return pa.concat_tables([kept, new]).sort_by(order)
+    return pa.concat_tables([earlier, new]).sort_by(order)

@@ -41,8 +41,8 @@ class RecordDigest:
 
     def text(self) -> str:
         """Return the checksum so far, 32 hexadecimal digits."""
-        told = repr((self.records, self._values, self._lengths)).encode()
-        return blake2b(told, digest_size=16).hexdigest()
+        content = repr((self.records, self._values, self._lengths)).encode()
+        return blake2b(content, digest_size=16).hexdigest()
 
 
 def digest_of(table: pa.Table) -> str:

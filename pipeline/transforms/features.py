@@ -112,19 +112,19 @@ def to_plain(values: Floats) -> Floats:
     return np.expm1(values)
 
 
-def top_features(values: Floats, middle: Floats, z: Floats, shares: Floats, most: int = 3) -> str:
+def top_features(values: Floats, middle: Floats, z: Floats, shares: Floats, max_features: int = 3) -> str:
     """Describe the features that contribute most, in descending order."""
-    told = []
-    for place in np.argsort(-shares)[:most]:
-        if shares[place] < 10:
+    phrases = []
+    for index in np.argsort(-shares)[:max_features]:
+        if shares[index] < 10:
             break
-        one = FEATURES[place]
-        word = "more" if z[place] > 0 else "less"
-        told.append(
-            f"{one.words}: {_short(to_plain(values)[place])}, usually "
-            f"{_short(to_plain(middle)[place])} ({abs(z[place]):.0f} times its variation {word})"
+        one = FEATURES[index]
+        word = "more" if z[index] > 0 else "less"
+        phrases.append(
+            f"{one.words}: {_short(to_plain(values)[index])}, usually "
+            f"{_short(to_plain(middle)[index])} ({abs(z[index]):.0f} times its variation {word})"
         )
-    return "; ".join(told)
+    return "; ".join(phrases)
 
 
 def _short(value: float) -> str:

@@ -83,21 +83,21 @@ def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.
     """
     names = list(columns)
     topics = columns.pop("topic").dictionary_encode().combine_chunks()
-    whole = {name: _compact(columns.pop(name)) for name in list(columns)}
+    compacted = {name: _compact(columns.pop(name)) for name in list(columns)}
     by_rank = pc.sort_indices(topics.dictionary)
     # NumPy sorts 16-bit numbers by radix, five times faster.
     ranks = np.empty(len(by_rank), np.uint16 if len(by_rank) <= MAX_SMALL else np.uint32)
     ranks[by_rank.to_numpy()] = np.arange(len(ranks), dtype=ranks.dtype)
     ranked = ranks[topics.indices.to_numpy(zero_copy_only=False)]
-    places = np.argsort(ranked, kind="stable").astype(np.uint32)
-    ranked, ordered = ranked[places], topics.dictionary.take(by_rank)
-    for start in range(0, len(places), rows):
-        some = pa.array(places[start : start + rows])
-        part = {name: column.take(some) for name, column in whole.items()}
-        here = ranked[start : start + rows]
-        first, last = int(here[0]), int(here[-1])
+    order = np.argsort(ranked, kind="stable").astype(np.uint32)
+    ranked, ordered = ranked[order], topics.dictionary.take(by_rank)
+    for start in range(0, len(order), rows):
+        some = pa.array(order[start : start + rows])
+        part = {name: column.take(some) for name, column in compacted.items()}
+        part_ranks = ranked[start : start + rows]
+        first, last = int(part_ranks[0]), int(part_ranks[-1])
         topic = pa.DictionaryArray.from_arrays(
-            pa.array((here - ranks.dtype.type(first)).astype(np.int32)),
+            pa.array((part_ranks - ranks.dtype.type(first)).astype(np.int32)),
             ordered.slice(first, last - first + 1),
         )
         yield pa.table({name: topic if name == "topic" else part[name] for name in names})

@@ -68,8 +68,8 @@ def sequence_runs(batch: pa.RecordBatch) -> pa.Table:
     order = np.argsort(codes, kind="stable")
     codes, numbered, numbers, sequences = codes[order], numbered[order], numbers[order], sequences[order]
     same = (codes[1:] == codes[:-1]) & (numbered[1:] == numbered[:-1])
-    goes_on = same & (~numbered[1:] | (numbers[1:] == numbers[:-1] + 1))
-    starts = np.concatenate(([0], np.flatnonzero(~goes_on) + 1))
+    continues_run = same & (~numbered[1:] | (numbers[1:] == numbers[:-1] + 1))
+    starts = np.concatenate(([0], np.flatnonzero(~continues_run) + 1))
     ends = np.concatenate((starts[1:], [len(codes)]))
     lacks = ~numbered[starts]
     return pa.table(
@@ -119,8 +119,8 @@ def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for row in runs.sort_by("sequence").to_pylist():
         by_name.setdefault(row["publisher"], []).append(row)
-    for name, its in sorted(by_name.items()):
-        numbered = [row for row in its if row["first"] is not None]
+    for name, publisher_runs in sorted(by_name.items()):
+        numbered = [row for row in publisher_runs if row["first"] is not None]
         sums = dict.fromkeys(("missing", "repeated", "out_of_order"), 0)
         for finding in (*_find_late(numbered), *_find_between(numbered)):
             findings.append({"publisher": name, "records": finding.records, **finding._asdict()})
@@ -128,8 +128,8 @@ def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
         publishers.append(
             {
                 "publisher": name,
-                "records": sum(row["records"] for row in its),
-                "unnumbered": sum(row["records"] for row in its if row["first"] is None),
+                "records": sum(row["records"] for row in publisher_runs),
+                "unnumbered": sum(row["records"] for row in publisher_runs if row["first"] is None),
                 "first": min((row["first"] for row in numbered), default=None),
                 "last": max((row["last"] for row in numbered), default=None),
                 **sums,

@@ -189,7 +189,7 @@ class ClientTrace:
         value = column[sample] + np.where(steady, change * elapsed // np.maximum(gap, 1), 0)
         return np.where(is_sudden & (2 * elapsed > gap), column[following], value)
 
-    def keeps_up_until(self, now: int, capacity: int) -> int:
+    def sustainable_until(self, now: int, capacity: int) -> int:
         """Return until when `capacity` bytes a step suffice for all arrivals.
 
         0 if not, or outside a gap of the recording.

@@ -59,43 +59,43 @@ def infer_fields(bodies: Iterable[bytes], known: Fields | None = None) -> dict[s
                 kinds.setdefault(name, set()).add(_type_of(value))
                 counts[name] = counts.get(name, 0) + 1
     fields = dict(known or {})
-    taken = {name.lower() for name in fields}  # Spark's column names ignore case
+    used_names = {name.lower() for name in fields}  # Spark's column names ignore case
     for name in sorted(counts, key=lambda one: (-counts[one], one)):
-        if name.lower() not in taken and len(fields) < MAX_FIELDS:
+        if name.lower() not in used_names and len(fields) < MAX_FIELDS:
             fields[name] = _join_types(kinds[name])
-            taken.add(name.lower())
+            used_names.add(name.lower())
     return fields
 
 
 def typed_columns(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fields) -> TypedColumns:
     """Return the typed columns of bodies. The broker's own topics, which begin with $, have none."""
     columns: dict[str, list[Any]] = {name: [] for name in fields}
-    rest: list[str | None] = []
+    remainders: list[str | None] = []
     unfit = not_json = 0
     new: set[str] = set()
     for topic, body in zip(topics.to_pylist(), bodies.to_pylist(), strict=True):
         found = {} if topic.startswith("$") else _object(body)
         if found is None:
             found, not_json = {}, not_json + 1
-        left: dict[str, Any] = {}
+        unfitting: dict[str, Any] = {}
         for name, kind in fields.items():
             value = found.get(name)
             fitting = None if value is None else _fit_column(value, kind)
             if fitting is None and value is not None:
-                left[name] = value
+                unfitting[name] = value
             columns[name].append(fitting)
         if len(found) > len(fields) or not found.keys() <= fields.keys():
             others = {
                 name: value for name, value in found.items() if name not in fields and value is not None
             }
             new.update(name for name in others if _column(name))
-            left |= others
-        unfit += len(left)
-        rest.append(orjson.dumps(left).decode() if left else None)
+            unfitting |= others
+        unfit += len(unfitting)
+        remainders.append(orjson.dumps(unfitting).decode() if unfitting else None)
     schema = schema_of(fields)
     arrays = [pa.array(values, schema.field(PREFIX + name).type) for name, values in columns.items()]
     return TypedColumns(
-        pa.Table.from_arrays([*arrays, pa.array(rest, pa.string())], schema=schema),
+        pa.Table.from_arrays([*arrays, pa.array(remainders, pa.string())], schema=schema),
         unfit,
         not_json,
         frozenset(new),
@@ -130,11 +130,11 @@ def _join_types(kinds: set[str]) -> str:
 
 def _fit_column(value: Any, kind: str) -> Any:
     """Return the value as a column of this kind stores it; None if it doesn't fit."""
-    own = _type_of(value)
+    value_kind = _type_of(value)
     if kind == "json":
         return orjson.dumps(value).decode()
-    if kind == "double" and own == "long":
+    if kind == "double" and value_kind == "long":
         return float(value) if abs(value) <= _EXACT else None
-    if kind == own and not (kind == "long" and value >= 2**63):
+    if kind == value_kind and not (kind == "long" and value >= 2**63):
         return value
     return None

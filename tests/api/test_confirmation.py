@@ -36,7 +36,7 @@ def test_a_patch_that_acts_on_clients_or_leaves_readers_without_records_is_refus
         details = held_back(api.patch(address, change, headers=WHATEVER))
         named = details["preview"]["effect"]["unrecorded" if unread else "acted_on"]
         assert [one["client"] for one in named] == ["desk-1" if unread else "board-jfk"]
-        said = "1 client left without new records" if unread else "1 client disconnected"
+        said = "1 client without new records" if unread else "1 client disconnected"
         assert any(said in one for one in details["warnings"]), details["warnings"]
         assert policies.newest_revision(instance).number == 1
         assert api.get("/api/v1/policies").data["document"]["client_policy"]["client_max_capacity"] == 50

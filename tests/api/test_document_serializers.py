@@ -39,7 +39,7 @@ def test_every_document_has_a_serializer_with_all_its_fields(document: type[Docu
 def test_null_help_and_choices_come_from_the_struct() -> None:
     fields: Any = serializer_for(ClientEntry)().fields
     assert fields["offlined_since"].allow_null and not fields["name"].allow_null
-    assert fields["caught_up_in_s"].help_text.startswith("Seconds until nothing waits")
+    assert fields["caught_up_in_s"].help_text.startswith("Predicted seconds until the backlog")
     assert list(fields["health"].choices) == [one.value for one in clients.Health]
     assert isinstance(fields["subscriptions"], serializers.ListSerializer)
     assert fields["gone"].child.__class__ is serializers.IntegerField
@@ -65,7 +65,7 @@ def test_how_near_each_rule_is_comes_with_the_time_or_the_reason_why_there_is_no
     found = msgspec.convert(api.get("/api/v1/clients/board-jfk/forecasts").json(), list[ForecastEntry])
     assert [(one.rule, one.fires_in_ms, one.why_none, one.subscription) for one in found] == [
         ("amps.client_max_capacity.disk", 10_000, "", ""),
-        ("qpid.depth", None, "nothing of it is used", "sub-1"),
+        ("qpid.depth", None, "none of the limit is used", "sub-1"),
     ]
     assert api.get("/api/v1/clients/nobody/forecasts").status_code == 404
 

@@ -123,7 +123,7 @@ def test_an_import_that_narrows_the_journaled_topics_says_so(api: APIClient, bro
     answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS_LOG})
     assert answer.status_code == 201
     (warning,) = answer.data["warnings"]
-    assert warning.startswith("Topics that are journaled now no longer would be: > (a part of it).")
+    assert warning.startswith("These topics would no longer be journaled: > (a part of it).")
     answer = api.post(f"{DRAFTS}/import", {"system": "activemq", "text": ACTIVEMQ})
     assert answer.data["warnings"] == []
 
@@ -131,7 +131,7 @@ def test_an_import_that_narrows_the_journaled_topics_says_so(api: APIClient, bro
 def test_an_import_of_nothing_is_refused_with_the_reasons(api: APIClient, broker: FakeBroker) -> None:
     answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": ACTIVEMQ})
     assert (answer.status_code, answer.data["code"]) == (400, "nothing_imported")
-    assert "choose the system whose file it is" in answer.data["fix"]
+    assert "choose the system of this file" in answer.data["fix"]
     assert answer.data["details"]["left_out"][0]["what"] == "topic=>"
     assert not PolicyDraft.objects.exists()
 
@@ -147,7 +147,7 @@ def test_an_import_of_actions_that_are_there_already_is_refused_as_nothing(
         "nothing_imported",
         1,
     )
-    assert "There is an action 'weekly' already" in str(again.data["details"])
+    assert "The action 'weekly' exists already" in str(again.data["details"])
 
 
 def test_a_transport_on_anothers_port_is_left_out(api: APIClient, broker: FakeBroker) -> None:
@@ -170,7 +170,7 @@ def test_actions_of_an_import_are_switched_off_and_not_made_twice(api: APIClient
     again = api.post(f"{DRAFTS}/import", {"system": "amps", "text": AMPS})
     assert again.data["actions"] == []
     left = {one["what"]: one["why"] for one in again.data["left_out"]}
-    assert "There is an action 'weekly' already" in left["Every=Saturday at 00:30"]
+    assert "The action 'weekly' exists already" in left["Every=Saturday at 00:30"]
     assert not [one for one in again.data["taken"] if one["into"].startswith("action")]
     assert len(again.data["taken"]) + len(again.data["left_out"]) == len(first.data["taken"]) + len(
         first.data["left_out"]

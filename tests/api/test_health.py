@@ -80,7 +80,7 @@ def test_readyz_says_when_a_queue_does_not_move(
     answer: Any = client.get("/readyz")
     (stuck,) = [part for part in answer.json()["parts"] if not part["ok"]]
     assert (answer.status_code, stuck["name"]) == (503, name)
-    assert stuck["problem"].startswith("queue_stuck: nothing was taken up for 9") and stuck["fix"]
+    assert stuck["problem"].startswith("queue_stuck: the workers started no task for 9") and stuck["fix"]
     (told,) = [one for one in system_conditions.current_conditions() if one.key == name]
     assert "doesn't move" in told.word
     pulse(queue)
@@ -104,7 +104,7 @@ def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_res
     answer: Any = client.get("/readyz")
     (part,) = [part for part in answer.json()["parts"] if part["name"] == "worker"]
     assert (answer.status_code, part["ok"]) == (200, True)
-    assert part["problem"].startswith("queue_stuck") and "cancel" in part["fix"]
+    assert part["problem"].startswith("queue_stuck") and "Cancel" in part["fix"]
     (told,) = [one for one in system_conditions.current_conditions() if one.key == "worker"]
     assert "doesn't move" in told.word
     ActionRun.objects.filter(pk=run.pk).update(heard_at=timezone.now() - timedelta(minutes=2))

@@ -162,7 +162,7 @@ class Line:
 
     closed = 0
 
-    def close_for_room(self) -> None:
+    def evict(self) -> None:
         self.closed += 1
 
 
@@ -176,7 +176,7 @@ def test_the_oldest_of_the_address_with_most_makes_room(monkeypatch: pytest.Monk
     hall.enter("192.0.2.2", lines[4])
     hall.enter("192.0.2.3", lines[5])
     assert [line.closed for line in lines[:6]] == [1, 1, 0, 0, 0, 0]
-    hall.leave("192.0.2.1", lines[2])
-    hall.leave("192.0.2.1", lines[2])
+    hall.remove("192.0.2.1", lines[2])
+    hall.remove("192.0.2.1", lines[2])
     hall.enter("", lines[6])
     assert sum(line.closed for line in lines) == 2

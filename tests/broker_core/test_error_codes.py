@@ -178,11 +178,11 @@ def test_error_audiences_match_their_raising_modules() -> None:
         for code in (text for expression in _made(node) for text in _texts(expression)):
             entry = CODES[code]
             if path.startswith("broker_core/client/"):
-                assert ErrorAudience.LIBRARY in entry.told, (code, path)
+                assert ErrorAudience.LIBRARY in entry.audience, (code, path)
             elif name == "ClientError" or name in REPLIES:
-                assert ErrorAudience.CLIENT in entry.told, (code, path)
+                assert ErrorAudience.CLIENT in entry.audience, (code, path)
             else:
-                assert ErrorAudience.OPERATOR in entry.told or entry.status is not None, (code, path)
+                assert ErrorAudience.OPERATOR in entry.audience or entry.status is not None, (code, path)
 
 
 @pytest.mark.parametrize("kind", list(_rest_framework()), ids=lambda kind: kind.__name__)
@@ -194,8 +194,8 @@ def test_error_codes_of_the_rest_framework_are_in_the_table(kind: type[exception
 def test_an_entry_says_what_is_needed(code: str, entry: ErrorCode) -> None:
     assert CODE.fullmatch(code)
     assert entry.meaning and not entry.meaning.endswith(".")
-    assert entry.told or entry.status is not None, "nobody is told"
-    assert entry.close is None or ErrorAudience.CLIENT in entry.told
+    assert entry.audience or entry.status is not None, "nobody is told"
+    assert entry.close is None or ErrorAudience.CLIENT in entry.audience
     assert entry.status is None or entry.status >= 400
     assert entry.status != 503 or entry.retry_advice
 

@@ -39,7 +39,7 @@ def test_no_other_module_writes_the_brokers_name_out() -> None:
 
 def test_the_brokers_topics_are_its_own() -> None:
     for topic in (names.CLIENTS_TOPIC, names.DECISIONS_TOPIC, names.LEDGER_TOPIC):
-        assert topic.startswith(names.EVENTS_PREFIX) and topic.startswith(names.OWN)
+        assert topic.startswith(names.EVENTS_PREFIX) and topic.startswith(names.RESERVED_PREFIX)
     assert not names.is_name(names.BROKER_NAME), "else a client could be called so"
 
 

@@ -150,5 +150,5 @@ def test_events_keep_their_numbers() -> None:
 
 
 def test_what_is_said_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    safe_text.say(ATTACK)
+    safe_text.print_line(ATTACK)
     assert is_safe(capsys.readouterr().out.removesuffix("\n"))

@@ -131,7 +131,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         change_password(mine, PASSWORD, NEW, NEW + "x")
         expect(mine.locator(".errors")).to_contain_text("match")
         change_password(mine, PASSWORD, NEW)
-        expect(mine.locator("#messages")).to_contain_text("Your password is changed")
+        expect(mine.locator("#messages")).to_contain_text("Your password was changed")
         is_out(other)
         give_password(other, PASSWORD)
         expect(other.get_by_role("alert")).to_contain_text("correct username and password")
@@ -139,7 +139,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
 
         mine.get_by_label("Your password").fill("not-my-password")
         mine.get_by_role("button", name="Show the key").click()
-        expect(mine.locator(".errors")).to_contain_text("isn't your password")
+        expect(mine.locator(".errors")).to_contain_text("password is wrong")
         mine.get_by_label("Your password").fill(NEW)
         mine.get_by_role("button", name="Show the key").click()
         expect(mine.get_by_alt_text("QR code of the key")).to_be_visible()
@@ -149,7 +149,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         expect(mine.locator(".errors")).to_contain_text("isn't your app's current code")
         accessible(mine)
         give_good_code(mine, app.code(), "Enable", re.compile("/account/$"))
-        expect(mine.locator("#messages")).to_contain_text("a login requires a code")
+        expect(mine.locator("#messages")).to_contain_text("login now requires a code")
         accessible(mine)
 
         mine.get_by_role("button", name="Log out").click()
@@ -166,7 +166,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
 
         give_password(other, NEW)  # the app is lost
         give_code(other, app.code(1), "Log in")
-        expect(other.locator(".errors")).to_contain_text("it was used")
+        expect(other.locator(".errors")).to_contain_text("was used already")
         admin = context.new_page()
         admin.goto("/access/")
         admin.get_by_role("button", name=f"Second factor off for {WHO}").click()

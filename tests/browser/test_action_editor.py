@@ -24,7 +24,7 @@ def test_an_action_is_made_by_keyboard_alone(page: Page) -> None:
     page.locator("#when-0-every").focus()
     page.keyboard.type("02:15Z")
     expect(page.locator("#when-0-every-firings")).to_contain_text("02:15 UTC")
-    page.get_by_label("Add to: Do, in this order").focus()
+    page.get_by_label("Add to: Steps, in this order").focus()
     page.keyboard.type("Trunc")
     page.locator("#add-steps-button").focus()
     page.keyboard.press("Enter")

@@ -29,13 +29,13 @@ def test_a_removal_says_what_is_gone_for_good_and_needs_a_yes(page: Page) -> Non
     page.get_by_role("radio", name="Remove").check()
     page.get_by_role("button", name="Show the plan").click()
     pending = page.locator("#pending-changes")
-    expect(pending).to_contain_text("29.6 MiB can’t be replayed any more")
+    expect(pending).to_contain_text("29.6 MiB can no longer be replayed")
     expect(pending).to_contain_text("it is the current segment")
     page.get_by_label("Reason").fill("disk is short")
     page.get_by_role("button", name="Apply").click()
     expect(pending.get_by_role("checkbox")).to_be_focused()
     page.goto("/clients/")  # the plan waits for its yes on every page
-    expect(page.locator("#pending-changes")).to_contain_text("29.6 MiB can’t be replayed any more")
+    expect(page.locator("#pending-changes")).to_contain_text("29.6 MiB can no longer be replayed")
     page.get_by_role("button", name="Discard").click()
     expect(page.locator("#pending-changes")).to_be_hidden()
 

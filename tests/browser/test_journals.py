@@ -13,7 +13,7 @@ def test_acts_from_the_map_become_pending_changes(page: Page) -> None:
     open_page(page, "/journals/")
     expect(page.get_by_role("img", name="On disk: 2 segments, 256 MiB")).to_be_visible()
     page.get_by_role("button", name="Remove… what is older than 7 days").click()
-    expect(page.locator("#pending-changes")).to_contain_text("29.6 MiB can’t be replayed any more")
+    expect(page.locator("#pending-changes")).to_contain_text("29.6 MiB can no longer be replayed")
     page.get_by_role("button", name="Release: disconnect… spool of board-jfk").click()
     expect(page.locator("#pending-changes")).to_contain_text("1 client cut off")
     expect(page.locator("#pending-changes")).to_contain_text("2 changes")

@@ -218,7 +218,7 @@ def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None
     assert page.evaluate("""async () => {
         const { feed } = await import("/static/js/shell.js");
         const asked = [];
-        feed.look = (want) => asked.push(want);
+        feed.requestView = (want) => asked.push(want);
         // Snapshots of the server's 18 clients would interfere: close this connection, and open no other.
         window.WebSocket = class extends EventTarget { static OPEN = 1; readyState = 0; };
         const over = new Promise((done) => feed.socket.addEventListener("close", done));

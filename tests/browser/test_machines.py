@@ -202,7 +202,7 @@ def test_a_client_whose_member_is_away_isnt_called_disconnected(page: Page, say:
 
 def test_the_journal_of_a_member_that_is_away_isnt_called_empty(page: Page, say: Happens) -> None:
     open_page(page, "/journals/")
-    page.get_by_role("navigation", name="Whose journal").get_by_role("link", name="b").click()
+    page.get_by_role("navigation", name="Members").get_by_role("link", name="b").click()
     expect(page.locator("main")).to_contain_text("At b: 5 segments")
     page.get_by_role("link", name="24 h").click()
     expect(page.locator("main")).to_contain_text("At b: 5 segments")

@@ -60,7 +60,7 @@ def test_a_message_is_published_by_hand_as_a_pending_change(page: Page) -> None:
     body = page.get_by_label("Body", exact=True)
     body.fill("{")
     page.get_by_role("button", name="Preview changes").click()
-    expect(page.locator("#pending-changes")).to_contain_text("It isn’t JSON")
+    expect(page.locator("#pending-changes")).to_contain_text("The message isn’t JSON")
     body.fill('{"hello": "desk"}')
     page.get_by_role("button", name="Preview changes").click()
     expect(page.locator("#pending-changes")).to_contain_text("Publish 16 B to orders.nvfix")

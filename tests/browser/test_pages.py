@@ -111,7 +111,7 @@ def test_refusals_failures_and_pages_without_a_session_are_accessible_and_fit_a_
 def test_a_moment_that_is_over_is_accessible_fits_a_telephone_and_leads_back(page: Page, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     open_page(page, "/clients/board-jfk/")
-    page.get_by_label("Times by the clock of").select_option("utc")
+    page.get_by_label("Time zone").select_option("utc")
     page.locator(".top .at summary").click()
     wanted = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     page.locator("#at").fill(wanted.strftime("%Y-%m-%dT%H:%M:%S"))
@@ -134,11 +134,11 @@ def test_a_moment_that_is_over_is_accessible_fits_a_telephone_and_leads_back(pag
 def test_moments_are_told_by_the_clock_that_one_chooses(page: Page) -> None:
     open_page(page, "/decisions/")
     first = page.locator("main time").first
-    page.get_by_label("Times by the clock of").select_option("utc")
+    page.get_by_label("Time zone").select_option("utc")
     expect(page.locator("#now")).to_contain_text("UTC")
     expect(first).to_have_attribute("title", re.compile(r" UTC \("))
     page.reload()
-    expect(page.get_by_label("Times by the clock of")).to_have_value("utc")
+    expect(page.get_by_label("Time zone")).to_have_value("utc")
 
 
 def test_a_session_that_ended_is_said_at_the_top_and_rows_are_dimmed(page: Page) -> None:
@@ -205,7 +205,7 @@ def test_settings_hold_until_a_switch_of_this_browser_and_again_when_saved(conte
     for theme, other in (("Dark", "Light"), ("Light", "Dark")):
         open_page(page, "/settings/")
         page.get_by_label("Theme", exact=True).select_option(theme)
-        page.get_by_label("Times by the clock of").last.select_option("utc")
+        page.get_by_label("Time zone").last.select_option("utc")
         page.get_by_role("button", name="Save").click()
         expect(page.locator("#messages")).to_contain_text("Saved")
         expect(html).to_have_attribute("data-theme", theme.lower())

@@ -113,7 +113,7 @@ def test_who_answers_must_be_the_broker_that_was_meant(machine: Machine, tmp_pat
         other = machine.refused()
         assert (other.code, other.sentence) == (
             "broker_other",
-            f"At localhost:{machine.port} isn't test-1/a but test-1.",
+            f"The broker at localhost:{machine.port} is test-1, not test-1/a.",
         )
 
 
@@ -243,7 +243,7 @@ def test_a_certificate_that_has_expired_is_named_at_both_ends_and_renewed_withou
             refused = machine.refused()
             thread.run(until(lambda: any(one["event"] == "control_link_refused" for one in logs)))
         assert (refused.code, "expired" in refused.sentence) == ("broker_unproven", True)
-        assert "the broker loads it automatically" in refused.fix
+        assert "the broker loads them automatically" in refused.fix
         events = {one["event"]: one for one in logs}
         assert events["control_certificate_expired"]["certificate"] == used.certificate
         assert (

@@ -29,7 +29,7 @@ from console.units.labels import mode_label
 from console.views.draft_tables import tables
 
 FORMS = [(XapForm, XAP), (ActiveMqForm, ACTIVEMQ), (QpidForm, QPID), (QuotaForm, QUOTAS)]
-NUMBERS = (SettingType.WHOLE, SettingType.DECIMAL)
+NUMBERS = (SettingType.INTEGER, SettingType.DECIMAL)
 
 
 @pytest.mark.parametrize(("form", "table"), FORMS)
@@ -61,7 +61,7 @@ def test_the_limits_have_the_words_and_meanings_of_amps(form: type[LimitsForm]) 
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in AMPS.values() if row.kind is SettingType.WHOLE], ids=lambda row: row.name
+    "row", [row for row in AMPS.values() if row.kind is SettingType.INTEGER], ids=lambda row: row.name
 )
 def test_a_row_of_the_database_is_held_to_the_bounds(row: PresetField) -> None:
     model = (

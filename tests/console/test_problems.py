@@ -86,7 +86,9 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert "problem" not in page.get("/standing/").content.decode()
     plant.b.problems = [problem("no_quorum", "b", severe=True)]
     plant.a.problems = [problem("member_silent", "b"), problem("link_away", "link.ny", since=BEGAN + 60_000)]
-    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=60)
+    rule = AlertRule.objects.create(
+        instance=instance, name="top", about=AlertSubject.SYSTEM_CONDITION, for_s=60
+    )
     alerts.evaluate_alerts(timezone.now())
     told = Alert.objects.get(rule=rule)
     assert told.opened_at is not None, "it has lasted for an hour"

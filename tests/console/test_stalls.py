@@ -96,10 +96,10 @@ def test_a_broker_that_stands_still_now_is_said_to_and_why(tmp_path: Path, setti
         link = BrokerLink(path, timeout_s=0.2)
         with pytest.raises(BrokerUnavailable) as away:
             link.call(GetStatus())
-        assert "stands still" not in away.value.sentence
+        assert "event loop has been" not in away.value.sentence
         write_stalls(stalls_path(path), [stall(StallCause.DISK_WAIT, over=False)])
         with pytest.raises(BrokerUnavailable) as away:
             link.call(GetStatus())
-    assert "Its event loop stands still since" in away.value.sentence
+    assert "Its event loop has been blocked since" in away.value.sentence
     assert away.value.sentence.endswith(CAUSES[StallCause.DISK_WAIT].meaning)
     assert away.value.fix == CAUSES[StallCause.DISK_WAIT].fix

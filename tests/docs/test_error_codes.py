@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def _again(entry: ErrorCode) -> str:
     if entry.retry_after_ms is None:
         return "no"
-    return f"after {entry.retry_after_ms / 1_000:g} s" if entry.retry_after_ms else "at once"
+    return f"after {entry.retry_after_ms / 1_000:g} s" if entry.retry_after_ms else "immediately"
 
 
 def _row(code: str, *cells: object) -> str:
@@ -26,7 +26,7 @@ def _of_clients() -> list[str]:
     return [
         _row(code, entry.close or "", _again(entry), entry.meaning)
         for code, entry in CODES.items()
-        if ErrorAudience.CLIENT in entry.told
+        if ErrorAudience.CLIENT in entry.audience
     ]
 
 
@@ -34,7 +34,7 @@ def _of_the_library() -> list[str]:
     return [
         _row(code, _again(entry), entry.meaning)
         for code, entry in CODES.items()
-        if ErrorAudience.LIBRARY in entry.told
+        if ErrorAudience.LIBRARY in entry.audience
     ]
 
 
@@ -48,7 +48,7 @@ def _of_operators_alone() -> list[str]:
     return [
         _row(code, _again(entry), entry.meaning)
         for code, entry in CODES.items()
-        if ErrorAudience.OPERATOR in entry.told and entry.status is None
+        if ErrorAudience.OPERATOR in entry.audience and entry.status is None
     ]
 
 

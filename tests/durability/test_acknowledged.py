@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.broker import BROKEN
+from broker_core.broker import EXIT_LOG_FAILED
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.control import exit_report
@@ -153,7 +153,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
     process.join()
     with pytest.raises(OperatorError, match="unsent_messages"):
         await client.close(0)
-    assert process.exitcode == BROKEN
+    assert process.exitcode == EXIT_LOG_FAILED
     words = exit_report.read_exit_report(tmp_path / "run" / "test-1.sock")
     assert words is not None and words.code == "journal_failed"
     process, port = await asyncio.to_thread(start_broker, tmp_path)
@@ -183,7 +183,7 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
     flooding = asyncio.create_task(_publish_for_ever(client))
     await asyncio.to_thread(process.join, 30)
     flooding.cancel()
-    assert process.exitcode == BROKEN, "what it logs at its end keeps it from nothing"
+    assert process.exitcode == EXIT_LOG_FAILED, "what it logs at its end keeps it from nothing"
     with pytest.raises(OperatorError, match="unsent_messages"):
         await client.close(0)
     words = exit_report.read_exit_report(tmp_path / "run" / "test-1.sock")
@@ -226,7 +226,7 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
         path.unlink()
     flushed = asyncio.create_task(_published(client))
     await asyncio.to_thread(process.join, 30)
-    assert process.exitcode == BROKEN
+    assert process.exitcode == EXIT_LOG_FAILED
     assert not flushed.done(), "into nothing"
     flushed.cancel()
     with pytest.raises(OperatorError, match="unsent_messages"):

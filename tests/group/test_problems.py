@@ -135,7 +135,7 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
             assert not missing["severe"] and "2 of 3" in missing["message"]
             engines.kill(others[1])
             lost = await wait_for_problem(b, "no_quorum", "b")
-            assert lost["severe"] and "takes no part" in lost["title"]
+            assert lost["severe"] and "is inactive" in lost["title"]
             engines.kill(leader)
             away = await wait_for_problem(b, "engine_away", "b")
             assert away["severe"]

@@ -164,8 +164,8 @@ class FakeReporter:
         self.steps: list[tuple[int, int, str]] = []
         self.tables: dict[str, list[dict[str, Any]]] = {}
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        self.steps.append((done, total, what))
+    def progress(self, done: int, total: int, unit: str) -> None:
+        self.steps.append((done, total, unit))
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)

@@ -15,7 +15,7 @@ DAY = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def tick_labels(low: float, high: float, unit: Unit = "", whole: bool = False) -> list[str]:
-    return [mark.said for mark in amount_ticks(low, high, unit, whole)]
+    return [mark.label for mark in amount_ticks(low, high, unit, whole)]
 
 
 def micros(at: datetime) -> float:
@@ -74,7 +74,7 @@ def test_marks_enclose_what_is_drawn_and_are_few(
 
 def test_a_day_has_marks_at_round_hours_and_says_its_date_once() -> None:
     marks = time_ticks(micros(DAY), micros(DAY + timedelta(hours=23)), 5)
-    assert [(mark.said, mark.below) for mark in marks] == [
+    assert [(mark.label, mark.below) for mark in marks] == [
         ("00:00", "22 Nov, UTC"),
         ("06:00", ""),
         ("12:00", ""),
@@ -84,7 +84,7 @@ def test_a_day_has_marks_at_round_hours_and_says_its_date_once() -> None:
 
 def test_midnight_says_the_new_day() -> None:
     marks = time_ticks(micros(DAY + timedelta(hours=20)), micros(DAY + timedelta(hours=29)), 5)
-    assert [(mark.said, mark.below) for mark in marks] == [
+    assert [(mark.label, mark.below) for mark in marks] == [
         ("21:00", "22 Nov, UTC"),
         ("00:00", "23 Nov"),
         ("03:00", ""),
@@ -93,7 +93,7 @@ def test_midnight_says_the_new_day() -> None:
 
 def test_weeks_have_days() -> None:
     marks = time_ticks(micros(DAY), micros(DAY + timedelta(days=6)), 5)
-    assert [mark.said for mark in marks] == ["23 Nov", "25 Nov", "27 Nov"]
+    assert [mark.label for mark in marks] == ["23 Nov", "25 Nov", "27 Nov"]
 
 
 @pytest.mark.parametrize("length", [timedelta(0), timedelta(milliseconds=1), timedelta(seconds=40)])
@@ -102,7 +102,7 @@ def test_a_moment_and_what_is_short_have_marks_too(length: timedelta) -> None:
     marks = time_ticks(micros(begin), micros(begin + length), 5)
     assert marks
     assert all(micros(begin) <= mark.at <= micros(begin + length) for mark in marks)
-    assert marks[0].said.startswith("03:00:")
+    assert marks[0].label.startswith("03:00:")
 
 
 @given(st.integers(0, 4_000_000_000_000_000), st.integers(0, 10_000_000_000_000_000), st.integers(3, 7))

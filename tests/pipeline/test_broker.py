@@ -14,7 +14,7 @@ from broker_core.journal.reader_leases import ReaderLease, leases_path, release_
 from broker_core.journal.removal_records import read_removals
 from broker_core.journal.segment_copies import compress_segment
 from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import maintain_lease
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
 from tests.support.brokers import address_of, ask, running_broker, until
@@ -60,7 +60,7 @@ async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> N
         place = LogLocation(journal.directory, tmp_path / "archive", "test-1")
         log = examine_log(place)
         file = leases_path(journal.directory, "test-1")
-        with hold_lease(place, "lake", log.first, notes.append, renew_s=0.01):
+        with maintain_lease(place, "lake", log.first, notes.append, renew_s=0.01):
             plan = await ask(broker, "journal_plan", action="remove", age_s=0)
             assert plan["chosen"] == []
             assert plan["skipped"][0]["why"].startswith("needed by pipeline lake on ")
@@ -88,6 +88,6 @@ async def test_where_a_lease_cannot_be_written_the_job_says_so_and_goes_on(tmp_p
     place.directory.mkdir()
     leases_path(place.directory, "test-1").touch()
     notes: list[str] = []
-    with hold_lease(place, "lake", 1, notes.append):
+    with maintain_lease(place, "lake", 1, notes.append):
         pass
-    assert notes[0].startswith("The job can't take a lease on the log")
+    assert notes[0].startswith("The job can't create a lease on the log")

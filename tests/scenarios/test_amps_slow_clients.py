@@ -192,7 +192,7 @@ def test_order_never_changes_nothing_is_lost_while_connected_and_budgets_hold(
         elif what == "w":
             scene.wait(size / 10)
         pool = scene.guard.pool_for("tcp")
-        assert pool.memory_used <= 100 and pool.memory_leaving == 0 and pool.disk_used <= 400
+        assert pool.memory_used <= 100 and pool.offlined_memory == 0 and pool.disk_used <= 400
     for name, session in sessions.items():
         if name in scene.clients:
             scene.read(name)

@@ -126,6 +126,6 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
         assert not late
         after = [one for name in ("stalled", "window") for one in await ask(broker, "forecasts", name=name)]
         assert {one["why_none"] for one in after if one["rule"] == "held.oldest_age"} == {
-            "it has acted, and does again only after the signal was within its limit"
+            "it has acted, and acts again only after the signal was within its limit"
         }
         del stalled

@@ -100,7 +100,9 @@ async def comes_true(broker: Broker, case: str, policy: PolicyDocument) -> None:
     assert {one["reason"] for one in made} == {"slow_client_pinned"} and {one["unit"] for one in made} == {
         "bytes"
     }
-    assert all(one["observed"] > 2 * LIMIT and "of the log it holds" in one["sentence"] for one in made)
+    assert all(
+        one["observed"] > 2 * LIMIT and "the log retained for it is" in one["sentence"] for one in made
+    )
     assert forecast["percent"] > 200
 
 

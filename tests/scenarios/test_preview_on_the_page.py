@@ -113,7 +113,9 @@ def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
     page = browser.post(
         f"/policies/drafts/{draft.pk}/preview/", form, headers={"HX-Request": "true"}
     ).content.decode()
-    told = "1 client disconnected, 2 decisions exceed the allowance: the revision is withdrawn immediately."
+    told = (
+        "1 client disconnected, 2 decisions exceed the allowance: Sluice withdraws the revision immediately."
+    )
     assert told in page
     browser.post(f"/policies/drafts/{draft.pk}/plan/", form)
     shown = browser.get("/tray/").content.decode()
@@ -136,10 +138,10 @@ def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_an
     page = browser.post(
         f"/policies/drafts/{draft.pk}/preview/", headers={"HX-Request": "true"}
     ).content.decode()
-    assert "1 client left without new records" in page and "reader" in page
+    assert "1 client without new records" in page and "reader" in page
     browser.post(f"/policies/drafts/{draft.pk}/plan/", {"whom": "all"})
     shown = browser.get("/tray/").content.decode()
-    assert 'name="confirmed" required' in shown and "1 client left without new records" in shown
+    assert 'name="confirmed" required' in shown and "1 client without new records" in shown
     plan = shown.partition('name="plan" value="')[2].partition('"')[0]
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
     assert policies.newest_revision(draft.instance).number == 2, "the tick is needed"

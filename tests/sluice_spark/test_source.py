@@ -145,7 +145,7 @@ def test_what_a_journal_is_not_is_refused_in_a_sentence(spark: SparkSession, tmp
 
 def test_what_the_helper_raises_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, [5])
-    with pytest.raises(SluiceError, match="Write a topic, a"):
+    with pytest.raises(SluiceError, match="Use a topic, a"):
         journal(spark, journal_location(tmp_path).directory, topics="a..b")
     with pytest.raises(SluiceError, match="Check the option path"):
         gaps(tmp_path / "nowhere")

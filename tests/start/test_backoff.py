@@ -13,7 +13,7 @@ def test_first_failure_waits_the_first_delay() -> None:
 
 
 def test_failures_in_a_row_double_the_delay_up_to_the_most() -> None:
-    backoff = RestartBackoff(first_s=1, factor=2, most_s=10)
+    backoff = RestartBackoff(first_s=1, factor=2, max_s=10)
     assert [backoff.delay_s(failures) for failures in (1, 2, 3, 4, 5, 6)] == [1, 2, 4, 8, 10, 10]
 
 
@@ -29,4 +29,4 @@ def test_child_that_dies_early_counts_on() -> None:
 @given(st.integers(min_value=1, max_value=10**9))
 def test_delay_is_within_its_bounds_after_any_number_of_failures(failures: int) -> None:
     backoff = RestartBackoff()
-    assert backoff.first_s <= backoff.delay_s(failures) <= backoff.most_s
+    assert backoff.first_s <= backoff.delay_s(failures) <= backoff.max_s

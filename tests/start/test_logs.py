@@ -18,7 +18,7 @@ def test_lines_that_come_in_pieces_are_put_together(tmp_path: Path) -> None:
 
 
 def test_file_that_grows_too_large_is_rolled_once(tmp_path: Path) -> None:
-    log = ChildLog(tmp_path / "web.log", most_bytes=100)
+    log = ChildLog(tmp_path / "web.log", max_bytes=100)
     for number in range(50):
         log.write(b"line %d\n" % number)
     log.close()

@@ -14,7 +14,7 @@ from console.supervisor.backoff import RestartBackoff
 from console.supervisor.child_specs import ChildSpec, StopStep
 from console.supervisor.supervisor import Supervisor
 
-QUICK = RestartBackoff(first_s=0.01, most_s=0.05)
+QUICK = RestartBackoff(first_s=0.01, max_s=0.05)
 SLEEP = (sys.executable, "-c", "import signal; signal.pause()")
 STUBBORN = (
     sys.executable,
@@ -113,7 +113,7 @@ def test_child_that_ignores_its_signal_is_killed_and_the_exit_code_says_so(tmp_p
         await house.until(lambda: log.exists() and b"deaf" in log.read_bytes())
 
     house, code = run(lambda: SupervisedProcesses(tmp_path, child), listening)
-    assert house.has_logged("deaf doesn't stop and is killed")
+    assert house.has_logged("deaf doesn't stop, so the supervisor kills it")
     assert code == 1
 
 
@@ -139,7 +139,7 @@ def test_child_whose_work_is_done_is_not_started_again_and_the_supervisor_ends(t
             return house, await house.supervisor.run()
 
     house, code = asyncio.run(by_itself())
-    assert house.has_logged("feed has done its work")
+    assert house.has_logged("feed has finished")
     assert code == 0
 
 
@@ -172,7 +172,7 @@ def test_second_request_within_a_second_is_the_same_request(tmp_path: Path) -> N
         house.supervisor.request_stop("the group")
 
     house, _ = run(lambda: SupervisedProcesses(tmp_path, ChildSpec("one", SLEEP)), stop_at_once)
-    assert not house.has_logged("no more time")
+    assert not house.has_logged("stopping the remaining processes")
 
 
 def is_running(pid: int) -> bool:

@@ -182,7 +182,7 @@ def test_a_database_or_a_console_elsewhere_that_cannot_be_used_is_named_and_noth
     for given, expected in (
         (
             {"DATABASE_URL": f"sqlite:///{tmp_path}/nowhere/sluice.sqlite3"},
-            "The database doesn't let us in: unable to open",
+            "The database refused the connection: unable to open",
         ),
         ({"SLUICE_CONSOLE": "no"}, "there is no DATABASE_URL and no REDIS_URL"),
     ):

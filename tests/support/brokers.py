@@ -77,7 +77,7 @@ async def running_broker(
         )
         law = AcknowledgementChecker(broker)
         errors: list[str] = []
-        broker.on_broken = lambda error: errors.append(error.code)
+        broker.report_log_failure = lambda error: errors.append(error.code)
         await broker.start(on_tick, stage)
         try:
             yield broker

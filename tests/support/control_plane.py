@@ -33,11 +33,11 @@ OWN = {"own_password": PASSWORD}
 @pytest.fixture(autouse=True)
 def _clear_broker_reports() -> Iterator[None]:
     """Clear the process-wide caches of broker reports, so that each test starts with its own database."""
-    broker_reports._heard.clear()
+    broker_reports._report_caches.clear()
     last_used.clear_cache()
     LIMIT.clear()
     yield
-    broker_reports._heard.clear()
+    broker_reports._report_caches.clear()
     last_used.clear_cache()
     LIMIT.clear()
 

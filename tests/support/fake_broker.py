@@ -77,7 +77,7 @@ def _lag(lag: int) -> dict[str, Any]:
         "lag_ms": lag * 3,
         "seconds_behind": lag * 3 / 1_000,
         "caught_up_in_s": None,
-        "caught_up_why_none": "there are too few looks at it" if lag else "",
+        "caught_up_why_none": "there are too few samples" if lag else "",
         "lag_at_most": False,
     }
 
@@ -364,7 +364,7 @@ class FakeBroker:
         self.begin_morning()
         self.revision = 1
         self.unrecorded: list[str] = []
-        """Clients that a preview says would be left without new records."""
+        """Clients that a preview says would get no new records."""
         self.cut_off: list[str] = []
         """Clients that a preview says would be cut off."""
         self.asked: list[dict[str, Any]] = []
@@ -765,7 +765,7 @@ class FakeBroker:
                 "limit": 1_000,
                 "percent": 0.0,
                 "fires_in_ms": None,
-                "why_none": "nothing of it is used",
+                "why_none": "none of the limit is used",
                 "subscription": "sub-1",
             },
         ]

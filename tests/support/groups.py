@@ -53,7 +53,7 @@ class RunningMember:
         self.broker, self.member = broker, member
         self.acknowledgements = AcknowledgementChecker(broker)
         self.errors: list[str] = []
-        broker.on_broken = lambda error: self.errors.append(error.code)
+        broker.report_log_failure = lambda error: self.errors.append(error.code)
 
     @property
     def address(self) -> str:

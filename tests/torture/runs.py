@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker_core.broker import BROKEN
+from broker_core.broker import EXIT_LOG_FAILED
 from broker_core.control import exit_report
 from tests.torture import foretold
 from tests.torture.broker import INSTANCE, BrokerProcess, free_port, start
@@ -248,7 +248,7 @@ class _BrokerRun:
         if code == -9 and points:
             self.report.reached[met] += 1
             self.report.counts["power cuts" if self.disk is not None else "kills"] += 1
-        elif self.kind == "faults" and points and (code == BROKEN or process.refused):
+        elif self.kind == "faults" and points and (code == EXIT_LOG_FAILED or process.refused):
             self.report.reached[met] += 1
             self.report.counts["disk faults"] += 1
             words = exit_report.read_exit_report(self.home / "run" / f"{INSTANCE}.sock")

@@ -71,10 +71,10 @@ def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]
     values = list(map(attrgetter(field), found))
     if values and isinstance(values[0], Health):
         values = [entry.rank for entry in values]
-    filled = [place for place, entry in enumerate(values) if entry is not None]
+    filled = [index for index, entry in enumerate(values) if entry is not None]
     filled.sort(key=values.__getitem__, reverse=down)
-    empty = [found[place] for place, entry in enumerate(values) if entry is None]
-    return [found[place] for place in filled] + empty
+    empty = [found[index] for index, entry in enumerate(values) if entry is None]
+    return [found[index] for index in filled] + empty
 
 
 def matches_search(entry: ClientEntry, needle: str) -> bool:
@@ -133,11 +133,11 @@ class ClientRequests:
 
     def _stomp_settings(self, transport: str) -> Iterator[EffectiveSetting]:
         """Yield the settings of a STOMP transport that are not part of policies."""
-        for own in self._engine.policy.transports:
-            if own.name == transport and own.kind in STOMP_KINDS:
+        for settings in self._engine.policy.transports:
+            if settings.name == transport and settings.kind in STOMP_KINDS:
                 for name, value, default, unit in (
-                    ("resume", own.resume.value, ResumeFrom.NOW.value, ""),
-                    ("max_body", own.max_body or MAX_BODY, MAX_BODY, "bytes"),
+                    ("resume", settings.resume.value, ResumeFrom.NOW.value, ""),
+                    ("max_body", settings.max_body or MAX_BODY, MAX_BODY, "bytes"),
                 ):
                     origin = "default" if value == default else f"transport {transport}"
                     yield EffectiveSetting(
@@ -180,12 +180,12 @@ class ClientRequests:
     async def disconnect(self, request: requests.DisconnectClient) -> DisconnectReply:
         """Disconnect a client."""
         connection = self._connection(request.name)
-        why = f"An operator disconnected this client: {request.reason}"
-        ending = connection.close_with_summary("operator_disconnect", why, retry_after_ms=1_000)
+        message = f"An operator disconnected this client: {request.reason}"
+        ending = connection.close_with_summary("operator_disconnect", message, retry_after_ms=1_000)
         return DisconnectReply(
             name=connection.name,
             reason=request.reason,
-            kept=ending.kept.messages,
+            kept=ending.recoverable.messages,
             lost=ending.unrecoverable.messages,
             bookmark=connection.resume_bookmark(ending) or "",
         )

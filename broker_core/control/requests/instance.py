@@ -30,7 +30,7 @@ from broker_core.documents.stalls import Stalls
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.group.member import GroupMember
-from broker_core.names import LINK_PREFIX, OWN
+from broker_core.names import LINK_PREFIX, RESERVED_PREFIX
 from broker_core.protocols.names import check_topic
 from broker_core.slow_clients.evaluate.wording import decision_entry
 from broker_core.slow_clients.rules.effective import compare_policies
@@ -49,7 +49,7 @@ class GroupRequests:
 
     async def group(self, request: requests.GetGroup) -> GroupStatus:
         """Return the status of the group. Raises OperatorError no_group."""
-        return self._there().status()
+        return self._get_member().status()
 
     async def downgrade_member(self, request: requests.DowngradeMember) -> GroupStatus:
         """Stop waiting for confirmations of a sync member until it is upgraded. Stored before the reply.
@@ -58,7 +58,7 @@ class GroupRequests:
             OperatorError: no_group or unknown_member.
             JournalError: not_kept.
         """
-        member = self._there()
+        member = self._get_member()
         await self._confirmations.downgrade(request.name, request.by)
         return member.status()
 
@@ -69,18 +69,18 @@ class GroupRequests:
             OperatorError: no_group or unknown_member.
             JournalError: not_kept.
         """
-        member = self._there()
+        member = self._get_member()
         await self._confirmations.upgrade(request.name, request.by)
         return member.status()
 
     async def forget_member(self, request: requests.ForgetMember) -> GroupStatus:
         """Forget a removed member. Raises OperatorError no_group, unknown_member or member_in_use."""
-        member = self._there()
+        member = self._get_member()
         member.forget(request.name)
         log.warning("member_forgotten", member=request.name, by=request.by)
         return member.status()
 
-    def _there(self) -> GroupMember:
+    def _get_member(self) -> GroupMember:
         """Return this broker's group member. Raises OperatorError no_group."""
         if self._member is None:
             raise OperatorError(
@@ -137,15 +137,15 @@ class InstanceRequests:
         Raises:
             OperatorError: not_stored.
         """
-        under_way = self._dispatch.publish_system_record(topic, [body])
-        if not under_way:
+        pending = self._dispatch.publish_system_record(topic, [body])
+        if not pending:
             return
         await self._dispatch.barrier()
-        if any(one.failed for one in under_way):
+        if any(one.failed for one in pending):
             raise OperatorError(
                 "not_stored",
                 f"The message to {topic} was not stored: the disk refused it.",
-                "See the broker's log for what the disk said, then publish again.",
+                "Read the disk's error in the broker's log, then publish again.",
             )
 
     async def publish_bytes(self, request: requests.PublishRawMessage) -> PublishBytesReply:
@@ -156,7 +156,7 @@ class InstanceRequests:
             OperatorError: topic_refused, bad_request or not_stored.
         """
         topic = check_topic(request.topic)
-        if topic.startswith(OWN):
+        if topic.startswith(RESERVED_PREFIX):
             raise OperatorError(
                 "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
             )
@@ -299,7 +299,7 @@ class PolicyRequests:
                 compare_policies, guard.book, guard.compile_rules(stage.document), first
             )
         cut_off = self._engine.logons.close_unauthorized(self._engine.policy, policy)
-        decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
+        decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, closing=cut_off)
         clients = self._engine.roster.clients
         unrecorded = self._engine.find_losses(policy)
         return PolicyEffect(

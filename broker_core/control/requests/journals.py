@@ -101,10 +101,10 @@ class JournalRequests:
             allowed = {segment.name for segment in plan.chosen}
             refused = [name for name in request.names if name not in allowed]
             if refused:
-                why = {skipped.name: skipped.why for skipped in plan.skipped}
+                reasons = {skipped.name: skipped.why for skipped in plan.skipped}
                 raise OperatorError(
                     "journal_in_use",
-                    f"{refused[0]} can't be removed: {why.get(refused[0], 'unknown')}.",
+                    f"{refused[0]} can't be removed: {reasons.get(refused[0], 'unknown')}.",
                     "Plan again.",
                     refused=refused,
                 )
@@ -121,10 +121,10 @@ class JournalRequests:
             JournalError: bookmark_gone.
         """
         engine = self._engine
-        wanted = browsing.parse_browse_request(engine.journal, request, engine.dispatch.topics.decoder_of)
+        query = browsing.parse_browse_request(engine.journal, request, engine.dispatch.topics.decoder_of)
         behind = await engine.frontier.confirm() is None
         page = await asyncio.to_thread(
-            browsing.browse_messages, engine.journal, engine.instance, wanted, engine.frontier.durable
+            browsing.browse_messages, engine.journal, engine.instance, query, engine.frontier.durable
         )
         return (
             msgspec.structs.replace(page, complete=False, behind=True) if behind and page.complete else page

@@ -112,7 +112,7 @@ class SpoolEntryHeader(NamedTuple):
     records: int
     length: int
     nbytes: int
-    place: int
+    offset_in_words: int
     segment: int
     accepted_at: int
 
@@ -202,7 +202,7 @@ def decode_entry(view: memoryview, offset: int, head: SpoolEntryHeader) -> Spool
     return SpoolEntry(
         head.stream,
         "reference",
-        BatchPosition(head.segment, head.place * 8),
+        BatchPosition(head.segment, head.offset_in_words * 8),
         head.length,
         rows,
         None,

@@ -1,7 +1,7 @@
 """Conversion of spool entries to deliveries and of unsent deliveries back to spool entries.
 
 `load_deliveries` runs in the reader thread. The batches of neighbouring entries are adjacent in the journal,
-so it reads them together: up to STRETCH_BYTES at once.
+so it reads them together: up to MAX_READ_BYTES at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker_core.delivery.spool.entry_format import BatchRun, SpoolEntry
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
 
-STRETCH_BYTES = 1024 * 1024
+MAX_READ_BYTES = 1024 * 1024
 """Maximum bytes of journal that are read together."""
 
 
@@ -55,7 +55,7 @@ def load_deliveries(journal: Journal, entries: Sequence[SpoolEntry]) -> list[Out
         JournalError: as for `Journal.read_span`.
     """
     loaded: list[OutboxEntry] = []
-    stretch: _SegmentRead | None = None
+    segment_read: _SegmentRead | None = None
     for number, entry in enumerate(entries):
         if entry.batch is not None:
             loaded.append(
@@ -64,10 +64,10 @@ def load_deliveries(journal: Journal, entries: Sequence[SpoolEntry]) -> list[Out
                 )
             )
             continue
-        if stretch is None or not stretch.covers(entry):
+        if segment_read is None or not segment_read.covers(entry):
             segment, start = entry.position
-            stretch = _SegmentRead(journal, segment, start, _end(entries, number))
-        for position, batch in stretch.batches(entry):
+            segment_read = _SegmentRead(journal, segment, start, _end(entries, number))
+        for position, batch in segment_read.batches(entry):
             loaded.append(_delivery(entry, position, batch))
     return loaded
 
@@ -79,8 +79,8 @@ def _end(entries: Sequence[SpoolEntry], number: int) -> int:
     for entry in entries[number + 1 :]:
         if entry.batch is not None:
             continue
-        (other, offset), following = entry.position, entry.position.offset + entry.length
-        if other != segment or not start <= offset <= end or following - start > STRETCH_BYTES:
+        (entry_segment, offset), following = entry.position, entry.position.offset + entry.length
+        if entry_segment != segment or not start <= offset <= end or following - start > MAX_READ_BYTES:
             break
         end = max(end, following)
     return end
@@ -121,7 +121,7 @@ def _entry(one: OutboxEntry) -> SpoolEntry:
 
 
 def _reference(run: BatchRun) -> SpoolEntry:
-    place = BatchPosition(*run.position)
+    position = BatchPosition(*run.position)
     return SpoolEntry(
-        run.stream, "reference", place, run.length, None, None, run.records, run.length, run.accepted_at
+        run.stream, "reference", position, run.length, None, None, run.records, run.length, run.accepted_at
     )

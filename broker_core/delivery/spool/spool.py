@@ -106,7 +106,7 @@ class Spool:
         """
         self._front: deque[SpoolEntry] = deque()
         """Entries that were given back. They come before everything in the files."""
-        self.held_bytes = 0
+        self.requeued_bytes = 0
         """Bytes of copies that were given back and are in memory."""
         self._blocks: deque[_SequenceBlock] = deque()
 
@@ -243,16 +243,16 @@ class Spool:
         Raises:
             JournalError: spool_damaged, when the disk returned other bytes than were written.
         """
-        taken: list[SpoolEntry] = []
+        pulled: list[SpoolEntry] = []
         size = 0
-        while self.entries and (not taken or size < max_bytes):
+        while self.entries and (not pulled or size < max_bytes):
             entry = self._take_front() if self._front else self._read_next()
             self._uncount(entry)
-            taken.append(entry)
+            pulled.append(entry)
             size += entry.length
         if self.entries == 0:
             self._parts.start_new_file()
-        return taken
+        return pulled
 
     def first_sequences(self) -> dict[int, int]:
         """Return, by stream, a sequence that no waiting journaled record of the stream is before."""
@@ -291,12 +291,12 @@ class Spool:
             else:
                 self._add(tally, entry.count, entry.nbytes, batch.first_sequence, batch.last_sequence)
                 self.copied_messages += entry.count
-                self.held_bytes += entry.nbytes
+                self.requeued_bytes += entry.nbytes
 
     def _take_front(self) -> SpoolEntry:
         entry = self._front.popleft()
         if entry.batch is not None:
-            self.held_bytes -= entry.nbytes
+            self.requeued_bytes -= entry.nbytes
         return entry
 
     def _read_next(self) -> SpoolEntry:
@@ -341,4 +341,4 @@ class Spool:
         self._front.clear()
         self._blocks.clear()
         self.tallies.clear()
-        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self.held_bytes = 0
+        self.entries = self.messages = self.copied_messages = self.backlog_bytes = self.requeued_bytes = 0

@@ -57,7 +57,7 @@ def selector_error(reason: str, column: int) -> ClientError:
     return ClientError(
         "bad_selector",
         f"The selector can't be read: {reason} (column {column}).",
-        "docs/stomp.md says what selectors are, with examples.",
+        "docs/stomp.md describes selectors, with examples.",
         column=column,
     )
 

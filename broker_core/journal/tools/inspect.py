@@ -109,7 +109,7 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
         chosen.setdefault(file.first_sequence, file)
     if not chosen and not directory.is_dir():
         raise OperatorError(
-            "no_journal", f"There is no directory {directory}.", "Name the journal's directory."
+            "no_journal", f"The directory {directory} doesn't exist.", "Name the journal's directory."
         )
     return [chosen[first] for first in sorted(chosen)]
 
@@ -159,7 +159,7 @@ def dump_records(
     `topic` is a pattern that selects records. Raises JournalError journal_damaged at unreadable bytes, after
     all records before them.
     """
-    wanted = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
+    subscription = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
     frontier = read_frontier(directory, instance)
     limit = last if last is not None else frontier if frontier is not None else 2**63
     for file in segment_files(directory, instance, archive_directory):
@@ -173,7 +173,7 @@ def dump_records(
             for batch in walked.batches:
                 if batch.first_sequence > limit:
                     return
-                rows = select_rows(wanted, batch, first, upto=limit)
+                rows = select_rows(subscription, batch, first, upto=limit)
                 yield from record_lines(batch, np.arange(batch.count) if rows is None else rows, instance)
 
 

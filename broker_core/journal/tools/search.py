@@ -139,15 +139,15 @@ class LogSearch:
         try:
             path, source = open_segment(self._location, file.first_sequence)
         except FileNotFoundError:
-            self.problems.append(f"{file.path.name} was removed meanwhile.")
+            self.problems.append(f"{file.path.name} was removed in the meantime.")
             return
-        whole = (
+        complete_index = (
             index_sidecar.load_sidecar(index_path(path), self._location.instance, file.first_sequence)
             if index
             else None
         )
         begin = self._searched_bytes
-        for _, _, start, end in self._ranges_to_read(whole, source):
+        for _, _, start, end in self._ranges_to_read(complete_index, source):
             for offset, batch in self._batches(path, source, start, end):
                 rows = self._rows(batch)
                 self._searched_bytes = begin + offset
@@ -159,8 +159,8 @@ class LogSearch:
         """Return a segment's ranges that may have a match, by its sidecar; all of it without one."""
         if index is None or index.topic_index is None:
             return [IndexedRange(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
-        wanted = index.topic_index.mask_matching(self._subscription.pattern.matches)
-        return index.ranges_to_read(wanted, self._query.first, self._last, self._query.since)
+        topic_mask = index.topic_index.mask_matching(self._subscription.pattern.matches)
+        return index.ranges_to_read(topic_mask, self._query.first, self._last, self._query.since)
 
     def _batches(
         self, path: Path, source: SegmentSource, offset: int, end: int
@@ -239,9 +239,9 @@ def locate_record(location: LogLocation, text: str, progress: Progress = no_prog
     description of the record; or `removed`, `missing`, `skipped` or `ahead`, with the nearest existing
     bookmarks. Raises ClientError bad_bookmark, OperatorError other_origin or bad_bookmark.
     """
-    asked = parse_bookmark(text)
+    start = parse_bookmark(text)
     files = segment_files(*location)
-    match asked:
+    match start:
         case AfterBookmarks((Bookmark(origin, sequence),)):
             if origin != location.instance:
                 raise OperatorError(
@@ -302,14 +302,14 @@ def _absence(location: LogLocation, files: list[SegmentFile], sequence: int) -> 
     return "unknown" if sequence > earlier.last_sequence else "missing"
 
 
-def _describe(location: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
+def _describe(location: LogLocation, text: str, found: SearchMatch) -> dict[str, Any]:
     """Return the description of the first matching record of a batch."""
     batch, row = found.batch, int(found.selected_rows[0])
     first = int(found.segment.removeprefix(f"{location.instance}.")[:20])
     path, source = open_segment(location, first)
     return {
         "state": "found",
-        "asked": asked,
+        "asked": text,
         "bookmark": f"{location.instance}|{batch.first_sequence + row}|",
         "segment": path.name,
         "path": str(path),
@@ -371,7 +371,9 @@ def count_records(
 
     Raises OperatorError too_many_groups when a combination has more than a million groups.
     """
-    wanted: list[tuple[list[int], _Sums]] = [([COLUMNS.index(column) for column in by], {}) for by in bys]
+    combinations: list[tuple[list[int], _Sums]] = [
+        ([COLUMNS.index(column) for column in by], {}) for by in bys
+    ]
     for one in found:
         batch = one.batch
         table = batch.rows if one.rows is None else batch.rows[one.rows]
@@ -382,7 +384,7 @@ def count_records(
             if not count:
                 continue
             values = (batch.topics[topic - 1], batch.publisher_name, batch.accepted_at // _HOUR_NS)
-            for columns, sums in wanted:
+            for columns, sums in combinations:
                 known = sums.setdefault(tuple([values[column] for column in columns]), [0, 0])
                 known[0] += count
                 known[1] += int(nbytes[topic])
@@ -393,7 +395,7 @@ def count_records(
                         f" {', '.join(COLUMNS[column] for column in columns)}.",
                         "Count by fewer columns, or narrow what is counted.",
                     )
-    return [(tuple(by), _counts(by, sums)) for by, (_, sums) in zip(bys, wanted, strict=True)]
+    return [(tuple(by), _counts(by, sums)) for by, (_, sums) in zip(bys, combinations, strict=True)]
 
 
 def _counts(by: Sequence[str], sums: _Sums) -> list[GroupCount]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from broker_core.errors import ClientError
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from broker_core.protocols.names import check_topic
 from broker_core.subscriptions.topics import TopicPattern
 
@@ -48,9 +48,9 @@ class StompDestination(NamedTuple):
     topic: str
 
 
-def unsupported_error(what: str, fix: str, **details: str) -> ClientError:
+def unsupported_error(feature: str, fix: str, **details: str) -> ClientError:
     """Return the error for a STOMP feature of other brokers that isn't supported here."""
-    return ClientError("not_supported", f"{what} aren't supported here.", fix, **details)
+    return ClientError("not_supported", f"{feature} aren't supported here.", fix, **details)
 
 
 def temporary_topic(text: str, secret: str) -> str:
@@ -107,9 +107,9 @@ def _parse_destination(text: str, multicast: bool) -> StompDestination:
     """Parse a destination, without the checks of its topic."""
     if "," in text:
         raise unsupported_error("Composite destinations", "Send or subscribe to each.", destination=text)
-    for prefix, what in _REFUSED.items():
+    for prefix, feature in _REFUSED.items():
         if text.startswith(prefix):
-            raise unsupported_error(what, "docs/stomp.md says what can be done instead.", destination=text)
+            raise unsupported_error(feature, "docs/stomp.md says what can be done instead.", destination=text)
     if text.startswith("/topic/"):
         return StompDestination(DestinationType.TOPIC, _split_levels(text[7:]))
     if text.startswith("/exchange/"):
@@ -124,7 +124,7 @@ def _parse_destination(text: str, multicast: bool) -> StompDestination:
             "Use /topic/a.b, /queue/q, /amq/queue/q or /exchange/NAME/key.",
             destination=text[:255],
         )
-    if text[0] == OWN:
+    if text[0] == RESERVED_PREFIX:
         return StompDestination(DestinationType.TOPIC, text)
     return StompDestination(
         DestinationType.TOPIC if multicast else DestinationType.QUEUE,

@@ -146,11 +146,11 @@ class StompFrameReader:
     error: ClientError | None = None
     receipt: str = ""
     """Receipt that the bad frame requested, if its head was readable."""
-    _rest: bytearray = field(default_factory=bytearray)
+    _unparsed: bytearray = field(default_factory=bytearray)
     _at: int = 0
-    """Offset of the next frame in `_rest`."""
+    """Offset of the next frame in `_unparsed`."""
     _position: int = 0
-    """Bytes of the stream before `_rest`."""
+    """Bytes of the stream before `_unparsed`."""
     _head: _Head | None = None
     """Head of a frame whose body isn't complete."""
     _scanned: int = 0
@@ -167,7 +167,7 @@ class StompFrameReader:
     def put(self, data: bytes | memoryview) -> None:
         """Add received bytes."""
         if self.error is None:
-            self._rest += data
+            self._unparsed += data
 
     def read_frames(self) -> StompFrame | None:
         """Return the next frame; None while it isn't complete, or after an error.
@@ -177,14 +177,14 @@ class StompFrameReader:
         if self.error is not None:
             return None
         frame = None
-        if len(self._rest) - self._at >= self._needed:
+        if len(self._unparsed) - self._at >= self._needed:
             try:
                 frame, self._at = self._next(self._at)
             except ClientError as error:
                 self.error = error.with_traceback(None)  # its traceback's frames refer to this reader
-                self._rest.clear()
+                self._unparsed.clear()
         if frame is None:
-            del self._rest[: self._at]
+            del self._unparsed[: self._at]
             self._position += self._at
             self._at = 0
         else:
@@ -192,14 +192,14 @@ class StompFrameReader:
         return frame
 
     def read_sends(
-        self, first: StompFrame, most: int, most_bytes: int
+        self, first: StompFrame, max_sends: int, max_bytes: int
     ) -> tuple[SendBatch, StompFrame | None]:
         """Read a SEND outside transactions and those behind it.
 
         Args:
             first: the first SEND.
-            most: maximum number of SENDs.
-            most_bytes: bytes of bodies at which no more is added.
+            max_sends: maximum number of SENDs.
+            max_bytes: bytes of bodies at which no more is added.
 
         Returns:
             The SENDs, and the frame behind them if one was read that is no such SEND.
@@ -207,8 +207,8 @@ class StompFrameReader:
         sends, frame = SendBatch(), first
         while frame.publishes:
             sends.add(frame.headers, frame.body, frame.receipt)
-            while len(sends) < most and sends.body_bytes < most_bytes:
-                if not self._cut_alike(sends, most):
+            while len(sends) < max_sends and sends.body_bytes < max_bytes:
+                if not self._cut_alike(sends, max_sends):
                     break
             else:
                 return sends, None
@@ -218,21 +218,21 @@ class StompFrameReader:
             frame = found
         return sends, frame
 
-    def _cut_alike(self, sends: SendBatch, most: int) -> bool:
+    def _cut_alike(self, sends: SendBatch, max_sends: int) -> bool:
         """Read SENDs with known heads in one loop. Return whether there was one.
 
         After each failure more frames are parsed singly before the next attempt.
         """
-        rest, at = self._rest, self._at
+        unparsed, at = self._unparsed, self._at
         if self._untried:
             self._untried -= 1
             return False
-        if rest.startswith(b"\n", at):  # many clients send a line end behind each frame
+        if unparsed.startswith(b"\n", at):  # many clients send a line end behind each frame
             at += 1
-        if self.version is None or not rest.startswith(b"SEND", at):
+        if self.version is None or not unparsed.startswith(b"SEND", at):
             return False
-        window = bytes(rest[at : at + _WINDOW])
-        used = read_cached_frames(window, _known_heads[self.version], self.limits.body, sends, most)
+        window = bytes(unparsed[at : at + _WINDOW])
+        used = read_cached_frames(window, _known_heads[self.version], self.limits.body, sends, max_sends)
         if not used:
             self._untried = self._patience = min(2 * self._patience + 1, _MAX_UNTRIED)
             return False
@@ -248,27 +248,27 @@ class StompFrameReader:
     @property
     def buffered_bytes(self) -> int:
         """Bytes that are buffered and not parsed, or of an incomplete frame."""
-        return len(self._rest) - self._at
+        return len(self._unparsed) - self._at
 
     @property
     def progress(self) -> ReadProgress:
         """Bytes read so far, and those that are not parsed, or of an incomplete frame."""
-        held, begin = len(self._rest), self._position + self._at
-        return ReadProgress(self._position + held, held - self._at, begin)
+        buffered, begin = len(self._unparsed), self._position + self._at
+        return ReadProgress(self._position + buffered, buffered - self._at, begin)
 
     def release(self, error: ClientError | None = None) -> None:
         """Free the buffer and parse nothing more, because nothing will come, or because of an error."""
         self.error = self.error or error
-        self._rest, self._at = bytearray(), 0
+        self._unparsed, self._at = bytearray(), 0
 
     def _next(self, at: int) -> tuple[StompFrame | None, int]:
         """Return the frame at offset `at`, and the offset of the next one; None while it isn't complete."""
-        rest = self._rest
-        size = len(rest)
+        unparsed = self._unparsed
+        size = len(unparsed)
         head = self._head
         if head is None:
-            while at < size and rest[at] in _LINE_ENDS:
-                ends = rest[at : at + _ENDS_AT_ONCE]
+            while at < size and unparsed[at] in _LINE_ENDS:
+                ends = unparsed[at : at + _ENDS_AT_ONCE]
                 at += len(ends) - len(ends.lstrip(_LINE_ENDS))
             head = self._read_head(at, size)
             if head is None:
@@ -276,7 +276,7 @@ class StompFrameReader:
         command, headers, receipt, length, body_at = head
         body_at += at
         bodied = command in COMMANDS_WITH_BODY
-        if not bodied and size > body_at and rest[body_at]:
+        if not bodied and size > body_at and unparsed[body_at]:
             raise self._bad(f"{command} has a body", body_at)
         try:
             end = self._end_of_body(length, at, body_at)
@@ -286,7 +286,7 @@ class StompFrameReader:
         if end < 0:
             self._head = head
             return None, at
-        body = bytes(rest[body_at:end])
+        body = bytes(unparsed[body_at:end])
         if body and not bodied:
             raise self._bad(f"{command} has a body", body_at)
         self._head, self._scanned, self._needed = None, 0, 0
@@ -294,9 +294,9 @@ class StompFrameReader:
 
     def _read_head(self, at: int, size: int) -> _Head | None:
         """Return the head at offset `at`; None while it isn't complete."""
-        rest, start = self._rest, at + self._scanned
-        end = rest.find(b"\n\n", start)
-        carriage = rest.find(b"\n\r\n", start, end + 1 if end >= 0 else size)
+        unparsed, start = self._unparsed, at + self._scanned
+        end = unparsed.find(b"\n\n", start)
+        carriage = unparsed.find(b"\n\r\n", start, end + 1 if end >= 0 else size)
         body_at = end + 2
         if carriage >= 0:
             end, body_at = carriage, carriage + 3
@@ -306,9 +306,9 @@ class StompFrameReader:
             raise self._too_large("frame's head", length, limit, at)
         if end >= 0:
             self._scanned = 0
-            return (*self._parse_head(bytes(rest[at:end]), at), body_at - at)
-        if length > _LONGEST and rest.find(b"\n", at, at + _LONGEST) < 0:
-            raise self._unknown(bytes(rest[at : at + _LONGEST]), at)
+            return (*self._parse_head(bytes(unparsed[at:end]), at), body_at - at)
+        if length > _LONGEST and unparsed.find(b"\n", at, at + _LONGEST) < 0:
+            raise self._unknown(bytes(unparsed[at : at + _LONGEST]), at)
         self._scanned = max(length - 2, 0)
         return None
 
@@ -330,9 +330,9 @@ class StompFrameReader:
                 command, headers = self._read(head, at)
                 if command == "SEND":
                     cache_headers(known, head, headers)
-        asked = headers.get("receipt", "") if receipt is None else self._receipt(receipt, at)
+        receipt_id = headers.get("receipt", "") if receipt is None else self._receipt(receipt, at)
         text = headers.get("content-length", "") if length is None else length.decode(errors="replace")
-        return command, headers, asked, self._length(text, at)
+        return command, headers, receipt_id, self._length(text, at)
 
     def _receipt(self, value: bytes, at: int) -> str:
         if value.isalnum():
@@ -386,21 +386,21 @@ class StompFrameReader:
 
     def _end_of_body(self, length: int, at: int, body_at: int) -> int:
         """Return the offset of the NUL behind the body; -1 while it hasn't arrived."""
-        rest, limit = self._rest, self.limits.body
+        unparsed, limit = self._unparsed, self.limits.body
         if length < 0:
-            end = rest.find(b"\0", max(body_at, at + self._scanned))
-            length = (end if end >= 0 else len(rest)) - body_at
+            end = unparsed.find(b"\0", max(body_at, at + self._scanned))
+            length = (end if end >= 0 else len(unparsed)) - body_at
             if length > limit:
                 raise self._too_large("body", length, limit, body_at)
-            self._scanned = len(rest) - at
+            self._scanned = len(unparsed) - at
             return end
         if length > limit:
             raise self._too_large("body", length, limit, body_at)
         end = body_at + length
-        if len(rest) <= end:
+        if len(unparsed) <= end:
             self._needed = end + 1 - at
             return -1
-        if rest[end]:
+        if unparsed[end]:
             raise self._bad(f"no NUL stands behind the {length} bytes of its content-length", end)
         return end
 
@@ -421,11 +421,11 @@ class StompFrameReader:
             position=self._position + at,
         )
 
-    def _too_large(self, what: str, found: int, limit: int, at: int) -> ClientError:
+    def _too_large(self, part_name: str, found: int, limit: int, at: int) -> ClientError:
         position = self._position + at
         return ClientError(
             "frame_too_large",
-            f"A {what} of {found} is over the limit of {limit} (at byte {position}).",
+            f"A {part_name} of {found} is over the limit of {limit} (at byte {position}).",
             "Send smaller frames.",
             position=position,
             length=found,

@@ -67,10 +67,10 @@ def parse_heartbeat(text: str) -> tuple[int, int]:
             "Give milliseconds, as 10000,10000.",
             header="heart-beat",
         )
-    client_says, client_wants = (min(int(part), MAX_HEARTBEAT_MS) for part in parts)
+    client_sends_ms, client_expects_ms = (min(int(part), MAX_HEARTBEAT_MS) for part in parts)
     return (
-        max(client_wants, MIN_HEARTBEAT_MS) if client_wants else 0,
-        max(client_says, MIN_HEARTBEAT_MS) if client_says else 0,
+        max(client_expects_ms, MIN_HEARTBEAT_MS) if client_expects_ms else 0,
+        max(client_sends_ms, MIN_HEARTBEAT_MS) if client_sends_ms else 0,
     )
 
 
@@ -130,8 +130,10 @@ class SubscribeRequest(NamedTuple):
 
 def is_multicast(headers: Mapping[str, str]) -> bool:
     """Return whether Artemis' headers declare a bare destination a topic."""
-    said = headers.get("subscription-type") or headers.get("destination-type") or headers.get("routing-type")
-    return said == "MULTICAST"
+    routing_type = (
+        headers.get("subscription-type") or headers.get("destination-type") or headers.get("routing-type")
+    )
+    return routing_type == "MULTICAST"
 
 
 def to_durable_name(text: str) -> str:
@@ -176,9 +178,9 @@ def parse_subscribe(
         raise ClientError(
             "bad_ack", f"There is no ack mode {ack[:40]!r}.", f"Use {', '.join(ACK_MODES)}.", header="ack"
         )
-    for header, what in _REFUSED.items():
+    for header, feature in _REFUSED.items():
         if headers.get(header) == _TRUE:
-            raise unsupported_error(what, f"Leave the header {header} out.", header=header)
+            raise unsupported_error(feature, f"Leave the header {header} out.", header=header)
     durable, owner = durable_subscription(headers)
     if destination.kind is DestinationType.QUEUE:
         durable, owner = to_durable_name(destination.topic), "queue"
@@ -212,8 +214,8 @@ def _check_fields(fields: dict[str, Any]) -> commands.Subscribe:
 
 def _prefetch(headers: Mapping[str, str]) -> dict[str, int]:
     header = "prefetch-count" if headers.get("prefetch-count") else "activemq.prefetchSize"
-    asked = _number(headers, header, "prefetch")
-    return {field: min(number, MAX_PREFETCH) for field, number in asked.items() if number}
+    prefetch = _number(headers, header, "prefetch")
+    return {field: min(number, MAX_PREFETCH) for field, number in prefetch.items() if number}
 
 
 def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, int]:
@@ -230,9 +232,9 @@ def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, in
 
 def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: int) -> str | None:
     """Return the bookmark at which a SUBSCRIBE begins; None if it names none."""
-    given = headers.get("x-sluice-bookmark")
-    if given is not None:
-        return given
+    bookmark = headers.get("x-sluice-bookmark")
+    if bookmark is not None:
+        return bookmark
     offset = headers.get("x-stream-offset")
     if offset is not None:
         return _parse_offset(offset, instance, newest)

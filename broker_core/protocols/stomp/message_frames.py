@@ -62,18 +62,18 @@ class MessageFrames(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the remaining frames."""
-        left = self.parts[self.at :] if self.at else self.parts
-        return len(self.prefix) * len(left) + sum(map(len, left))
+        remaining = self.parts[self.at :] if self.at else self.parts
+        return len(self.prefix) * len(remaining) + sum(map(len, remaining))
 
-    def take(self, most: int) -> tuple[bytes, MessageFrames | None]:
-        """Return whole frames of about `most` bytes, at least one; and the remaining ones."""
+    def take(self, max_bytes: int) -> tuple[bytes, MessageFrames | None]:
+        """Return whole frames of about `max_bytes` bytes, at least one; and the remaining ones."""
         size, stop, prefix = 0, self.at, len(self.prefix)
-        while stop < len(self.parts) and (size < most or stop == self.at):
+        while stop < len(self.parts) and (size < max_bytes or stop == self.at):
             size += prefix + len(self.parts[stop])
             stop += 1
-        taken = self.parts[self.at : stop] if self.at or stop < len(self.parts) else self.parts
-        joined = self.prefix + self.prefix.join(taken)
-        return joined, self._replace(at=stop) if stop < len(self.parts) else None
+        sliced = self.parts[self.at : stop] if self.at or stop < len(self.parts) else self.parts
+        frames = self.prefix + self.prefix.join(sliced)
+        return frames, self._replace(at=stop) if stop < len(self.parts) else None
 
 
 class MessageTailCache:
@@ -123,12 +123,14 @@ def _build_tails(batch: Batch, instance: str, version: StompVersion, numbered: b
     numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
     rows = zip(numbers, _encode_headers(batch, version), bodies, strict=True)
     if first and numbered:
-        return [form % (said, number, number, len(body), body) for number, said, body in rows]
+        return [form % (head_lines, number, number, len(body), body) for number, head_lines, body in rows]
     if first:
-        return [form % (number, said, number, number, len(body), body) for number, said, body in rows]
+        return [
+            form % (number, head_lines, number, number, len(body), body) for number, head_lines, body in rows
+        ]
     if numbered:
-        return [form % (said, len(body), body) for _, said, body in rows]
-    return [form % (number, said, len(body), body) for number, said, body in rows]
+        return [form % (head_lines, len(body), body) for _, head_lines, body in rows]
+    return [form % (number, head_lines, len(body), body) for number, head_lines, body in rows]
 
 
 def _encode_headers(batch: Batch, version: StompVersion) -> list[bytes]:
@@ -137,7 +139,10 @@ def _encode_headers(batch: Batch, version: StompVersion) -> list[bytes]:
     lines = batch.headers() if batch.header.headers_length else [b""] * count
     if topic is not None and lines.count(lines[0]) == count:
         return [_encode_tail(topic, lines[0], version)] * count
-    return [_encode_tail(topic, own, version) for topic, own in zip(batch.names(), lines, strict=True)]
+    return [
+        _encode_tail(topic, header_lines, version)
+        for topic, header_lines in zip(batch.names(), lines, strict=True)
+    ]
 
 
 def _encode_tail(topic: str, lines: bytes, version: StompVersion) -> bytes:
@@ -146,9 +151,13 @@ def _encode_tail(topic: str, lines: bytes, version: StompVersion) -> bytes:
 
 def _of_any(topic: str, lines: bytes, version: StompVersion) -> bytes:
     """Return the destination line and the headers. The publisher's own destination line has precedence."""
-    own = _checked(lines)
-    place = b"" if own.startswith(DESTINATION) else _destination_line(topic, version)
-    return place + (own if version is StompVersion.V12 or not own else _convert_escapes(own, version))
+    publisher_lines = _checked(lines)
+    destination = b"" if publisher_lines.startswith(DESTINATION) else _destination_line(topic, version)
+    return destination + (
+        publisher_lines
+        if version is StompVersion.V12 or not publisher_lines
+        else _convert_escapes(publisher_lines, version)
+    )
 
 
 _of_short = lru_cache(maxsize=4_096)(_of_any)

@@ -39,14 +39,16 @@ FinalReply = (
 """Replies after which a STOMP connection ends."""
 
 
-def connected_frame(version: StompVersion, session: str, instance: str, says_ms: int, hears_ms: int) -> bytes:
+def connected_frame(
+    version: StompVersion, session: str, instance: str, sends_every_ms: int, expects_every_ms: int
+) -> bytes:
     """Return the reply to a logon.
 
     Args:
         says_ms: interval in which the broker sends something, ms.
         hears_ms: interval in which it expects something, ms.
     """
-    beats = (0, 0) if version is StompVersion.V10 else (says_ms, hears_ms)
+    beats = (0, 0) if version is StompVersion.V10 else (sends_every_ms, expects_every_ms)
     return encode_frame(
         "CONNECTED",
         [
@@ -61,12 +63,12 @@ def connected_frame(version: StompVersion, session: str, instance: str, says_ms:
 
 def receipt_frames(receipts: Sequence[str], version: StompVersion) -> bytes:
     """Return RECEIPT frames for executed frames; an empty receipt is left out."""
-    asked = [receipt for receipt in receipts if receipt]
-    if not asked:
+    receipt_ids = [receipt for receipt in receipts if receipt]
+    if not receipt_ids:
         return b""
-    if not "".join(asked).isalnum():
-        asked = [header_line("", receipt, version)[1:] for receipt in asked]
-    return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(asked)}\n\n\0".encode()
+    if not "".join(receipt_ids).isalnum():
+        receipt_ids = [header_line("", receipt, version)[1:] for receipt in receipt_ids]
+    return f"RECEIPT\nreceipt-id:{_NEXT_RECEIPT.join(receipt_ids)}\n\n\0".encode()
 
 
 def error_frame(reply: FinalReply, receipt: str, version: StompVersion) -> bytes:

@@ -76,7 +76,7 @@ def cache_headers(known: dict[bytes, StompHeaders], head: bytes, headers: StompH
 
 
 def read_cached_frames(
-    data: bytes, known: Mapping[bytes, StompHeaders], most_body: int, into: SendBatch, most: int
+    data: bytes, known: Mapping[bytes, StompHeaders], max_body: int, into: SendBatch, max_frames: int
 ) -> int:
     """Split frames with known heads off the beginning of `data`, and return the offset of the next frame.
 
@@ -89,7 +89,7 @@ def read_cached_frames(
     """
     at, size, find = 0, len(data), data.find
     heads, bodies, receipts = into.headers, into.bodies, into.receipts
-    while len(bodies) < most:
+    while len(bodies) < max_frames:
         end = find(b"\n\n", at, at + SHORT_HEAD)
         if end < 0:
             break
@@ -107,7 +107,7 @@ def read_cached_frames(
         else:
             break
         headers = known.get(head)
-        if headers is None or not 0 <= end < size or data[end] or end - body_at > most_body:
+        if headers is None or not 0 <= end < size or data[end] or end - body_at > max_body:
             break
         heads.append(headers)
         bodies.append(data[body_at:end])

@@ -273,8 +273,8 @@ def join_encoded(entries: bytes, emptied: Mapping[str, int], applied_upto: int =
         emptied: Newest sequence of the log at the deletion of each shared subscription, by name.
         applied_upto: Newest sequence of a group's log whose updates the records include; 0 leaves it out.
     """
-    kept, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
-    document: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
+    records, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
+    document: dict[str, Any] = {"version": VERSION, "crc": crc32c(records), "kept": msgspec.Raw(records)}
     if emptied:
         document["emptied"] = _LogMark(crc32c(upto), msgspec.Raw(upto))
     if applied_upto:
@@ -310,12 +310,12 @@ def load_positions(files: FileSystem, path: Path) -> Sequence[Entry]:
     try:
         found = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         version, crc = (msgspec.json.decode(found.get(name, _MISSING)) for name in ("version", "crc"))
-        kept = found.get("kept", _MISSING)
+        records = found.get("kept", _MISSING)
         if version != VERSION:
             raise ValueError(f"version {version}")
-        if crc != crc32c(kept):
+        if crc != crc32c(records):
             raise ValueError("its checksum doesn't fit")
-        return msgspec.json.decode(kept, type=list[Entry])
+        return msgspec.json.decode(records, type=list[Entry])
     except ValueError as problem:
         raise OperatorError(
             "bad_kept_positions",

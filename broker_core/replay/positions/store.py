@@ -36,7 +36,7 @@ MAX_EMPTIED: Final = 10_000
 """Maximum number of deleted shared subscriptions that the file remembers."""
 ENCODED_AT_ONCE: Final = 128
 """Records encoded per event-loop iteration: some tenths of a millisecond."""
-GO_ON_AT_ONCE: Final = 8
+MAX_RESUMED_AT_ONCE: Final = 8
 """Callers of `wait_durable` that continue per event-loop iteration after one write."""
 
 
@@ -86,7 +86,7 @@ class PositionStore:
         self._next: asyncio.Future[None] | None = None
         """Future of the next write, shared by all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
-        self._going_on = asyncio.Semaphore(GO_ON_AT_ONCE)
+        self._resume_slots = asyncio.Semaphore(MAX_RESUMED_AT_ONCE)
         """Limit of the callers that continue after a write per event-loop iteration."""
         for entry in load_positions(self._files, path):
             self._enter(entry)
@@ -127,9 +127,9 @@ class PositionStore:
         if self.on_secured is not None:
             await self.on_secured()
         # Up to a thousand callers may have waited for this write, and each starts a subscription next. Let
-        # only GO_ON_AT_ONCE of them continue per event-loop iteration.
-        await self._going_on.acquire()
-        asyncio.get_running_loop().call_soon(self._going_on.release)
+        # only MAX_RESUMED_AT_ONCE of them continue per event-loop iteration.
+        await self._resume_slots.acquire()
+        asyncio.get_running_loop().call_soon(self._resume_slots.release)
 
     def remove(self, entry: Entry, *, publish: bool = True) -> None:
         """Remove a record and release its pin. A record that was already removed or replaced is ignored.
@@ -204,12 +204,12 @@ class PositionStore:
         Raises JournalError not_kept when the write fails; it is repeated each second.
         """
         # shielded, because other callers wait for the same write
-        await asyncio.shield(self._ask())
+        await asyncio.shield(self._schedule_write())
 
     def save_soon(self) -> None:
         """Start a write if a record has changed, without waiting. A failure is logged."""
         if self._is_unsaved and self._next is None:
-            self._ask()
+            self._schedule_write()
 
     async def close(self) -> None:
         """Write changed records and wait for the writer to end. A failure is logged."""
@@ -217,7 +217,7 @@ class PositionStore:
         if self._writer is not None:
             await self._writer
 
-    def _ask(self) -> asyncio.Future[None]:
+    def _schedule_write(self) -> asyncio.Future[None]:
         """Return the future of the next write, and start the writer if necessary."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
@@ -274,11 +274,11 @@ class PositionStore:
             await asyncio.sleep(0)
         return moved, join_encoded(b",".join(encoded), self.emptied, upto)
 
-    def _fail_waiters(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
+    def _fail_waiters(self, waiting: asyncio.Future[None], reason: str, fix: str) -> None:
         """Pass an error to the callers of a write, and schedule another write."""
         self._is_unsaved = True
         waiting.set_exception(
-            JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
+            JournalError("not_kept", f"Where clients that are away go on can't be stored: {reason}.", fix)
         )
 
 

@@ -2,12 +2,13 @@
 
 Records are sequences; a holder is any hashable key.
 
-    add_new ──▶ here ──assign──▶ a holder ──acknowledge──▶ done
+    add_new ──▶ ready ─assign──▶ a holder ──acknowledge──▶ done
                  ▲                 └─────release─────┐
-                 └────add_reread───── back ◀─────────┘
+                 └────add_reread─── released ◀───────┘
 
-A record from the position up to `upto` that is neither here, nor assigned, nor back is done or never matched.
-So the done records need no list: they lie between the outstanding ones, of which there are at most MAX_OWED.
+A record from the position up to `upto` that is neither ready, nor assigned, nor released is done or never
+matched. So the done records need no list: they lie between the outstanding ones, of which there are at most
+MAX_OUTSTANDING.
 
 `tries` counts how often holders failed with a record. `possible_repeats` has the outstanding records that a
 consumer may have received before.
@@ -68,7 +69,7 @@ def to_dead_letters(batch: Batch, name: str, instance: str) -> Batch | None:
     return Batch.parse(build_batch(BROKER_NAME, topics, batch.bodies(), headers), verify=False)
 
 
-MAX_OWED: Final = 16_384
+MAX_OUTSTANDING: Final = 16_384
 """Maximum unacknowledged records of all holders together. At this number no new records are read from the
 log."""
 
@@ -78,7 +79,7 @@ Holder = TypeVar("Holder", bound=Hashable)
 class RecordAssignments(Generic[Holder]):
     """Assignments of one shared subscription.
 
-    At first every record up to `upto` that isn't `completed` is back.
+    At first every record up to `upto` that isn't `completed` is released.
     """
 
     def __init__(
@@ -93,15 +94,15 @@ class RecordAssignments(Generic[Holder]):
         """Number of failed deliveries at which a record becomes a dead letter; 0: never."""
         self.upto = upto
         """Newest sequence that was read from the log for the first time."""
-        self.back = SequenceSet(SequenceSet(completed).gaps_between(position, upto))
+        self.released = SequenceSet(SequenceSet(completed).gaps_between(position, upto))
         """Records to read from the log again before new ones; may include records that never matched."""
         self.tries = dict(tries or {})
         """Number of failed deliveries by sequence."""
         self.dead_letters = {number for number, times in self.tries.items() if 0 < max_tries <= times}
-        """Records among those back that must become dead letters."""
+        """Released records that must become dead letters."""
         self.possible_repeats: set[int] = set()
         """Outstanding records that a consumer may have received before."""
-        self._here: dict[int, None] = {}
+        self._ready: dict[int, None] = {}
         """Records that were read and are not assigned, in the order of reading."""
         self._assigned: dict[Holder, dict[int, None]] = {}
         """Unacknowledged records of each holder, in the order of assignment."""
@@ -114,38 +115,38 @@ class RecordAssignments(Generic[Holder]):
 
     @property
     def outstanding_count(self) -> int:
-        """Number of records here or assigned, plus the number of intervals in `back`.
+        """Number of ready or assigned records, plus the number of intervals in `released`.
 
-        The records in `back` can't be counted without reading the log.
+        The records in `released` can't be counted without reading the log.
         """
-        return len(self._here) + self.unacknowledged + len(self.back)
+        return len(self._ready) + self.unacknowledged + len(self.released)
 
     @property
     def is_full(self) -> bool:
         """Whether no new records should be read."""
-        return self.outstanding_count >= MAX_OWED
+        return self.outstanding_count >= MAX_OUTSTANDING
 
     def add_new(self, sequences: Iterable[int]) -> None:
         """Add records that were read from the log for the first time."""
-        self._here.update(dict.fromkeys(sequences))
-        self.upto = max(self.upto, next(reversed(self._here), 0))
+        self._ready.update(dict.fromkeys(sequences))
+        self.upto = max(self.upto, next(reversed(self._ready), 0))
 
     def add_reread(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Add records that were read again; return a mask of the ones that were back.
+        """Add records that were read again; return a mask of the ones that were released.
 
-        The caller removes the range from `back` once all of it was read.
+        The caller removes the range from `released` once all of it was read.
         """
-        is_back = self.back.contains(sequences)
-        found = sequences[is_back].tolist()
-        self._here.update(dict.fromkeys(found))
+        is_released = self.released.contains(sequences)
+        found = sequences[is_released].tolist()
+        self._ready.update(dict.fromkeys(found))
         self.possible_repeats.update(found)
-        return is_back
+        return is_released
 
     def assign(self, holder: Holder, sequences: Iterable[int]) -> None:
-        """Assign records that are here to a holder."""
-        assigned, here = self._assigned.setdefault(holder, {}), self._here
+        """Assign ready records to a holder."""
+        assigned, ready = self._assigned.setdefault(holder, {}), self._ready
         for sequence in sequences:
-            del here[sequence]
+            del ready[sequence]
             assigned[sequence] = None
             self.unacknowledged += 1
 
@@ -173,11 +174,11 @@ class RecordAssignments(Generic[Holder]):
         A failed record is given up at `max_tries` failures, or immediately with `is_permanent`.
         """
         assigned = self._assigned.get(holder, {})
-        back = sorted(sequence for sequence in sequences if assigned.pop(sequence, self) is None)
-        self.unacknowledged -= len(back)
-        for first, last in to_intervals(np.array(back, np.uint64)):
-            self.back.add(first, last)
-        for sequence in set(failed_sequences).intersection(back):
+        returned = sorted(sequence for sequence in sequences if assigned.pop(sequence, self) is None)
+        self.unacknowledged -= len(returned)
+        for first, last in to_intervals(np.array(returned, np.uint64)):
+            self.released.add(first, last)
+        for sequence in set(failed_sequences).intersection(returned):
             times = self.tries[sequence] = self.tries.get(sequence, 0) + 1
             if is_permanent or 0 < self.max_tries <= times:
                 self.dead_letters.add(sequence)
@@ -201,16 +202,16 @@ class RecordAssignments(Generic[Holder]):
         """Return the first record that isn't done; `next_sequence` is the next one that may be read."""
         if not self.outstanding_count:  # the common case, for thousands of idle queues
             return max(next_sequence, self.upto + 1)
-        firsts = [self.back.first, *(min(one) for one in (self._here, *self._assigned.values()) if one)]
+        firsts = [self.released.first, *(min(one) for one in (self._ready, *self._assigned.values()) if one)]
         return min((first for first in firsts if first), default=max(next_sequence, self.upto + 1))
 
     def completed_intervals(self) -> list[tuple[int, int]]:
         """Return the done intervals between the first record that isn't done and `upto`."""
         if not self.outstanding_count:
             return []
-        owed = SequenceSet(self.back)
-        listed = np.fromiter(chain(self._here, *self._assigned.values()), np.uint64)
+        incomplete = SequenceSet(self.released)
+        listed = np.fromiter(chain(self._ready, *self._assigned.values()), np.uint64)
         listed.sort()
         for first, last in to_intervals(listed):
-            owed.add(first, last)
-        return list(owed.gaps_between(owed.first, self.upto)) if len(owed) else []
+            incomplete.add(first, last)
+        return list(incomplete.gaps_between(incomplete.first, self.upto)) if len(incomplete) else []

@@ -43,7 +43,7 @@ from broker_core.replay.control import ReplayControl
 from broker_core.replay.cursor import Cursor, DurableFrontier
 from broker_core.replay.positions.file import DurableSubscriptionRecord, SharedProgress
 from broker_core.replay.read_ahead import ReplayTarget, read_chunk
-from broker_core.replay.sharing.assignments import MAX_OWED, RecordAssignments
+from broker_core.replay.sharing.assignments import MAX_OUTSTANDING, RecordAssignments
 from broker_core.replay.span import ReplaySpan
 from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
@@ -149,7 +149,7 @@ class SharedSubscription:
         """
         self._ready: deque[OutboxEntry] = deque()
         """Records that can be assigned, lowest sequence first."""
-        self._scheduled = self._bringing = False
+        self._scheduled = self._rereading = False
         self.written_bytes = 0
         # A private ledger and latency tracker: losses and latencies belong to the consumers' accounts.
         self.backlog = Backlog(self, self, replace(facilities, ledger=LossLedger(), delays=LatencyTracker()))
@@ -254,7 +254,7 @@ class SharedSubscription:
         """Schedule a pass of `_run_pass` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
-            self._facilities.turns.call_in_later_iteration(self._run_pass)
+            self._facilities.scheduler.call_in_later_iteration(self._run_pass)
 
     def _run_pass(self) -> None:
         """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""
@@ -271,23 +271,25 @@ class SharedSubscription:
                 self._control.fall_back(self._target)
         except Exception:
             log.exception("sharing_failed", name=self.record.name)
-            self.close("internal_error", "What this shared subscription has couldn't be dealt.")
+            self.close(
+                "internal_error", "The broker couldn't distribute the records of this shared subscription."
+            )
 
     def _deal(self) -> None:
         """Assign the ready records in equal shares to the consumers that accept some.
 
-        Then start reading records that are back, if a consumer accepts some. They come first: assignment
+        Then start reading released records, if a consumer accepts some. They come first: assignment
         stops at the first ready record after them.
         """
         assignments, ready = self._assignments, self._ready
         remaining = sum(entry.count for entry in ready)
-        while ready and not 0 < assignments.back.first < ready[0].batch.first_sequence:
+        while ready and not 0 < assignments.released.first < ready[0].batch.first_sequence:
             consumer = self._next()
             if consumer is None:
                 break
             if assignments.unacknowledged >= PROGRESS_CHECK_THRESHOLD:
                 self._update_consumer(consumer)
-            free_slots = MAX_OWED - assignments.unacknowledged  # a batch may have exceeded the limit
+            free_slots = MAX_OUTSTANDING - assignments.unacknowledged  # a batch may have exceeded the limit
             if free_slots <= 0:
                 break
             remaining -= self._give(
@@ -296,9 +298,9 @@ class SharedSubscription:
             self._taking.move_to_end(consumer)
             if not consumer.can_receive():
                 self._wait_for(consumer)
-        if len(assignments.back) and not self._bringing and self._next() is not None:
-            self._bringing = True
-            self._facilities.spawn(self._bring_back())
+        if len(assignments.released) and not self._rereading and self._next() is not None:
+            self._rereading = True
+            self._facilities.spawn(self._reread_released())
 
     def _next(self) -> _ConsumerState | None:
         """Return the consumer that accepts records and was served longest ago; None if none accepts."""
@@ -318,14 +320,16 @@ class SharedSubscription:
         """Add a consumer to those that accept records, and schedule a pass if records wait."""
         if not self.is_closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
-            if self._ready or len(self._assignments.back) or self.backlog.has_waiters:
+            if self._ready or len(self._assignments.released) or self.backlog.has_waiters:
                 self._soon()
 
     def _give(self, consumer: _ConsumerState, number: int) -> int:
         """Assign up to `number` ready records to a consumer, limited by its socket; return the number."""
         assignments, ready, target, assigned = self._assignments, self._ready, consumer.target, 0
         remaining = target.peer.backlog.sendable_bytes((target.stream,))
-        while assigned < number and ready and not 0 < assignments.back.first < ready[0].batch.first_sequence:
+        while (
+            assigned < number and ready and not 0 < assignments.released.first < ready[0].batch.first_sequence
+        ):
             entry, free_slots = ready[0], number - assigned
             if assigned and entry.nbytes > remaining:
                 break
@@ -341,10 +345,10 @@ class SharedSubscription:
             target.peer.backlog.offer_counted(replace(entry, stream=target.stream))
         return assigned
 
-    async def _bring_back(self) -> None:
+    async def _reread_released(self) -> None:
         """Read the oldest released records from the log again, and make them the first ready records."""
-        back = self._assignments.back
-        first, last = back.first, back.last
+        released = self._assignments.released
+        first, last = released.first, released.last
         try:
             reader = ReplayTarget(self._target.subscription, first)
             chunk = await self._facilities.reader.run(
@@ -361,7 +365,7 @@ class SharedSubscription:
                 self.fail(error)
             return
         finally:
-            self._bringing = False
+            self._rereading = False
         if self.is_closed:
             return
         reread = [
@@ -369,7 +373,7 @@ class SharedSubscription:
         ]
         # The range up to there was read completely. Remove it even if records in it are damaged, or it would
         # be read forever.
-        back.remove(first, max(min(chunk.following - 1, last), first))
+        released.remove(first, max(min(chunk.following - 1, last), first))
         self._ready = deque(sorted((*reread, *self._ready), key=lambda entry: entry.batch.first_sequence))
         self._soon()
 
@@ -385,7 +389,7 @@ class SharedSubscription:
                 [number in dead_letters for number in batch.sequences()[rows].tolist()], np.bool_
             )
             if is_dead.any():
-                self._facilities.spawn(self._put_away(batch.select(rows[is_dead])))
+                self._facilities.spawn(self._publish_dead_letters(batch.select(rows[is_dead])))
                 rows = rows[~is_dead]
         if not len(rows):
             return None
@@ -402,7 +406,7 @@ class SharedSubscription:
             self._facilities.clock.now_ns(),
         )
 
-    async def _put_away(self, batch: Batch) -> None:
+    async def _publish_dead_letters(self, batch: Batch) -> None:
         """Publish given-up records as dead letters.
 
         If that is impossible, they are assigned to consumers again.
@@ -442,9 +446,11 @@ class SharedSubscription:
 
     @property
     def is_writable(self) -> bool:
-        """Whether more of the log is wanted: nothing is ready or back, and a consumer accepts records."""
+        """Whether to read more of the log: no record is ready or released, and a consumer accepts records."""
         assignments = self._assignments
-        return not (self._ready or len(assignments.back) or assignments.is_full) and self._next() is not None
+        return (
+            not (self._ready or len(assignments.released) or assignments.is_full) and self._next() is not None
+        )
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """Add entries to the ready records."""

@@ -276,7 +276,10 @@ class ClientRegistry:
     def pools(self) -> dict[str, tuple[Pool, list[str]]]:
         """Return every pool by name, with the transports that share it."""
         return {
-            name: (pool, [key for key, its in self._pools.items() if its is pool and key != INSTANCE])
+            name: (
+                pool,
+                [key for key, assigned in self._pools.items() if assigned is pool and key != INSTANCE],
+            )
             for name, pool in self._pools_by_name().items()
         }
 

@@ -124,7 +124,7 @@ class SlowClientGuard(ClientRegistry):
         use.memory -= nbytes
         use.pool.memory_used -= nbytes
         if use.is_offlined:
-            use.pool.adjust_leaving_memory(-nbytes)
+            use.pool.adjust_offlined_memory(-nbytes)
 
     def on_spooled(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         """Count bytes added to the client's spool file. The decision may be about any client of its pool."""
@@ -240,7 +240,7 @@ class SlowClientGuard(ClientRegistry):
         document: PolicyDocument,
         now_ns: int,
         stage: StagedRevision | None = None,
-        leaving: Collection[str] = (),
+        closing: Collection[str] = (),
     ) -> list[Decision]:
         """Return the decisions of the `tick` that would follow `apply_policy`, each in its rule's own mode.
 
@@ -251,7 +251,7 @@ class SlowClientGuard(ClientRegistry):
             now_ns: Current time.
             stage: Staged revision to preview, if any. Decisions beyond its allowance come last, with
                 `held_at`.
-            leaving: Names of clients that the policy would close first. They relieve their pools and are not
+            closing: Names of clients that the policy would close first. They relieve their pools and are not
                 judged.
         """
         book = self.compile_rules(document)
@@ -261,7 +261,7 @@ class SlowClientGuard(ClientRegistry):
         )
         clients, migration = [], RuleStateMigration()
         for use in self._uses.values():
-            if use.is_closing or use.name in leaving:
+            if use.is_closing or use.name in closing:
                 continue
             client = copy(use)
             client.pool = pools.get(use.transport) or pools[INSTANCE]
@@ -277,8 +277,8 @@ class SlowClientGuard(ClientRegistry):
             ):
                 use.backlog.update_progress()
                 ruled = [
-                    RuledSubscriptionView(use.watched[key].view, its_rules)
-                    for key, its_rules in subscription_rules.items()
+                    RuledSubscriptionView(use.watched[key].view, view_rules)
+                    for key, view_rules in subscription_rules.items()
                 ]
                 clients.append(ClientUnderRules(client, rules, ruled))
         unique_pools = {pool.name: pool for pool in pools.values()}
@@ -309,7 +309,7 @@ class SlowClientGuard(ClientRegistry):
             found += one.forecast_inputs(use, now_ns)
         pooled = [rule for rule in self.book.pool_rules if rule.scope == use.pool_name]
         found += [self._pool_forecast_input(rule, use, now_ns) for rule in pooled]
-        return [forecast_rule(seen, now_ns) for seen in found]
+        return [forecast_rule(inputs, now_ns) for inputs in found]
 
     def _pool_forecast_input(self, rule: Rule, use: ClientUsage, now_ns: int) -> ForecastInput:
         """Return the forecast input of a pool rule for one client."""
@@ -317,7 +317,7 @@ class SlowClientGuard(ClientRegistry):
         value, figure = pool_value(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
         exemption = exemption_reason(rule, use.name)
         if not exemption and not OF_POOL[rule.signal].share(use):
-            exemption = "it has none of what the pool is short of"
+            exemption = "the client uses none of the exhausted resource of the pool"
         elif not exemption and (first := self._first_choice(rule, pool, now_ns)) != use.name:
             exemption = f"{first} would be chosen first"
         state, points = (
@@ -346,7 +346,7 @@ class SlowClientGuard(ClientRegistry):
         if use.is_closing:
             return None
         if use.is_offlined:
-            use.pool.adjust_leaving_memory(nbytes)
+            use.pool.adjust_offlined_memory(nbytes)
         elif use.memory > use.unacted_limits.memory:
             use.backlog.update_progress()
             if decision := self._pick_enforced(self._judge_client_rules(use, now_ns)):
@@ -385,7 +385,7 @@ class SlowClientGuard(ClientRegistry):
             return None
         self._summon(pool, Signal.POOL_MEMORY, 2)
         ranked = [(use.memory, use) for use in pool.by_memory.largest(2)]
-        observed = pool.memory_used - pool.memory_leaving
+        observed = pool.memory_used - pool.offlined_memory
         return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, observed, now_ns)
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
@@ -438,8 +438,8 @@ class SlowClientGuard(ClientRegistry):
         for name, states in result.rule_states.items():
             self._store_states(self._uses[name], states)
         pools = self._pools_by_name() if result.pool_states else {}
-        for name, pool_holds in result.pool_states.items():
-            pools[name].rule_states = pool_holds
+        for name, rule_states in result.pool_states.items():
+            pools[name].rule_states = rule_states
         for decision in decisions:
             self._apply_effect(decision)
         return decisions

@@ -221,10 +221,10 @@ class Pool(PoolSignals):
         self.by_memory = UsageRanking(attrgetter("memory"), _bound_memory)
         self.by_disk = UsageRanking(attrgetter("disk"), _bound_disk)
 
-    def adjust_leaving_memory(self, delta: int) -> None:
+    def adjust_offlined_memory(self, delta: int) -> None:
         """Add `delta` bytes (may be negative) to the memory of offlined clients."""
-        self.memory_leaving += delta
-        self.memory_ceiling = self.limits.memory + self.memory_leaving
+        self.offlined_memory += delta
+        self.memory_ceiling = self.limits.memory + self.offlined_memory
 
     def mark_offlining(self, use: RankedClient) -> None:
         """Mark a client as offlined and remove it from the memory ranking.
@@ -234,14 +234,14 @@ class Pool(PoolSignals):
         use.is_offlined = True
         use.memory_alarm = -1
         self.by_memory.discard(use)
-        self.adjust_leaving_memory(use.memory)
+        self.adjust_offlined_memory(use.memory)
 
     def add_usage(self, use: RankedClient) -> None:
         """Add the use of a client to the pool's sums."""
         self.memory_used += use.memory
         self.disk_used += use.disk
         if use.is_offlined:
-            self.adjust_leaving_memory(use.memory)
+            self.adjust_offlined_memory(use.memory)
 
     def adjust_suspended_usage(self, memory: int, disk: int) -> None:
         """Add the use of suspended clients to the pool's sums, bytes; may be negative."""
@@ -261,7 +261,7 @@ class Pool(PoolSignals):
         Call it at every slice of the tick.
         """
         if now_ns - self.samples.last_at >= TICK_MS * 1_000_000:
-            self.samples.add(now_ns, (self.memory_used - self.memory_leaving, self.disk_used))
+            self.samples.add(now_ns, (self.memory_used - self.offlined_memory, self.disk_used))
         for ranking, used, ceiling in (
             (self.by_memory, self.memory_used, self.memory_ceiling),
             (self.by_disk, self.disk_used, self.disk_ceiling),
@@ -278,7 +278,7 @@ class Pool(PoolSignals):
         self.by_memory.discard(use)
         self.by_disk.discard(use)
         if use.is_offlined:
-            self.adjust_leaving_memory(-use.memory)
+            self.adjust_offlined_memory(-use.memory)
 
 
 def build_pools(limits: Mapping[str, PoolLimits]) -> dict[str, Pool]:

@@ -155,7 +155,7 @@ def decide(
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
         return None
-    kept, lost = _estimate_cost(action, rule, client, waiting, subscription, cut)
+    recoverable, lost = _estimate_cost(action, rule, client, waiting, subscription, cut)
     if action is PolicyAction.DISCARD_OLDEST and not lost:
         return None
     return Decision(
@@ -176,7 +176,7 @@ def decide(
         unit=rule.unit,
         used=used,
         chosen_over=runner_up,
-        kept=kept,
+        kept=recoverable,
         lost=lost,
         resume_bookmark=waiting.resume_bookmark,
         samples=context.samples,
@@ -228,8 +228,8 @@ def _in_journal(client: ClientView, waiting: BacklogCounts, subscription: Subscr
     """
     if subscription is not None:
         return subscription.journaled
-    kept = waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
-    return kept and all(one.journaled or not one.backlog_messages for one in client.subscriptions)
+    is_rereadable = waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
+    return is_rereadable and all(one.journaled or not one.backlog_messages for one in client.subscriptions)
 
 
 def _estimate_cost(

@@ -102,12 +102,12 @@ def _forecast_crossing(inputs: ForecastInput, now_ns: int) -> _Crossing:
     if inputs.value == NOT_APPLICABLE:
         rated = rule.shape is Shape.RATE_BELOW
         return _no_crossing(
-            "nothing has waited for long enough" if rated else "nothing of it waits in memory"
+            "no message has waited for long enough" if rated else "none of its messages wait in memory"
         )
     if state.done >= len(rule.ladder):
         if rule.ladder[-1].action is PolicyAction.ASK_TO_CLOSE and rule.mode is EnforcementMode.ENFORCE:
             return _Crossing(_ms_until(rule, state.acted_at + REPEAT_REQUEST_MS * _MS, now_ns))
-        return _no_crossing("it has acted, and does again only after the signal was within its limit")
+        return _no_crossing("it has acted, and acts again only after the signal was within its limit")
     match rule.shape:
         case Shape.RATE_BELOW:
             return _forecast_rate(inputs, now_ns)
@@ -116,9 +116,9 @@ def _forecast_crossing(inputs: ForecastInput, now_ns: int) -> _Crossing:
     return _forecast_level(inputs, now_ns)
 
 
-def _no_crossing(why: str, per_second: float = 0.0) -> _Crossing:
+def _no_crossing(reason: str, per_second: float = 0.0) -> _Crossing:
     """Return a crossing without a time, for the given reason."""
-    return _Crossing(None, per_second, why)
+    return _Crossing(None, per_second, reason)
 
 
 def _forecast_level(inputs: ForecastInput, now_ns: int) -> _Crossing:
@@ -128,20 +128,20 @@ def _forecast_level(inputs: ForecastInput, now_ns: int) -> _Crossing:
     is_early = rung.at_percent < 100
     threshold = rule.limit * rung.at_percent // 100
     hold_ms = 0 if is_early else rule.hold_ms + rung.after_ms
-    is_still_over = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
-    if value > threshold or is_still_over:
+    has_not_cleared = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
+    if value > threshold or has_not_cleared:
         due = now_ns if is_early else (state.over_since or now_ns) + hold_ms * _MS
         if rung.action in REPEATED_RUNG_ACTIONS:
             return _Crossing(max(0, due - now_ns) // _MS)
         return _Crossing(_ms_until(rule, due, now_ns))
     if not value:
-        return _no_crossing("nothing of it is used")
+        return _no_crossing("none of the limit is used")
     if READINGS[rule.signal].ticking:
         due = now_ns + (threshold - value + hold_ms) * _MS
         return _Crossing(_ms_until(rule, due, now_ns), 1_000.0)
     slope, reason = fit_slope(_points_after_zero(inputs.points))
     if slope <= 0:
-        return _no_crossing(reason or "it isn't rising")
+        return _no_crossing(reason or "the signal isn't rising")
     seconds = (threshold - value) / slope
     if is_beyond_horizon(seconds, inputs.points):
         return _no_crossing(TOO_FAR, slope)
@@ -173,11 +173,11 @@ def _forecast_count(inputs: ForecastInput, now_ns: int) -> _Crossing:
     if len(marks) >= rule.count:
         return _Crossing(0)
     if len(marks) < MIN_TREND_SAMPLES or marks[0] == marks[-1]:
-        too_few = f"it was counted {len(marks)} of {rule.count} times, too few to tell a pace"
-        return _no_crossing(too_few if marks else "it was never counted")
+        too_few = f"it was counted {len(marks)} of {rule.count} times, too few for a rate"
+        return _no_crossing(too_few if marks else "no occurrence was counted")
     interval = (marks[-1] - marks[0]) / (len(marks) - 1)
     if rule.window_ms and interval * (rule.count - 1) > rule.window_ms * _MS:
-        return _no_crossing("at its pace there are never so many within the window", 1e9 / interval)
+        return _no_crossing("at the present rate the window never contains so many", 1e9 / interval)
     remaining_ns = marks[-1] + interval * (rule.count - len(marks)) - now_ns
     return _Crossing(max(0, round(remaining_ns)) // _MS, 1e9 / interval)
 
@@ -207,15 +207,15 @@ def is_beyond_horizon(seconds: float, points: Points) -> bool:
     return seconds > MAX_HORIZON_FACTOR * (points[-1][0] - points[0][0]) / 1e9
 
 
-TOO_FAR: Final = "it is farther away than can be told from the looks at it"
-TOO_FEW: Final = "there are too few looks at it"
+TOO_FAR: Final = "it is too far away for an estimate from these samples"
+TOO_FEW: Final = "there are too few samples"
 
 
 def _points_after_zero(points: Points) -> Points:
     """Return the points after the signal was last 0."""
-    for place in range(len(points) - 1, -1, -1):
-        if points[place][1] == 0:
-            return points[place + 1 :]
+    for index in range(len(points) - 1, -1, -1):
+        if points[index][1] == 0:
+            return points[index + 1 :]
     return points
 
 
@@ -233,10 +233,10 @@ def fit_slope(points: Points) -> tuple[float, str]:
     mean_x, mean_y = sum(xs) / count, sum(ys) / count
     spread, moved = sum((x - mean_x) ** 2 for x in xs), sum((y - mean_y) ** 2 for y in ys)
     if not spread or not moved:
-        return 0.0, "it doesn't move"
+        return 0.0, "the signal doesn't change"
     together = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     if together * together / (spread * moved) < MIN_FIT:
-        return 0.0, "it doesn't move along a line"
+        return 0.0, "the signal doesn't change linearly"
     return together / spread, ""
 
 

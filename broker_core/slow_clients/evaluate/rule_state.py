@@ -210,8 +210,8 @@ def _condition_fields(rule: Rule) -> tuple[object, ...]:
 
 def _check_level(rule: Rule, value: int, state: RuleState, now_ns: int) -> RuleCheck:
     """Check a rule that fires while the value is above a limit."""
-    is_still_over = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
-    if value > rule.limit or is_still_over:
+    has_not_cleared = rule.shape is Shape.SET_CLEAR and state.over_since > 0 and value > rule.clear
+    if value > rule.limit or has_not_cleared:
         state = state if state.over_since else state._replace(over_since=now_ns)
     elif value > rule.lowest_rung_value:
         early = sum(value * 100 > rule.limit * rung.at_percent for rung in rule.ladder)

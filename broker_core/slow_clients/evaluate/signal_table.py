@@ -102,7 +102,7 @@ READINGS: Final = check_complete(
         Signal.POOL_MEMORY: SignalReader(
             "the clients of pool {pool} hold",
             of_pool=PoolSignalReader(
-                lambda pool: pool.memory_used - pool.memory_leaving,
+                lambda pool: pool.memory_used - pool.offlined_memory,
                 lambda client: 0 if client.is_offlined else client.memory,
                 "holds",
             ),
@@ -112,7 +112,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=False,
         ),
         Signal.POOL_DISK: SignalReader(
-            "the spools of pool {pool} take",
+            "the spools of pool {pool} use",
             of_pool=PoolSignalReader(lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
             column=None,
             ticking=False,
@@ -129,7 +129,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=False,
         ),
         Signal.OUTBOUND_MESSAGES: SignalReader(
-            "for it wait",
+            "its outbox has",
             lambda client, _, __: _live(client, client.backlog.messages),
             lambda one, client, _, __: _live(client, one.outbox_messages),
             column=None,
@@ -138,7 +138,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=False,
         ),
         Signal.SPOOL_BYTES: SignalReader(
-            "its spool takes",
+            "its spool uses",
             lambda client, _, __: client.disk,
             column=2,
             ticking=False,
@@ -154,7 +154,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=True,
         ),
         Signal.CONFLATION_BYTES: SignalReader(
-            "conflation holds for it",
+            "conflation stores for it",
             lambda client, _, __: client.conflation_bytes,
             lambda one, _, __, ___: one.conflation_bytes,
             column=None,
@@ -163,7 +163,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=False,
         ),
         Signal.BACKLOG_BYTES: SignalReader(
-            "it is owed",
+            "its backlog is",
             lambda client, _, __: client.backlog.owed_bytes,
             lambda one, _, __, ___: one.backlog_bytes,
             column=None,
@@ -172,7 +172,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=True,
         ),
         Signal.BACKLOG_MESSAGES: SignalReader(
-            "it is owed",
+            "its backlog is",
             lambda client, _, __: client.backlog.owed_messages,
             lambda one, _, __, ___: one.backlog_messages,
             column=None,
@@ -195,7 +195,7 @@ READINGS: Final = check_complete(
             "it takes", _drain_rate, column=None, ticking=False, outbox=False, fires_without_backlog=False
         ),
         Signal.WRITE_BLOCKED: SignalReader(
-            "its connection has taken nothing for",
+            "its socket has accepted no bytes for",
             lambda client, _, now: age_ms(client.backlog.blocked_since, now),
             lambda one, _, __, now: age_ms(one.blocked_since, now),
             column=None,
@@ -240,7 +240,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=True,
         ),
         Signal.PINNED_BYTES: SignalReader(
-            "of the log it holds",
+            "the log retained for it is",
             lambda client, _, __: client.pinned_bytes,
             lambda one, _, __, ___: one.pinned_bytes,
             column=None,
@@ -249,7 +249,7 @@ READINGS: Final = check_complete(
             fires_without_backlog=True,
         ),
         Signal.USER_PINNED_BYTES: SignalReader(
-            "of the log its user holds",
+            "the log retained for its user is",
             lambda client, _, __: client.user_pinned_bytes,
             column=None,
             ticking=False,

@@ -230,7 +230,7 @@ class PoolSignals:
 
     name: str
     memory_used: int = 0
-    memory_leaving: int = 0
+    offlined_memory: int = 0
     """Part of `memory_used` that belongs to offlined clients: on its way to disk, or being drained."""
     disk_used: int = 0
     rule_states: Mapping[str, RuleState] = field(default_factory=dict)

@@ -144,59 +144,60 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
     Each row has: whether it applies, the cause, a sentence, the names of the figures of the evidence.
     """
     stopped, unacked, silence_ms = evidence.is_stopped, evidence.unacked_messages, evidence.ack_silence_ms
-    taken = f"{evidence.taken_rate:,} bytes/s"
-    blocked = f"its connection has taken nothing for {evidence.write_blocked_ms} ms"
+    rate = f"{evidence.taken_rate:,} bytes/s"
+    blocked = f"its socket has accepted no bytes for {evidence.write_blocked_ms} ms"
     return (
         (
             not evidence.unread_messages and not unacked,
             SlowCause.KEEPS_UP,
-            "Nothing waits for it.",
+            "No messages are waiting for it.",
             ("unread_messages",),
         ),
         # Causes outside the client.
         (
             evidence.paused,
             SlowCause.PAUSED,
-            "It is paused: what waits for it is held back here, and it isn't behind by itself.",
+            "The client is paused, so the broker retains its messages. The client isn't slow.",
             ("unread_messages",),
         ),
         (
             evidence.rate_limited and not stopped,
             SlowCause.THROTTLED,
-            "It gets messages at the rate it asked for, which is lower than the rate at which they come.",
+            "The client requested a rate that is lower than the rate at which its messages arrive.",
             ("unread_messages", "taken_rate", "arrival_rate"),
         ),
         (
             evidence.loop_late_ms >= BUSY_LOOP_MS and not stopped,
             SlowCause.BROKER_BUSY,
-            f"The broker is busy: its loop runs {evidence.loop_late_ms} ms late, for all clients.",
+            f"The broker is busy: its event loop runs {evidence.loop_late_ms} ms late, for all clients.",
             ("loop_late_ms", "unread_messages"),
         ),
         (
             evidence.disk_ms >= BUSY_DISK_MS and (evidence.offlined or evidence.replaying) and not stopped,
             SlowCause.DISK_BUSY,
-            f"The disk is busy: what it waits for is read from there, and that takes {evidence.disk_ms} ms.",
+            f"The disk is busy: a read of the client's backlog lasts {evidence.disk_ms} ms.",
             ("disk_ms", "unread_messages"),
         ),
         # Causes of the client or its network, the strongest evidence first.
         (
             stopped,
             SlowCause.NOT_READING,
-            f"It doesn't read: {blocked}.",
+            f"The client doesn't read: {blocked}.",
             ("write_blocked_ms", "unread_messages", "taken_rate", "sure_rate", "lump_bytes"),
         ),
         (
             evidence.network_limited,
             SlowCause.SLOW_NETWORK,
-            f"The network to it is slow: {taken} get through, with room in its own buffer.",
+            f"The network to the client is slow: it carries {rate}, while the client's buffer has "
+            "free space.",
             ("taken_rate", "arrival_rate", "network_limited", "unread_messages"),
         ),
         (
             evidence.no_credit_ms >= SLOW_ACK_MS,
             SlowCause.APPLICATION_SLOW,
             (
-                "Its connection reads, but its application has taken nothing of a subscription for "
-                f"{evidence.no_credit_ms} ms."
+                "The client's connection reads, but its application has read no message of a "
+                f"subscription for {evidence.no_credit_ms} ms."
             ),
             ("no_credit_ms", "unread_messages", "taken_rate"),
         ),
@@ -204,33 +205,33 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
             unacked > 0 and silence_ms >= HANGS_MS and not evidence.window_full_ms,
             SlowCause.APPLICATION_HANGS,
             (
-                f"Its application hangs: it has room in its window, owes {unacked} acknowledgements and "
-                f"has given none for {silence_ms} ms."
+                f"The application hangs: its window isn't full, {unacked} messages are unacknowledged, "
+                f"and it has sent no acknowledgement for {silence_ms} ms."
             ),
             ("unacked_messages", "ack_silence_ms", "window_full_ms"),
         ),
         (
             evidence.window_full_ms > 0 or (unacked > 0 and silence_ms >= SLOW_ACK_MS),
             SlowCause.SLOW_ACKS,
-            f"It reads, but acknowledges slowly: {unacked} messages are unacknowledged."
+            f"The client reads, but acknowledges slowly: {unacked} messages are unacknowledged."
             if silence_ms < HANGS_MS
             else (
-                f"It reads, but has acknowledged nothing for {silence_ms} ms: {unacked} messages are "
-                "unacknowledged."
+                f"The client reads, but has acknowledged nothing for {silence_ms} ms: {unacked} "
+                "messages are unacknowledged."
             ),
             ("unacked_messages", "ack_silence_ms", "window_full_ms"),
         ),
         (
             evidence.replaying,
             SlowCause.REPLAYING,
-            "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
+            "The client is still replaying an older part of the journal, at its own speed.",
             ("unread_messages", "taken_rate"),
         ),
         (
             evidence.unread_messages > 0 and evidence.is_burst,
             SlowCause.BURST,
-            f"Its publishers send more than usual: {evidence.arrival_rate:,} bytes/s come for it, "
-            f"{evidence.usual_arrival_rate:,} bytes/s usually do, and it takes {taken}, as before.",
+            f"Publishers send more than usual: {evidence.arrival_rate:,} bytes/s instead of "
+            f"{evidence.usual_arrival_rate:,} bytes/s. The client reads {rate}, as before.",
             ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "unread_messages"),
         ),
         (
@@ -238,22 +239,22 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
             and (evidence.offlined or evidence.taken_rate < evidence.arrival_rate),
             SlowCause.READING_SLOWLY,
             (
-                f"A slow network, or slow reading: it takes {taken}, and {evidence.arrival_rate:,} bytes/s "
-                "come for it."
+                f"The network or the client is slow: the client reads {rate}, and "
+                f"{evidence.arrival_rate:,} bytes/s arrive."
             )
             if evidence.taken_rate or evidence.write_blocked_ms < BLOCKED_MS
             else (
-                f"A slow network, slow reading, or none: {blocked}, and {evidence.arrival_rate:,} bytes/s "
-                "come for it."
+                f"The network is slow, or the client reads slowly or not at all: {blocked}, and "
+                f"{evidence.arrival_rate:,} bytes/s arrive."
             ),
             ("taken_rate", "arrival_rate", "unread_messages", "write_blocked_ms"),
         ),
         (
             True,
             SlowCause.KEEPS_UP,
-            f"Nothing says that it is slow; {blocked}, too short a time to tell."
+            f"No cause of slowness is known; {blocked}, which is too short for a verdict."
             if evidence.write_blocked_ms
-            else "It takes messages as fast as they come.",
+            else "The client reads messages as fast as they arrive.",
             ("taken_rate", "arrival_rate", "unread_messages"),
         ),
     )

@@ -61,9 +61,9 @@ def _action_phrase(decision: Decision, *, ahead: bool) -> str:
     """Return the past, conditional or future form of the action."""
     done = _PARTICIPLES[decision.action]
     if decision.held_at is not None:
-        most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
+        allowance = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
         not_done = f"{'will not be' if ahead else 'was not'} {done}"
-        return f"{not_done}, because staged revision {decision.revision} may make {most} here"
+        return f"{not_done}, because staged revision {decision.revision} may make {allowance} here"
     if decision.for_ms and decision.action in (PolicyAction.PAUSE, PolicyAction.REFUSE):
         done += f" for {format_quantity(decision.for_ms, Unit.MILLISECONDS)}"
     if ahead:
@@ -78,26 +78,26 @@ def _action_phrase(decision: Decision, *, ahead: bool) -> str:
 def _reason_phrase(decision: Decision) -> str:
     """Return the reason: the signal's value and the limit; for pools also the client that would be next."""
     if decision.problem:
-        return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
+        return f"its backlog can't be written to its spool ({decision.problem.rstrip('.')})"
     unit = decision.unit
     observed, limit = format_quantity(decision.observed, unit), format_quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)
     if decision.shape is Shape.COUNT_IN_WINDOW:
         noun = _SIGNAL_NOUNS[decision.signal]
         return f"its {noun} passed the limit {observed}, reaching {decision.setting} ({limit})"
-    way = "under" if decision.shape is Shape.RATE_BELOW else "over"
-    over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
+    side = "under" if decision.shape is Shape.RATE_BELOW else "over"
+    sentence = f"{subject} {observed}, {side} {decision.setting} ({limit})"
     if decision.hold_ms:
-        over += f" for {format_quantity(decision.hold_ms, Unit.MILLISECONDS)}"
+        sentence += f" for {format_quantity(decision.hold_ms, Unit.MILLISECONDS)}"
     if decision.choose is TargetSelection.SELF:
-        return over
+        return sentence
     used = (
         f"it {OF_POOL[decision.signal].verb} {format_quantity(decision.used, unit)}, more than any other "
         "client"
     )
     runner = decision.chosen_over
     after = f"; next is {runner.client} with {format_quantity(runner.used, unit)}" if runner else ""
-    return f"{over}, and {used}{after}"
+    return f"{sentence}, and {used}{after}"
 
 
 _SIGNAL_NOUNS: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {
@@ -108,15 +108,15 @@ _SIGNAL_NOUNS: Final = {signal: signal.value.replace("_", " ") for signal in Sig
 
 def _cost_sentence(decision: Decision) -> str:
     """Return the sentence about messages kept and lost."""
-    kept, lost = decision.kept, decision.lost
+    safe, lost = decision.kept, decision.lost
     match decision.action:
         case PolicyAction.OFFLINE:
-            return f"{format_messages(kept)} kept in its spool and will be sent in order when it reads again."
+            return f"{format_messages(safe)} kept in its spool and will be sent in order when it reads again."
         case PolicyAction.CONTINUE_FROM_JOURNAL:
-            return f"{format_messages(kept)} in the journal and will be read from there, in order."
+            return f"{format_messages(safe)} in the journal and will be read from there, in order."
         case PolicyAction.CONFLATE:
-            gone = f"{format_messages(lost)} replaced by later ones; " if lost else ""
-            return f"{gone}the latest of each key is kept."
+            replaced = f"{format_messages(lost)} replaced by later ones; " if lost else ""
+            return f"{replaced}the latest of each key is kept."
         case PolicyAction.DISCARD_OLDEST:
             often = (
                 f" ({format_quantity(decision.times, Unit.TIMES)} within a second)"
@@ -124,17 +124,17 @@ def _cost_sentence(decision: Decision) -> str:
                 else ""
             )
             return (
-                f"{format_messages(lost)} discarded{often}, the oldest first; {format_messages(kept)} kept."
+                f"{format_messages(lost)} discarded{often}, the oldest first; {format_messages(safe)} kept."
             )
         case PolicyAction.NOTIFY | PolicyAction.WARN | PolicyAction.PAUSE | PolicyAction.ASK_TO_CLOSE:
-            return f"Nothing is lost; {format_messages(kept)} waiting." if kept else "Nothing is lost."
+            return f"Nothing is lost; {format_messages(safe)} waiting." if safe else "Nothing is lost."
     return _ending_sentence(decision)
 
 
 def _ending_sentence(decision: Decision) -> str:
     """Return the sentence about messages kept and lost when a client or subscription ends."""
     if not decision.kept and not decision.lost:
-        return "Nothing was waiting for it."
+        return "It had no waiting messages."
     parts = []
     if decision.kept:
         resume = f" and can be replayed from {decision.resume_bookmark}" if decision.resume_bookmark else ""

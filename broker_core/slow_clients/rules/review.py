@@ -55,7 +55,7 @@ def review_policy(document: PolicyDocument, host_memory: int | None = None) -> l
 
     With the host's memory (bytes), limits that depend on it are checked too.
     """
-    looks = (
+    checks = (
         _scopes,
         _pools,
         _clients,
@@ -66,7 +66,7 @@ def review_policy(document: PolicyDocument, host_memory: int | None = None) -> l
         _check_activemq,
         _check_qpid,
     )
-    found = [finding for look in looks for finding in look(document, host_memory)]
+    found = [finding for check in checks for finding in check(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
 
 
@@ -89,13 +89,13 @@ def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         scoped += [(f"{name} {entry.topic}", entry.topic, entry.transport) for entry in entries]
     scoped += [(f"xap {entry.transport}", "", entry.transport) for entry in document.xap]
     for where, topic, transport in scoped:
-        if topic and (why := _bad_pattern(topic)):
-            yield _refuse(where, why, "Write a topic, a.*.b, a.>, or ~ and a regular expression.")
+        if topic and (problem := _bad_pattern(topic)):
+            yield _refuse(where, problem, "Use a topic, a.*.b, a.>, or ~ and a regular expression.")
         if transport and transport not in transports:
             yield _warn(
                 where,
-                f"There is no transport {transport}, so this matches nothing.",
-                "Name one of: " + ", ".join(sorted(transports)) + ".",
+                f"The transport {transport} doesn't exist, so this entry matches no client.",
+                "Use one of: " + ", ".join(sorted(transports)) + ".",
             )
 
 
@@ -118,15 +118,15 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Policy
         if limits.disk < limits.memory:
             yield _warn(
                 where,
-                "The disk limit is lower than the memory limit: what a client holds in memory may not fit "
-                "on disk, and it is disconnected while it is offlined.",
+                "The disk limit is lower than the memory limit. A client whose messages don't fit on "
+                "disk is disconnected instead of offlined.",
                 "Raise message_disk_limit.",
             )
         if host_memory is not None and limits.memory > host_memory:
             yield _warn(
                 where,
-                "The memory limit is more than this host's memory: it will run out before anybody is "
-                "offlined.",
+                "The memory limit exceeds this host's memory, which will be exhausted before a client "
+                "is offlined.",
                 "Lower message_memory_limit.",
             )
     for name, limits in resolved.items():
@@ -155,9 +155,8 @@ def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]
         if policy.client_max_capacity == 100:
             yield _warn(
                 where,
-                "client_max_capacity is 100 %: one client may take the whole pool, and then others are "
-                "chosen "
-                "for it.",
+                "client_max_capacity is 100 %: one client can use the whole pool, and then the broker "
+                "acts on other clients.",
                 "50 % is AMPS's default.",
             )
         age = policy.client_message_age_limit_ms
@@ -165,10 +164,10 @@ def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]
             yield _warn(
                 where,
                 (
-                    f"Ages are looked at each second: client_message_age_limit_ms {age} acts up to a "
-                    "second later."
+                    f"The broker checks ages each second: client_message_age_limit_ms {age} acts up to a "
+                    "second late."
                 ),
-                "Set a second or more.",
+                "Set it to at least one second.",
             )
 
 
@@ -195,7 +194,9 @@ def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
             )
         if rule.check_ms is not None and rule.check_ms > 10 * TICK_MS and not rule.hold_ms:
             yield _warn(
-                where, f"It looks every {rule.check_ms} ms, so that is its worst case.", "Shorten check_ms."
+                where,
+                f"The rule checks every {rule.check_ms} ms, so it can act this late.",
+                "Shorten check_ms.",
             )
 
 
@@ -229,8 +230,8 @@ def _find_contradictions(document: PolicyDocument, _: int | None) -> Iterator[Po
         for problem in rule_contradictions(merged, per_subscription) if merged is not None else ():
             yield _warn(
                 f"rule {first.name} ({first.scope}; {second.scope})",
-                f"For whom both entries are about, {problem}: there the rule doesn't act.",
-                "Say it in an entry for both.",
+                f"For clients of both entries, {problem}: the rule doesn't act on them.",
+                "Add an entry for both scopes.",
             )
 
 
@@ -265,9 +266,8 @@ def _find_masked_rules(document: PolicyDocument, _: int | None) -> Iterator[Poli
                 yield _warn(
                     f"rule {rule.name} ({rule.scope})",
                     f"Rule {other.name} is enforced and acts on the same clients first: in shadow this "
-                    "one will never "
-                    "see its limit passed.",
-                    "Give it a lower limit, or put the other in shadow too.",
+                    "rule's limit will never be exceeded.",
+                    "Lower its limit, or set the other rule to shadow too.",
                 )
 
 
@@ -297,22 +297,21 @@ def _check_activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyF
         if found["abort_slow_consumer_strategy"] and off:
             yield _refuse(
                 where,
-                "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: "
-                "nobody is ever "
-                "aborted.",
+                "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: no "
+                "client is ever aborted.",
                 "Set one of them, or switch the strategy off.",
             )
         if found["abort_slow_ack_consumer_strategy"] and presets.checks_until_abort(found) is None:
             yield _refuse(
                 where,
                 "abortSlowAckConsumerStrategy is on, with maxTimeSinceLastAck off, or maxSlowCount and "
-                "maxSlowDuration both off: nobody is ever aborted.",
+                "maxSlowDuration both off: no client is ever aborted.",
                 "Set maxTimeSinceLastAck and one of the two, or switch the strategy off.",
             )
-        both = (entry.constant_pending_message_limit_strategy or -1) >= 0
-        if both and entry.prefetch_rate_pending_message_limit_strategy is not None:
+        has_constant_limit = (entry.constant_pending_message_limit_strategy or -1) >= 0
+        if has_constant_limit and entry.prefetch_rate_pending_message_limit_strategy is not None:
             yield _warn(
-                where, "Both pending message limits are set: the lower one counts.", "Keep one of them."
+                where, "Both pending message limits are set: the lower limit applies.", "Remove one of them."
             )
 
 
@@ -324,10 +323,7 @@ def _check_qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFindi
         if topic.depth is None and topic.message_age is None and topic.message_count is None:
             yield _warn(
                 where,
-                (
-                    "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing "
-                    "by itself."
-                ),
+                ("The entry has neither depth nor messageAge nor messageCount, so it triggers no action."),
                 "Set at least one.",
             )
         if topic.message_age is not None and age is not None and topic.message_age >= age:
@@ -342,6 +338,6 @@ def _check_qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFindi
         if topic.delete_persistent:
             yield _warn(
                 where,
-                "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
-                "Leave delete_persistent off to keep them.",
+                "Durable subscriptions that exceed a limit are deleted with their backlog.",
+                "Switch delete_persistent off to retain them.",
             )

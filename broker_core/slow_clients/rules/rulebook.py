@@ -35,10 +35,12 @@ class RuleBook:
             preset_layers(document, name) for name in ("xap", "activemq", "qpid")
         )
         self._quotas = preset_layers(document, "quotas")
-        own = presets.custom_rules(document).values()
-        self._client_custom_rules = [one for one in own if one.measured is SignalSubject.CLIENT]
-        self._subscription_custom_rules = [one for one in own if one.measured is SignalSubject.SUBSCRIPTION]
-        self._pool_custom_rules = [one for one in own if one.measured is SignalSubject.POOL]
+        custom_rules = presets.custom_rules(document).values()
+        self._client_custom_rules = [one for one in custom_rules if one.measured is SignalSubject.CLIENT]
+        self._subscription_custom_rules = [
+            one for one in custom_rules if one.measured is SignalSubject.SUBSCRIPTION
+        ]
+        self._pool_custom_rules = [one for one in custom_rules if one.measured is SignalSubject.POOL]
         self.pool_rules = _without_off(self._pool_rules())
         """Rules that choose the largest user of a pool; `scope` is the pool's name."""
         self._compiled: dict[tuple[object, ...], tuple[Rule, ...]] = {}
@@ -130,11 +132,11 @@ class RuleBook:
 
     def _client_rules(self, subject: RuleSubject) -> Iterator[Rule]:
         """Yield the rules about a client: AMPS, XAP, quotas, custom rules."""
-        own = subject.transport if subject.transport in self.pools else INSTANCE
-        yield from presets.client_rules(self._document, own, self.pools[own])
+        pool_name = subject.transport if subject.transport in self.pools else INSTANCE
+        yield from presets.client_rules(self._document, pool_name, self.pools[pool_name])
         yield from presets.xap_rules(self._xap.values(subject), self.revision)
         yield from presets.quota_rules(self._quotas.values(subject), self.revision)
-        yield from self._compile_custom_rules(self._client_custom_rules, subject, self.pools[own])
+        yield from self._compile_custom_rules(self._client_custom_rules, subject, self.pools[pool_name])
 
     def _subscription_rules(self, subject: RuleSubject, durable: bool, prefetch: int) -> Iterator[Rule]:
         """Yield the rules about a subscription: ActiveMQ, Qpid, custom rules."""
@@ -224,7 +226,7 @@ def parse_stage(source: Mapping[str, Any] | None, member: str = "") -> StagedRev
         or bool(client) == bool(share)
     ):
         raise OperatorError(
-            "bad_policy", "A stage is for a pattern of client names, or a share.", "Give one of them."
+            "bad_policy", "A stage requires a pattern of client names, or a share.", "Set one of them."
         )
     allowances, made = source.get("allowances"), source.get("made") or {}
     allowed = None if allowances is None else allowances.get(member, 0)

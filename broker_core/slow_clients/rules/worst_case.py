@@ -34,8 +34,8 @@ def worst_case_actions(document: PolicyDocument) -> dict[str, list[list[WorstCas
     named = presets.custom_rules(document)
     found: dict[str, list[list[WorstCaseAction]]] = {"rules": []}
     for entry in document.rules:
-        own = named[entry.name]
-        rule = own.compile(own.layers.values(example_subject(entry.scope)), EXAMPLE_POOL, 1)
+        custom_rule = named[entry.name]
+        rule = custom_rule.compile(custom_rule.layers.values(example_subject(entry.scope)), EXAMPLE_POOL, 1)
         found["rules"].append(_slowest_actions([rule] if rule is not None else ()))
     layers = preset_layers(document, "xap")
     found["xap"] = [

@@ -126,10 +126,10 @@ _Record = tuple[str, bytes]
 class StompPublisher:
     """Publishing side of one client."""
 
-    __slots__ = ("_batches", "_receipts", "_subscribed", "_talk", "transactions")
+    __slots__ = ("_batches", "_receipts", "_reply_writer", "_subscribed", "transactions")
 
-    def __init__(self, talk: StompReplyWriter, subscribed: StompSubscriptions) -> None:
-        self._talk = talk
+    def __init__(self, reply_writer: StompReplyWriter, subscribed: StompSubscriptions) -> None:
+        self._reply_writer = reply_writer
         self._subscribed = subscribed
         self._batches = 0
         self._receipts: dict[str, list[str]] = {}
@@ -138,7 +138,7 @@ class StompPublisher:
 
     def send(self, sends: SendBatch) -> None:
         """Publish SENDs as one batch. If one of them is refused, those before it are published."""
-        talk = self._talk
+        reply_writer = self._reply_writer
         records = dict[int, _Record]()
         try:
             for headers in sends.headers:
@@ -147,11 +147,11 @@ class StompPublisher:
         except ClientError:
             at = next(at for at, headers in enumerate(sends.headers) if id(headers) not in records)
             self._publish(sends.split_at(at), records)
-            talk.receipt = sends.receipts[at]
+            reply_writer.receipt = sends.receipts[at]
             raise
-        talk.receipt = sends.receipts[-1]
+        reply_writer.receipt = sends.receipts[-1]
         self._publish(sends, records)
-        talk.receipt = ""
+        reply_writer.receipt = ""
 
     def _topic(self, headers: StompHeaders) -> str:
         """Return the topic of a SEND and check that the client may publish to it.
@@ -163,7 +163,7 @@ class StompPublisher:
         topic = parse_send_destination(
             self._subscribed.temporary_destination(text) or text, is_multicast(headers)
         ).topic
-        self._talk.connection.publishing.check_destination(topic)
+        self._reply_writer.connection.publishing.check_destination(topic)
         return topic
 
     def _record(self, headers: StompHeaders) -> _Record:
@@ -191,21 +191,21 @@ class StompPublisher:
             ClientError: bad_transaction.
         """
         frames = self.transactions.end(name)
-        receipt = self._talk.receipt
+        receipt = self._reply_writer.receipt
         sends, records = SendBatch(), dict[int, _Record]()
         for frame in frames:
             if frame.command == "SEND":
                 sends.add(frame.headers, frame.body, frame.receipt)
                 records[id(frame.headers)] = self._record(frame.headers)
         self._publish(sends, records, [receipt] if receipt else [])
-        self._talk.receipt = ""  # only an error would name it from here on
+        self._reply_writer.receipt = ""  # only an error would name it from here on
         for frame in frames:
             if frame.command != "SEND":
                 self._subscribed.acknowledge(frame)
 
     def on_persisted(self, batch: str) -> None:
         """Send the receipts of a batch that is durable, or was forwarded where no journal keeps it."""
-        self._talk.send_receipts(self._receipts.pop(batch))
+        self._reply_writer.send_receipts(self._receipts.pop(batch))
 
     def _publish(
         self, sends: SendBatch, records: Mapping[int, _Record], receipts: Sequence[str] = ()
@@ -214,18 +214,18 @@ class StompPublisher:
 
         `records`: topic and headers by id of the head.
         """
-        asked = [*filter(None, sends.receipts), *receipts]
+        receipts_due = [*filter(None, sends.receipts), *receipts]
         if not sends:
-            self._talk.send_receipts(asked)
+            self._reply_writer.send_receipts(receipts_due)
             return
         answers: list[replies.Ack] = []
-        if asked:
+        if receipts_due:
             self._batches += 1
             key = str(self._batches)
-            self._receipts[key] = asked
+            self._receipts[key] = receipts_due
             answers = [replies.Ack(ack="persisted", of="publish", id=key)]
         topics, lines = zip(*[records[id(headers)] for headers in sends.headers], strict=True)
-        self._talk.connection.publishing.publish_records(topics, sends.bodies, lines, answers)
+        self._reply_writer.connection.publishing.publish_records(topics, sends.bodies, lines, answers)
 
     def _lines(self, headers: StompHeaders, topic: str) -> bytes:
         """Return the headers that are stored with a record.

@@ -57,20 +57,20 @@ class MessageFrameQueue:
 
     def take(self) -> bytes:
         """Remove and return the next slice; b"" when the queue is empty."""
-        taken: list[bytes] = []
+        slices: list[bytes] = []
         size = 0
         while self._waiting and size < SLICE_BYTES:
             first = self._waiting.popleft()
             if isinstance(first, bytes):
                 part = first
             else:
-                part, rest = first.take(SLICE_BYTES - size)
-                if rest is not None:
-                    self._waiting.appendleft(rest)
-            taken.append(part)
+                part, remainder = first.take(SLICE_BYTES - size)
+                if remainder is not None:
+                    self._waiting.appendleft(remainder)
+            slices.append(part)
             size += len(part)
         self.nbytes -= size
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return slices[0] if len(slices) == 1 else b"".join(slices)
 
     def drop(self) -> int:
         """Discard the queued frames. Return their bytes."""
@@ -139,9 +139,9 @@ class StompReplyWriter:
     def flush(self) -> None:
         """Send the receipts of this iteration. Called before any other frame is sent."""
         if self._receipts:
-            joined = b"".join(self._receipts)
+            frames = b"".join(self._receipts)
             self._receipts.clear()
-            self.out.write_frame(joined)
+            self.out.write_frame(frames)
 
     def send_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame, like `SessionTransport.write_frame`."""
@@ -162,34 +162,34 @@ class StompReplyWriter:
 class ErrorCloser:
     """Ends one client's connection with an ERROR frame or a final receipt."""
 
-    __slots__ = ("_cancelled", "_said", "_talk", "telling")
+    __slots__ = ("_cancelled", "_has_ended", "_reply_writer", "last_decision_id")
 
-    def __init__(self, talk: StompReplyWriter) -> None:
-        self._talk = talk
-        self._said = False
+    def __init__(self, reply_writer: StompReplyWriter) -> None:
+        self._reply_writer = reply_writer
+        self._has_ended = False
         self._cancelled: replies.SubscriptionCancelled | None = None
-        self.telling = ""
+        self.last_decision_id = ""
         """Id of the decision in the last frame."""
 
     def send_last_frame(self, reply: FinalReply, receipt: str = "") -> None:
         """Send an ERROR as the last frame. Only the first call has an effect."""
-        if not self._said:
-            self._said = True
-            talk = self._talk
-            talk.send_frame(error_frame(reply, receipt, talk.version), last=True)
+        if not self._has_ended:
+            self._has_ended = True
+            reply_writer = self._reply_writer
+            reply_writer.send_frame(error_frame(reply, receipt, reply_writer.version), last=True)
 
     def send_error(self, reply: replies.ErrorReply, receipt: str) -> None:
         """Close the connection with the ERROR of a failed request."""
         self.send_last_frame(reply, receipt)
-        self._talk.connection.close(reply.code, reply.message)
+        self._reply_writer.connection.close(reply.code, reply.message)
 
     def close_after_disconnect(self, receipt: str) -> None:
         """End the connection after DISCONNECT, when all input before it has been executed."""
-        self._said = True
-        self._talk.flush()
-        self._talk.send_final_receipt(receipt)
-        self._talk.connection.end_session("closed")
-        self._talk.out.end()
+        self._has_ended = True
+        self._reply_writer.flush()
+        self._reply_writer.send_final_receipt(receipt)
+        self._reply_writer.connection.end_session("closed")
+        self._reply_writer.out.end()
 
     def on_subscription_cancelled(self, reply: replies.SubscriptionCancelled) -> None:
         """Remember a subscription that a policy ended.
@@ -202,23 +202,23 @@ class ErrorCloser:
     def on_decision_notice(self, reply: replies.DecisionNotice) -> None:
         """Close the connection with a decision's notice if the decision ended it or a subscription."""
         cancelled = self._cancelled
-        if self._talk.connection.is_closed:
-            self.telling = reply.decision or ""
+        if self._reply_writer.connection.is_closed:
+            self.last_decision_id = reply.decision or ""
             self.send_last_frame(reply)
         elif cancelled is not None and cancelled.decision == reply.decision:
             self._cancelled = None
-            told = msgspec.structs.replace(
+            notice = msgspec.structs.replace(
                 reply,
                 resume=cancelled.bookmark or reply.resume,
                 subscription=cancelled.id,
                 retry_after_ms=cancelled.retry_after_ms,
             )
-            self.send_last_frame(told)
-            self._talk.connection.close(cancelled.code, cancelled.message)
+            self.send_last_frame(notice)
+            self._reply_writer.connection.close(cancelled.code, cancelled.message)
 
     def _without_notice(self) -> None:
         """Close the connection of a cancelled subscription without a notice, because none has come."""
         cancelled, self._cancelled = self._cancelled, None
-        if cancelled is not None and not self._talk.connection.is_closed:
+        if cancelled is not None and not self._reply_writer.connection.is_closed:
             self.send_last_frame(cancelled)
-            self._talk.connection.close(cancelled.code, cancelled.message)
+            self._reply_writer.connection.close(cancelled.code, cancelled.message)

@@ -111,15 +111,15 @@ class StompSession:
 
     __slots__ = (
         "_beats",
-        "_broken",
         "_closer",
         "_engine",
-        "_leaving",
+        "_has_failed",
+        "_is_disconnecting",
         "_lost",
         "_named",
+        "_reply_writer",
         "_sending",
         "_subscribed",
-        "_talk",
         "_transport",
         "_unfinished",
     )
@@ -129,32 +129,32 @@ class StompSession:
     ) -> None:
         self._engine = engine
         self._transport = transport
-        self._talk = StompReplyWriter(out)
-        self._subscribed = StompSubscriptions(engine, self._talk, tails, _begins_subscription)
-        self._sending = StompPublisher(self._talk, self._subscribed)
-        self._closer = ErrorCloser(self._talk)
+        self._reply_writer = StompReplyWriter(out)
+        self._subscribed = StompSubscriptions(engine, self._reply_writer, tails, _begins_subscription)
+        self._sending = StompPublisher(self._reply_writer, self._subscribed)
+        self._closer = ErrorCloser(self._reply_writer)
         self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave its own name."""
-        self._leaving = self._broken = self._lost = False
+        self._is_disconnecting = self._has_failed = self._lost = False
 
     @property
     def connection(self) -> Connection:
-        return self._talk.connection
+        return self._reply_writer.connection
 
     @property
     def reader(self) -> StompFrameReader:
-        return self._talk.reader
+        return self._reply_writer.reader
 
     @property
     def last_decision_id(self) -> str:
         """Id of the last decision that was sent to the client before its connection closes."""
-        return self._closer.telling
+        return self._closer.last_decision_id
 
     def begin(self) -> None:
         """Create the engine's connection."""
-        self._talk.connection = self._engine.add_connection(self._transport, self._talk.out)
+        self._reply_writer.connection = self._engine.add_connection(self._transport, self._reply_writer.out)
 
     def on_connection_lost(self) -> None:
         """Handle the loss of the connection.
@@ -178,7 +178,7 @@ class StompSession:
     def on_bytes(self, data: bytes | memoryview) -> None:
         """Process received bytes."""
         connection, reader = self.connection, self.reader
-        if self._leaving or connection.is_closed:
+        if self._is_disconnecting or connection.is_closed:
             return
         reader.put(data)
         items = self._items()
@@ -186,8 +186,8 @@ class StompSession:
             connection.receive(items)
         elif (first := next(items, None)) is not None:  # only a complete frame extends the logon deadline
             connection.receive(chain((first,), items))
-        self._count_held()
-        if reader.error is not None and not self._broken:
+        self._count_unfinished()
+        if reader.error is not None and not self._has_failed:
             connection.receive(self._items())
 
     def _items(self) -> Iterator[Item]:
@@ -196,15 +196,15 @@ class StompSession:
         They are parsed as they are executed: a read may have thousands, and parsing uses the client's time
         budget.
         """
-        yield from self._deeds()
+        yield from self._actions()
         if not self._lost:
-            self._count_held()
-        if self.reader.error is not None and not self._broken:
-            self._broken = True
-            asked = self.reader.receipt if self.connection.logged_on else ""
-            yield _MalformedFrameAction(self, self.reader.error, asked) if asked else self.reader.error
+            self._count_unfinished()
+        if self.reader.error is not None and not self._has_failed:
+            self._has_failed = True
+            receipt = self.reader.receipt if self.connection.logged_on else ""
+            yield _MalformedFrameAction(self, self.reader.error, receipt) if receipt else self.reader.error
 
-    def _count_held(self) -> None:
+    def _count_unfinished(self) -> None:
         """Count the bytes of unfinished input.
 
         Beyond the limit the connection ends immediately, even during the logon check.
@@ -218,13 +218,13 @@ class StompSession:
 
     def _give_up(self, error: ClientError) -> None:
         """Discard unfinished frames and transactions, and end the connection with an error."""
-        self._broken = True
+        self._has_failed = True
         self.reader.release(error.with_traceback(None))
         self._sending.transactions.drop()
         self._unfinished.set_bytes(0)
         self.connection.fail(error)
 
-    def _deeds(self) -> Iterator[_SendAction | _FrameAction]:
+    def _actions(self) -> Iterator[_SendAction | _FrameAction]:
         """Yield frames as actions. SENDs that came together become one batch, as a native publisher's do."""
         reader = self.reader
         frame = reader.read_frames()
@@ -243,7 +243,7 @@ class StompSession:
         Raises:
             ClientError: as for `StompPublisher.send`.
         """
-        if self._leaving:
+        if self._is_disconnecting:
             return
         if not self.connection.logged_on:
             raise _not_logged_on()
@@ -255,17 +255,17 @@ class StompSession:
         Raises:
             ClientError: the reason for a refusal. The connection ends with it.
         """
-        if self._leaving:
+        if self._is_disconnecting:
             return
-        talk = self._talk
-        talk.receipt = frame.receipt
-        if not self._carry_out(frame) and talk.receipt:
-            self.connection.reply(talk.on_processed)
-        talk.receipt = ""
+        reply_writer = self._reply_writer
+        reply_writer.receipt = frame.receipt
+        if not self._carry_out(frame) and reply_writer.receipt:
+            self.connection.reply(reply_writer.on_processed)
+        reply_writer.receipt = ""
 
     def fail(self, error: ClientError, receipt: str) -> None:
         """End the connection with the error of a frame that requested this receipt."""
-        self._talk.receipt = receipt
+        self._reply_writer.receipt = receipt
         self.connection.fail(error)
 
     def _carry_out(self, frame: StompFrame) -> bool:
@@ -287,8 +287,8 @@ class StompSession:
             case "COMMIT":
                 self._sending.commit(required_header(headers, "transaction"))
             case "DISCONNECT":
-                self._leaving = True
-                self.connection.publishing.flush(self._talk.receipt)
+                self._is_disconnecting = True
+                self.connection.publishing.flush(self._reply_writer.receipt)
             case "BEGIN":
                 transactions.begin(required_header(headers, "transaction"))
                 return False
@@ -323,41 +323,45 @@ class StompSession:
         self._beats = (
             parse_heartbeat(headers.get("heart-beat", "0,0")) if version is not StompVersion.V10 else (0, 0)
         )
-        given = headers.get("client-id", "")
+        client_id = headers.get("client-id", "")
         secret = headers.get("passcode", "")
-        self._named = bool(given)
-        connection.has_generated_name = not given
+        self._named = bool(client_id)
+        connection.has_generated_name = not client_id
         connection.execute_command(
             commands.Logon(
-                name=to_durable_name(given)
-                if given
+                name=to_durable_name(client_id)
+                if client_id
                 else f"stomp-{self._transport[:32]}-{_PROCESS}-{next(_names)}",
                 user=headers.get("login") or None,
                 password=secret or None,
                 token=secret or None,
             )
         )
-        self._talk.receipt = ""
+        self._reply_writer.receipt = ""
 
     def on_logged_on(self) -> None:
         """Apply the limits of an authenticated client."""
         self._unfinished.on_logged_on(self.connection.input_share)
-        own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
-        self.reader.limits = FrameLimits(body=next(own, None) or MAX_BODY)
+        body_limits = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
+        self.reader.limits = FrameLimits(body=next(body_limits, None) or MAX_BODY)
 
     def _connected(self) -> None:
         """Send CONNECTED, and set the agreed heart-beats."""
-        connection, talk = self.connection, self._talk
+        connection, reply_writer = self.connection, self._reply_writer
         connection.resume_key = resume_key(connection, self._named)
-        says, hears = self._beats
-        connection.heartbeat_ms, connection.promised_ms = says, hears
-        talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
+        sends_every_ms, expects_every_ms = self._beats
+        connection.heartbeat_ms, connection.promised_ms = sends_every_ms, expects_every_ms
+        reply_writer.send_frame(
+            connected_frame(
+                reply_writer.version, connection.name, self._engine.instance, sends_every_ms, expects_every_ms
+            )
+        )
 
     # Output.
 
     def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
         """Return the frames of a delivery; None when its subscription has ended meanwhile."""
-        self._talk.flush()
+        self._reply_writer.flush()
         return self._subscribed.frames_of(entry)
 
     def answer(self, reply: replies.Reply) -> None:
@@ -367,7 +371,7 @@ class StompSession:
         """
         match reply:
             case replies.BrokerHeartbeat():
-                self._talk.send_frame(HEARTBEAT)
+                self._reply_writer.send_frame(HEARTBEAT)
             case replies.Ack(of="publish", id=str(batch)):
                 self._sending.on_persisted(batch)
             case replies.Ack(of="logon"):
@@ -381,7 +385,7 @@ class StompSession:
             case replies.Ack(of="unsubscribe", id=str(id)):
                 self._subscribed.on_unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
-                self._talk.send_receipts([receipt], behind=True)
+                self._reply_writer.send_receipts([receipt], behind=True)
             case replies.GapNotice():
                 self._subscribed.note_gap(reply)
             case replies.SubscriptionCancelled():
@@ -398,7 +402,7 @@ class StompSession:
             case replies.ErrorReply(of="subscribe"):
                 self._subscribed.on_refused(reply.id or "", partial(self._closer.send_error, reply))
             case replies.ErrorReply():
-                self._closer.send_error(reply, self._talk.receipt)
+                self._closer.send_error(reply, self._reply_writer.receipt)
             case replies.ClosingNotice():
                 self._closer.send_last_frame(reply)
 

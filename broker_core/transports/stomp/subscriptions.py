@@ -22,7 +22,7 @@ from msgspec import structs
 from broker_core.bookmark import EPOCH_TEXT, Bookmark
 from broker_core.config.transports import ResumeFrom
 from broker_core.connections.admission import peer_address
-from broker_core.connections.inbox import InputHold, Item
+from broker_core.connections.inbox import InputPauseReason, Item
 from broker_core.connections.subscription_setup import make_behind_error, reject_message
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
@@ -86,20 +86,20 @@ def resume_from_position(
     engine: Engine, connection: Connection, command: commands.Subscribe
 ) -> tuple[commands.Subscribe, ResumeResult | None]:
     """Return a subscribe that starts at the client's resume point, and facts for its first message."""
-    said = (command.bookmark, command.durable, command.managed, command.resume, command.snapshot_key)
-    if any(one is not None for one in said):
+    positions = (command.bookmark, command.durable, command.managed, command.resume, command.snapshot_key)
+    if any(one is not None for one in positions):
         return command, None
     frontier, now = engine.frontier.durable, engine.clock.monotonic_ms()
-    place = engine.services.places.claim(
+    point = engine.services.resume_points.claim(
         connection.resume_key, command.id, command.topic, command.filter, now
     )
-    if place is None or place.position > frontier:
+    if point is None or point.position > frontier:
         return command, None
-    if _resume(engine, connection) is ResumeFrom.NOW or not _keeps_all(engine, command.topic):
-        return command, ResumeResult(missed_from=place.position)
-    after = place.position - 1
+    if _resume(engine, connection) is ResumeFrom.NOW or not _is_fully_journaled(engine, command.topic):
+        return command, ResumeResult(missed_from=point.position)
+    after = point.position - 1
     bookmark = str(Bookmark(engine.instance, after)) if after else EPOCH_TEXT
-    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=place.last_received)
+    return structs.replace(command, bookmark=bookmark), ResumeResult(had_upto=point.last_received)
 
 
 def _resume(engine: Engine, connection: Connection) -> ResumeFrom:
@@ -108,7 +108,7 @@ def _resume(engine: Engine, connection: Connection) -> ResumeFrom:
     return next((one.resume for one in transports if one.name == connection.transport), ResumeFrom.NOW)
 
 
-def _keeps_all(engine: Engine, topic: str) -> bool:
+def _is_fully_journaled(engine: Engine, topic: str) -> bool:
     """Return whether all records of a topic are journaled.
 
     Else a subscription from the log would miss some.
@@ -124,7 +124,7 @@ class _StompSubscription:
     named: bytes
     """Id of the subscription as a header value."""
     acknowledges: bool
-    kept_as: tuple[str, str] | None = None
+    durable_key: tuple[str, str] | None = None
     """Owner and name of a durable subscription."""
     had_upto: int = 0
     """Sequence up to which a client may have received the messages before."""
@@ -141,9 +141,9 @@ class _StompSubscription:
 class _PendingSubscribe:
     """SUBSCRIBE in progress."""
 
-    asked: SubscribeRequest
+    request: SubscribeRequest
     receipt: str
-    back: ResumeResult | None = None
+    resumed: ResumeResult | None = None
 
 
 class StompSubscriptions:
@@ -153,11 +153,11 @@ class StompSubscriptions:
         "_begins_one",
         "_engine",
         "_refusal",
+        "_reply_writer",
         "_secret",
         "_streams",
         "_subscribing",
         "_tails",
-        "_talk",
         "_temporary",
         "_unsubscribing",
     )
@@ -165,7 +165,7 @@ class StompSubscriptions:
     def __init__(
         self,
         engine: Engine,
-        talk: StompReplyWriter,
+        reply_writer: StompReplyWriter,
         tails: MessageTailCache,
         begins_one: Callable[[Item], bool],
     ) -> None:
@@ -174,7 +174,7 @@ class StompSubscriptions:
         `begins_one` returns whether an item of the input is a SUBSCRIBE.
         """
         self._engine = engine
-        self._talk = talk
+        self._reply_writer = reply_writer
         self._begins_one = begins_one
         self._refusal: Callable[[], None] | None = None
         """Function that ends the connection after a refused SUBSCRIBE.
@@ -204,7 +204,7 @@ class StompSubscriptions:
         """Subscribe the client to its temporary destination, unless it is subscribed."""
         topic = destination.topic
         if reply_to in self._temporary or any(
-            one.topic == topic for one in self._talk.connection.subscriptions.values()
+            one.topic == topic for one in self._reply_writer.connection.subscriptions.values()
         ):
             return
         self._temporary.add(reply_to)
@@ -212,7 +212,7 @@ class StompSubscriptions:
         self._subscribing[reply_to] = _PendingSubscribe(
             SubscribeRequest(command, destination, "auto", ""), ""
         )
-        self._talk.connection.execute_command(command)
+        self._reply_writer.connection.execute_command(command)
 
     # Begin and end.
 
@@ -222,35 +222,35 @@ class StompSubscriptions:
         Raises:
             ClientError: a header is wrong, or the request is refused.
         """
-        talk, connection = self._talk, self._talk.connection
+        reply_writer, connection = self._reply_writer, self._reply_writer.connection
         frontier, clock = self._engine.frontier.durable, self._engine.clock
         id = headers.get("id", "")
-        if not id and talk.version is StompVersion.V10:
+        if not id and reply_writer.version is StompVersion.V10:
             id = required_header(headers, "destination")[:128]
-        own = headers.get("destination", "")
-        if known := self.temporary_destination(own):
+        destination = headers.get("destination", "")
+        if known := self.temporary_destination(destination):
             headers = {**headers, "destination": known}
-            if own in self._temporary:
-                self._temporary.discard(own)
-                self._end(own)
+            if destination in self._temporary:
+                self._temporary.discard(destination)
+                self._end(destination)
         following = self._engine.dispatch.following
         if headers.get("x-stream-offset") == "last" and following is not None and not following.is_current:
             raise make_behind_error(self._engine.instance)
         emptied = self._engine.position_store.emptied
-        asked = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
-        if asked.command.durable is not None and asked.owner == "user":
-            connection.durable_owners[asked.command.durable] = self._user_owner
+        request = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
+        if request.command.durable is not None and request.owner == "user":
+            connection.durable_owners[request.command.durable] = self._user_owner
         if id in connection.subscriptions or id in self._subscribing:
             raise ClientError(
                 "bad_command",
                 f"There is a subscription {id!r} already.",
                 "Unsubscribe it first, or use another id.",
             )
-        command, back = resume_from_position(self._engine, connection, asked.command)
-        self._subscribing[id] = _PendingSubscribe(asked, talk.receipt, back)
+        command, resumed = resume_from_position(self._engine, connection, request.command)
+        self._subscribing[id] = _PendingSubscribe(request, reply_writer.receipt, resumed)
         # Later frames must come after it, except SUBSCRIBEs, which proceed together and share a write of the
         # disk.
-        connection.inbox.pause(InputHold.SUBSCRIBE, self._begins_one)
+        connection.inbox.pause(InputPauseReason.SUBSCRIBE, self._begins_one)
         connection.execute_command(command)
 
     @property
@@ -259,27 +259,29 @@ class StompSubscriptions:
 
         An authenticated user has others than an unauthenticated one.
         """
-        connection = self._talk.connection
+        connection = self._reply_writer.connection
         identity = connection.identity
         proven = identity is not None and identity.proven
         return f"{'user' if proven else 'anybody'}:{connection.user}"
 
     def on_subscribed(self, reply: replies.Ack) -> None:
         """Register a subscription that has begun, and send its receipt."""
-        talk, connection = self._talk, self._talk.connection
-        asked, receipt, back = self._take(reply)
+        reply_writer, connection = self._reply_writer, self._reply_writer.connection
+        request, receipt, resumed = self._take(reply)
         assert reply.stream is not None
-        named = header_line("", asked.command.id, talk.version).encode()[1:]
-        made = self._streams[reply.stream] = _StompSubscription(asked.command.id, named, asked.ack != "auto")
-        if (durable := asked.command.durable) and not asked.command.shared:
-            made.kept_as = (connection.durable_owner(durable), durable)
-            made.had_upto = self._engine.durables.sent_upto.get(made.kept_as, 0)
-        if back is not None:
+        named = header_line("", request.command.id, reply_writer.version).encode()[1:]
+        made = self._streams[reply.stream] = _StompSubscription(
+            request.command.id, named, request.ack != "auto"
+        )
+        if (durable := request.command.durable) and not request.command.shared:
+            made.durable_key = (connection.durable_owner(durable), durable)
+            made.had_upto = self._engine.durables.sent_upto.get(made.durable_key, 0)
+        if resumed is not None:
             engine = self._engine
-            made.had_upto = back.had_upto
-            made.missed = back.missed(engine.instance, engine.frontier.durable)
+            made.had_upto = resumed.had_upto
+            made.missed = resumed.missed(engine.instance, engine.frontier.durable)
         if receipt:
-            talk.send_receipts([receipt])
+            reply_writer.send_receipts([receipt])
         # Later, because it has not begun yet, and the next frame may be its UNSUBSCRIBE.
         asyncio.get_running_loop().call_soon(self._answered)
 
@@ -288,21 +290,21 @@ class StompSubscriptions:
         if self._subscribing:
             return
         if self._refusal is None:
-            self._talk.connection.inbox.resume(InputHold.SUBSCRIBE)
+            self._reply_writer.connection.inbox.resume(InputPauseReason.SUBSCRIBE)
         else:
             self._refusal()
 
     def _take(self, reply: replies.Ack) -> tuple[SubscribeRequest, str, ResumeResult | None]:
         found = self._subscribing.pop(reply.id or "")
-        return found.asked, found.receipt, found.back
+        return found.request, found.receipt, found.resumed
 
     def on_refused(self, id: str, end: Callable[[str], None]) -> None:
         """Refuse a SUBSCRIBE. `end` ends the connection with an ERROR and the receipt that was requested."""
         found = self._subscribing.pop(id, None)
         if self._refusal is None:
             receipt = found.receipt if found is not None else ""
-            self._refusal = partial(end, receipt or self._talk.receipt)
-            self._talk.connection.inbox.pause(InputHold.SUBSCRIBE)
+            self._refusal = partial(end, receipt or self._reply_writer.receipt)
+            self._reply_writer.connection.inbox.pause(InputPauseReason.SUBSCRIBE)
         self._answered()
 
     def unsubscribe(self, headers: dict[str, str]) -> None:
@@ -311,22 +313,24 @@ class StompSubscriptions:
         Raises:
             ClientError: unknown_subscription.
         """
-        talk = self._talk
-        id = headers.get("id") or (headers.get("destination", "") if talk.version is StompVersion.V10 else "")
+        reply_writer = self._reply_writer
+        id = headers.get("id") or (
+            headers.get("destination", "") if reply_writer.version is StompVersion.V10 else ""
+        )
         durable, owner = durable_subscription(headers)
-        target = talk.connection.subscriptions.get(id)
+        target = reply_writer.connection.subscriptions.get(id)
         if target is None and durable:
             self._delete(durable, owner)
             return
-        self._unsubscribing[id] = talk.receipt
+        self._unsubscribing[id] = reply_writer.receipt
         self._end(id, delete=bool(durable))
 
     def on_unsubscribed(self, id: str) -> None:
         """Send the receipt of an UNSUBSCRIBE when the subscription has ended."""
-        self._talk.send_receipts([self._unsubscribing.pop(id, "")], behind=True)
+        self._reply_writer.send_receipts([self._unsubscribing.pop(id, "")], behind=True)
 
     def _end(self, id: str, delete: bool = False) -> None:
-        connection = self._talk.connection
+        connection = self._reply_writer.connection
         target = connection.subscriptions.get(id)
         connection.execute_command(commands.Unsubscribe(id=id, delete=delete))
         if target is not None:
@@ -334,13 +338,13 @@ class StompSubscriptions:
 
     def _delete(self, durable: str, owner: str) -> None:
         """Delete a durable subscription that this connection isn't subscribed to."""
-        connection = self._talk.connection
-        kept_as = self._user_owner if owner == "user" else connection.name
+        connection = self._reply_writer.connection
+        owner_name = self._user_owner if owner == "user" else connection.name
         try:
-            connection.services.durables.delete(kept_as, durable)
+            connection.services.durables.delete(owner_name, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
-        connection.services.facilities.spawn(connection.reply_when_durable(self._talk.on_processed))
+        connection.services.facilities.spawn(connection.reply_when_durable(self._reply_writer.on_processed))
 
     def on_ended(self, id: str) -> None:
         """Send the end frame of a subscription that has delivered all of its range."""
@@ -348,32 +352,32 @@ class StompSubscriptions:
             if known.id == id:
                 del self._streams[stream]
                 headers = [("subscription", id), ("message-id", f"{stream}-end"), ("browser", "end")]
-                frame = encode_frame("MESSAGE", headers, version=self._talk.version)
-                self._talk.send_frame(frame, behind=True)
+                frame = encode_frame("MESSAGE", headers, version=self._reply_writer.version)
+                self._reply_writer.send_frame(frame, behind=True)
 
     # Deliveries.
 
     def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
         """Return the frames of a delivery; None when its subscription has ended meanwhile."""
-        to, version = self._streams.get(entry.stream), self._talk.version
+        to, version = self._streams.get(entry.stream), self._reply_writer.version
         if to is None:
             return None
         tails = self._tails.tails_of_batch(entry.batch, version, to.acknowledges)
         if to.gap or to.missed or to.notice:
-            said = (
+            head_fields = (
                 ("x-sluice-gap", to.gap),
                 ("x-sluice-missed", to.missed),
                 ("x-sluice-notice", to.notice),
             )
-            lines = "".join(f"{header_line(name, value, version)}\n" for name, value in said if value)
+            lines = "".join(f"{header_line(name, value, version)}\n" for name, value in head_fields if value)
             tails, to.gap, to.missed, to.notice = [lines.encode() + tails[0], *tails[1:]], "", "", ""
-        if to.kept_as is not None and not self._is_durable(to.id):
-            to.kept_as, to.had_upto = None, 0  # it was deleted and continues as an ordinary subscription
+        if to.durable_key is not None and not self._is_durable(to.id):
+            to.durable_key, to.had_upto = None, 0  # it was deleted and continues as an ordinary subscription
         if to.had_upto and 0 < entry.batch.first_sequence <= to.had_upto:
             tails = mark_redelivered(tails, (entry.batch.sequences() <= to.had_upto).tolist())
-        if to.kept_as is not None and entry.batch.last_sequence:
+        if to.durable_key is not None and entry.batch.last_sequence:
             sent_upto = self._engine.durables.sent_upto
-            sent_upto[to.kept_as] = max(sent_upto.get(to.kept_as, 0), entry.batch.last_sequence)
+            sent_upto[to.durable_key] = max(sent_upto.get(to.durable_key, 0), entry.batch.last_sequence)
         sharer = self._sharer(to.id)
         if sharer is not None and (had := sharer.redelivered_flags(entry.batch)) is not None:
             tails = mark_redelivered(tails, had.tolist())
@@ -384,11 +388,11 @@ class StompSubscriptions:
         return build_ack_frames(to.named, entry.stream, first, tails, version)
 
     def _sharer(self, id: str) -> SharedSubscriptionPort | None:
-        target = self._talk.connection.subscriptions.get(id)
+        target = self._reply_writer.connection.subscriptions.get(id)
         return target.shared if target is not None else None
 
     def _is_durable(self, id: str) -> bool:
-        target = self._talk.connection.subscriptions.get(id)
+        target = self._reply_writer.connection.subscriptions.get(id)
         return target is not None and target.durable != ""
 
     def note_gap(self, reply: replies.GapNotice) -> None:
@@ -411,20 +415,22 @@ class StompSubscriptions:
         Raises:
             ClientError: bad_ack.
         """
-        headers, connection = frame.headers, self._talk.connection
-        said = headers.get("id") if self._talk.version is StompVersion.V12 else headers.get("message-id")
-        said = said or headers.get("id") or required_header(headers, "message-id")
-        found = parse_ack_id(said)
+        headers, connection = frame.headers, self._reply_writer.connection
+        ack_id = (
+            headers.get("id") if self._reply_writer.version is StompVersion.V12 else headers.get("message-id")
+        )
+        ack_id = ack_id or headers.get("id") or required_header(headers, "message-id")
+        found = parse_ack_id(ack_id)
         if found is None:
-            if "|" in said or "." in said:
+            if "|" in ack_id or "." in ack_id:
                 return  # the message needs no acknowledgement
-            raise _unknown_message(said)
+            raise _unknown_message(ack_id)
         stream, number = found
         subscription = self._streams.get(stream)
         if subscription is None:
             if 0 < stream <= connection.last_stream:
                 return  # the subscription has ended, and its messages are accounted
-            raise _unknown_message(said)
+            raise _unknown_message(ack_id)
         if frame.command == "ACK":
             connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))
             return
@@ -434,7 +440,7 @@ class StompSubscriptions:
         )
 
 
-def _unknown_message(said: str) -> ClientError:
+def _unknown_message(ack_id: str) -> ClientError:
     return ClientError(
-        "bad_ack", f"{said[:80]!r} isn't the id of a message.", "Give the one in its ack header."
+        "bad_ack", f"{ack_id[:80]!r} isn't the id of a message.", "Give the one in its ack header."
     )

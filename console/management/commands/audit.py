@@ -10,15 +10,13 @@ from django.utils import timezone
 from console.management.safe_command import SafeCommand
 from console.services import audit_chain
 
-HELP = """Each audit event has a digest over its content and over the digest of the event before, so an \
-event that was changed, removed or
-inserted is noticed, and so is everything after it. `verify` checks all events and names the first that \
-isn't as it was written; the exit
-code is then 1. Events that were deleted at the end of their retention don't break the chain.
+HELP = """The digest of each audit event covers its content and the digest of the previous event. `verify`
+checks all events and names the first one that was changed, removed or inserted; the exit code is
+then 1. Deletion at the end of the retention doesn't break the chain.
 
-Anyone who can write to the database could rebuild the whole chain. Note the digest that `verify` prints, \
-or have events exported
-(SLUICE_AUDIT_SYSLOG, SLUICE_AUDIT_WEBHOOK): an exported digest must be found here, at the same number."""
+A user who can write to the database could rebuild the whole chain. Record the digest that `verify`
+prints, or export events (SLUICE_AUDIT_SYSLOG, SLUICE_AUDIT_WEBHOOK). Then check that the chain has
+the exported digest at the same number."""
 
 
 class Command(SafeCommand):
@@ -33,10 +31,10 @@ class Command(SafeCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the result. Raises CommandError with the first break."""
         found = audit_chain.verify_chain(timezone.now())
-        if found.broken is not None:
-            number, event_id, why = found.broken
-            raise CommandError(f"The audit is broken at number {number} (event {event_id}): {why}.")
+        if found.first_break is not None:
+            number, event_id, problem = found.first_break
+            raise CommandError(f"The audit is broken at number {number} (event {event_id}): {problem}.")
         self.stdout.write(
-            f"The audit holds: {found.events:,} events, {found.links:,} links; "
-            f"the newest digest is {found.head or 'none yet'}."
+            f"The audit is intact: {found.events:,} events, {found.links:,} links; the newest "
+            f"digest is {found.head or 'none yet'}."
         )

@@ -11,20 +11,21 @@ from console.management.safe_command import SafeCommand
 
 
 class Command(SafeCommand):
-    help = "Make a token with which a console on another machine reaches a broker. Nothing is stored."
+    help = (
+        "Create a token for a console on another machine to reach a broker. Sluice doesn't store the token."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("broker", help="the broker that it is for: INSTANCE, or INSTANCE/MEMBER")
+        parser.add_argument("broker", help="the broker: INSTANCE, or INSTANCE/MEMBER")
         parser.add_argument(
-            "--label", default="console", help="a label after the hash, for people (%(default)s)"
+            "--label", default="console", help="a label after the hash, for operators (%(default)s)"
         )
 
     def handle(self, *args: Any, broker: str, label: str, **options: Any) -> None:
         token = make_token()
         self.stdout.write_block(
-            "A line for the console's file (SLUICE_BROKERS_TOKENS); it isn't shown again:\n"
-            f"{broker} {token}\n"
-            "A line for the broker's file (SLUICE_CONTROL_TOKENS):\n"
-            f"{hash_token(token)} {label}"
+            f"A line for the console's file (SLUICE_BROKERS_TOKENS); shown only once:\n{broker} "
+            f"{token}\nA line for the broker's file (SLUICE_CONTROL_TOKENS):\n{hash_token(token)} "
+            f"{label}"
         )

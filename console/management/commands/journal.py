@@ -44,11 +44,11 @@ class Command(SafeCommand):
         )
         dump = commands.add_parser("dump", help="records as JSON lines")
         repair = commands.add_parser(
-            "repair", help="cut a torn tail (its bytes are kept) and rebuild indexes"
+            "repair", help="cut a torn tail (and save its bytes), and rebuild indexes"
         )
         accept = commands.add_parser(
             "accept",
-            help="accept the log as it is, if a broker refuses to start with it",
+            help="accept the log in its present state, if a broker refuses to start with it",
         )
         for sub in (
             ls,
@@ -65,7 +65,7 @@ class Command(SafeCommand):
             sub.add_argument(
                 "--member",
                 default="",
-                help="of a group: the member whose journal it is (default: SLUICE_GROUP_MEMBER)",
+                help="of a group: the member that owns the journal (default: SLUICE_GROUP_MEMBER)",
             )
         dump.add_argument("--from", type=int, default=1, dest="first", metavar="SEQUENCE")
         dump.add_argument(
@@ -99,19 +99,19 @@ class Command(SafeCommand):
         except SluiceError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}".strip()) from problem
 
-    def _search(self, place: LogLocation, options: dict[str, Any]) -> None:
+    def _search(self, location: LogLocation, options: dict[str, Any]) -> None:
         """Run a search, whose output is streamed as complete lines, possibly millions."""
-        act = {
+        search = {
             "grep": search_commands.run_grep,
             "find": search_commands.run_find,
             "stat": search_commands.run_stat,
         }[options["command"]]
-        problems = act(place, options, self.stdout)
+        problems = search(location, options, self.stdout)
         if problems:
             raise CommandError("\n".join(problems[:100]), returncode=1)
 
-    def _ls(self, place: LogLocation, options: dict[str, Any]) -> None:
-        segments = inspect.list_segments(*place)
+    def _ls(self, location: LogLocation, options: dict[str, Any]) -> None:
+        segments = inspect.list_segments(*location)
         if options["json"]:
             for segment in segments:
                 self._line({**segment._asdict(), "path": str(segment.path)})
@@ -126,10 +126,10 @@ class Command(SafeCommand):
             f" {sum(segment.records for segment in segments):,} records"
         )
 
-    def _verify(self, place: LogLocation, options: dict[str, Any]) -> None:
+    def _verify(self, location: LogLocation, options: dict[str, Any]) -> None:
         """Print the result for each segment. Raises CommandError if one is damaged."""
         bad = 0
-        for report in inspect.verify_segments(*place):
+        for report in inspect.verify_segments(*location):
             bad += not report.is_ok
             if options["json"]:
                 self._line(report.as_dict())
@@ -139,13 +139,13 @@ class Command(SafeCommand):
             )
             if report.skipped_from:
                 self.stdout.write(
-                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it"
-                    " were skipped: no record ever had them"
+                    f"      numbers {report.skipped_from} to {report.first_sequence - 1} before it were "
+                    "skipped: no record had these numbers"
                 )
             for hole in report.holes:
                 self.stdout.write(
-                    f"      records {hole.first_sequence} to {hole.last_sequence} can't be read:"
-                    f" {hole.why} (byte {hole.offset}, {hole.length} bytes)"
+                    f"      records {hole.first_sequence} to {hole.last_sequence} aren't readable: "
+                    f"{hole.why} (byte {hole.offset}, {hole.length} bytes)"
                 )
             if report.torn_bytes:
                 self.stdout.write(
@@ -156,23 +156,24 @@ class Command(SafeCommand):
                 self.stdout.write(f"      {report.problem}")
         if bad:
             raise CommandError(
-                f"{bad} segments are damaged. Run `manage.py journal repair`; it keeps what it cuts.",
+                f"{bad} segments are damaged. Run `manage.py journal repair`; it saves the bytes that "
+                "it cuts.",
                 returncode=1,
             )
 
-    def _dump(self, place: LogLocation, options: dict[str, Any]) -> None:
+    def _dump(self, location: LogLocation, options: dict[str, Any]) -> None:
         for line in inspect.dump_records(
-            *place, first=options["first"], last=options["last"], topic=options["topic"]
+            *location, first=options["first"], last=options["last"], topic=options["topic"]
         ):
             self.stdout.write(line.decode())
 
-    def _repair(self, place: LogLocation, options: dict[str, Any]) -> None:
-        self._print_report(inspect.repair_journal(*place, self._known(options)), options)
+    def _repair(self, location: LogLocation, options: dict[str, Any]) -> None:
+        self._print_report(inspect.repair_journal(*location, self._known(options)), options)
 
-    def _accept(self, place: LogLocation, options: dict[str, Any]) -> None:
-        report = inspect.repair_journal(*place, self._known(options), accept=True)
+    def _accept(self, location: LogLocation, options: dict[str, Any]) -> None:
+        report = inspect.repair_journal(*location, self._known(options), accept=True)
         if options["directory"] is None:
-            accept_log(place.instance, UUID(report["log"]), report["settled"], _local_member(options))
+            accept_log(location.instance, UUID(report["log"]), report["settled"], _local_member(options))
         self._print_report(report, options)
 
     def _known(self, options: dict[str, Any]) -> KnownLog | None:
@@ -185,9 +186,9 @@ class Command(SafeCommand):
         if options["json"]:
             self._line(report)
             return
-        state = report["reason"] or "Nothing was wrong."
+        state = report["reason"] or "The journal needed no repair."
         self.stdout.write(
-            f"{report['kept_records']:,} records kept, next is {report['next_sequence']}. {state}"
+            f"{report['kept_records']:,} records retained, next is {report['next_sequence']}. {state}"
         )
         for kind, title in (
             ("set_aside", "set aside"),
@@ -207,15 +208,15 @@ def _local_member(options: dict[str, Any]) -> str:
     Raises:
         OperatorError: `unknown_member`.
     """
-    group, asked = settings.SLUICE_GROUP, str(options["member"])
-    own = group.member if group is not None else ""
-    if own and asked and asked != own:
+    group, requested = settings.SLUICE_GROUP, str(options["member"])
+    local = group.member if group is not None else ""
+    if local and requested and requested != local:
         raise OperatorError(
             "unknown_member",
-            f"The journal on this machine is that of the member {own}, not of {asked[:80]!r}.",
-            f"Run the command on the machine of {asked[:80]!r}, or name its files: --directory.",
+            f"The journal on this machine is that of the member {local}, not of {requested[:80]!r}.",
+            f"Run the command on the machine of {requested[:80]!r}, or select its files with --directory.",
         )
-    return asked or own
+    return requested or local
 
 
 def _row(segment: SegmentInfo) -> str:

@@ -59,48 +59,48 @@ class Command(SafeCommand):
         try:
             for line in job.stdout:
                 try:
-                    told = json.loads(line)
+                    report = json.loads(line)
                 except ValueError:
                     self.stdout.write(line)
                     continue
-                if told["event"] == "error":
-                    failure = f"{told['message']} {told['fix']}".strip()
+                if report["event"] == "error":
+                    failure = f"{report['message']} {report['fix']}".strip()
                 else:
-                    self._show(told)
+                    self._show(report)
         except KeyboardInterrupt:
             job.wait()
         return failure
 
-    def _show(self, told: dict[str, Any]) -> None:
-        if told["event"] == "progress":
-            self._show_progress(told["done"], told["total"], told["what"])
-        elif told["event"] == "note":
-            self.stdout.write(told["text"])
+    def _show(self, report: dict[str, Any]) -> None:
+        if report["event"] == "progress":
+            self._show_progress(report["done"], report["total"], report["what"])
+        elif report["event"] == "note":
+            self.stdout.write(report["text"])
         else:
             self._show_progress(1, 1, "done")
-            for key, value in told.items():
+            for key, value in report.items():
                 if key != "event":
                     self.stdout.write(f"  {key:<10} {f'{value:,}' if isinstance(value, int) else value}")
 
-    def _show_progress(self, done: int, total: int, what: str) -> None:
+    def _show_progress(self, done: int, total: int, label: str) -> None:
         filled = BAR * done // max(total, 1)
         if self.stdout.isatty():
-            end = "\n" if what == "done" else ""
-            self.stdout.write(f"\r[{'█' * filled}{'·' * (BAR - filled)}] {what:<20}", ending=end)
+            end = "\n" if label == "done" else ""
+            self.stdout.write(f"\r[{'█' * filled}{'·' * (BAR - filled)}] {label:<20}", ending=end)
             self.stdout.flush()
-        elif what != "done":
-            self.stdout.write(f"{done} of {total} {what}")
+        elif label != "done":
+            self.stdout.write(f"{done} of {total} {label}")
 
 
 def _environment() -> dict[str, str]:
     """Return the job's environment variables, which name this installation's directories."""
-    places = journal_directories.directories_without_database(settings.SLUICE_INSTANCE)
+    directories = journal_directories.directories_without_database(settings.SLUICE_INSTANCE)
     return {
         **os.environ,
         "SLUICE_HOME": str(settings.SLUICE_HOME),
         "SLUICE_INSTANCE": settings.SLUICE_INSTANCE,
-        "SLUICE_JOURNAL_DIRECTORY": str(places.journal),
-        "SLUICE_ARCHIVE_DIRECTORY": str(places.archive),
+        "SLUICE_JOURNAL_DIRECTORY": str(directories.journal),
+        "SLUICE_ARCHIVE_DIRECTORY": str(directories.archive),
         "SLUICE_LAKE_DIRECTORY": str(settings.SLUICE_LAKE_DIRECTORY),
         "SLUICE_JOBS_DIRECTORY": str(settings.SLUICE_JOBS_DIRECTORY),
     }

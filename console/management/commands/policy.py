@@ -47,24 +47,22 @@ class Command(SafeCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the sub-commands with their options."""
         commands = parser.add_subparsers(dest="command", required=True)
-        export = commands.add_parser("export", help="print the newest revision, or another, as YAML")
+        export = commands.add_parser("export", help="print a revision as YAML")
         export.add_argument("--revision", type=int, help="default: the newest")
         export.add_argument(
             "--with-secrets", action="store_true", help="include the hashes of users' passwords and tokens"
         )
         check = commands.add_parser(
-            "check", help="report errors and warnings; exit code 1 if it can't be used"
+            "check", help="report errors and warnings; exit code 1 if the policy is invalid"
         )
-        diff = commands.add_parser(
-            "diff", help="show what importing would change; exit code 1 if anything would"
-        )
-        load = commands.add_parser("import", help="make a file the policy, as a new revision")
-        load.add_argument("--reason", default="", help="kept with the revision")
+        diff = commands.add_parser("diff", help="show the changes of an import; exit code 1 if there are any")
+        load = commands.add_parser("import", help="publish a file as a new revision")
+        load.add_argument("--reason", default="", help="stored with the revision")
         load.add_argument(
-            "--draft", action="store_true", help="make a draft, to be previewed and published in the console"
+            "--draft", action="store_true", help="create a draft, to preview and publish in the console"
         )
         for one in (check, diff, load):
-            one.add_argument("file", help="the file; - reads standard input")
+            one.add_argument("file", help="the file; - means standard input")
         for one in (diff, load):
             one.add_argument(
                 "--from",
@@ -73,7 +71,7 @@ class Command(SafeCommand):
                 help="the system whose configuration it is",
             )
         resolve = commands.add_parser(
-            "resolve", help="decide between the policy that brokers keep and the database's (policy_set_back)"
+            "resolve", help="choose between the brokers' policy and the database's (policy_set_back)"
         )
         resolve.add_argument(
             "choice",
@@ -81,9 +79,9 @@ class Command(SafeCommand):
             type=set_back.SetBackChoice,
             metavar="{stored,database}",
         )
-        resolve.add_argument("--reason", default="", help="kept with the revision")
+        resolve.add_argument("--reason", default="", help="stored with the revision")
         for one in (export, diff, load, resolve):
-            one.add_argument("--instance", help="default: this installation's own")
+            one.add_argument("--instance", help="default: the instance of this installation")
 
     def handle(self, *arguments: Any, **options: Any) -> None:
         """Run a sub-command. Sluice's errors become one line with a fix."""
@@ -109,9 +107,7 @@ class Command(SafeCommand):
         if any(one.severity is Severity.REFUSE for one in findings):
             sys.exit(1)
         self.stdout.write(
-            "The policy can be used."
-            if not findings
-            else f"The policy can be used; {len(findings)} findings."
+            "The policy is valid." if not findings else f"The policy is valid; {len(findings)} findings."
         )
 
     def _diff(self, options: dict[str, Any]) -> None:
@@ -127,7 +123,7 @@ class Command(SafeCommand):
 
     def _import(self, options: dict[str, Any]) -> None:
         instance = read.instance_named(options["instance"])
-        loaded = self._loaded(options, instance, tell=False)
+        loaded = self._loaded(options, instance, list_settings=False)
         reason = options["reason"] or f"Imported from {Path(options['file']).name}"
         try:
             if options["draft"]:
@@ -138,7 +134,9 @@ class Command(SafeCommand):
         finally:
             self._report_settings(loaded)
         for action in made:
-            self.stdout.write(f"Action {action.name!r} was created, disabled: check and enable it.")
+            self.stdout.write(
+                f"Action {action.name!r} was created in the disabled state: check and enable it."
+            )
 
     def _make_draft(
         self, instance: Instance, loaded: policy_files.ParsedPolicyFile, system: str, title: str
@@ -146,7 +144,7 @@ class Command(SafeCommand):
         with transaction.atomic():
             made = policy_files.make_actions(SYSTEM, instance, system, loaded.imported)
             draft = drafts.create_draft(SYSTEM, title, document=loaded.document, instance_name=instance.name)
-        self.stdout.write(f"Draft {draft.pk} is made: preview and publish it on the page Policies.")
+        self.stdout.write(f"Draft {draft.pk} was created: preview and publish it on the page Policies.")
         return made
 
     def _publish(self, instance: Instance, loaded: policy_files.ParsedPolicyFile, reason: str) -> None:
@@ -158,15 +156,15 @@ class Command(SafeCommand):
             change = policies.publish(SYSTEM, loaded.document, reason=reason, instance_name=instance.name)
         except OperatorError as problem:
             if problem.code == "bad_policy":
-                problem.fix = "Correct the file, or make a draft of it (--draft) and correct that."
+                problem.fix = "Correct the file, or create a draft (--draft) and correct it."
             raise
         number = change.revision.number
-        said = (
-            f"Nothing differs from revision {number}, so none was made."
+        outcome = (
+            f"The file equals revision {number}. No revision was created."
             if number == before
             else f"Revision {number}."
         )
-        self.stdout.write(f"{said} {change.problem or 'It is in force.'}")
+        self.stdout.write(f"{outcome} {change.problem or 'It is in force.'}")
         for one in change.findings:
             self.stderr.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
 
@@ -178,16 +176,16 @@ class Command(SafeCommand):
         self.stdout.write(f"Revision {change.revision.number}. {change.problem or 'It is in force.'}")
 
     def _loaded(
-        self, options: dict[str, Any], instance: Instance, *, tell: bool = True
+        self, options: dict[str, Any], instance: Instance, *, list_settings: bool = True
     ) -> policy_files.ParsedPolicyFile:
-        """Read a file. If `tell`, list the outcome for each setting on standard error."""
+        """Read a file. If `list_settings`, list the outcome for each setting on standard error."""
         try:
             loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
                 self._report_setting("left out", one["line"], one["where"], one["what"], one["why"])
             raise
-        if tell:
+        if list_settings:
             self._report_settings(loaded)
         return loaded
 
@@ -195,16 +193,16 @@ class Command(SafeCommand):
         imported = loaded.imported
         for sentence in loaded.warnings:
             self.stderr.write(f"warning: {sentence}")
-        for taken in imported.imported:
-            self._report_setting("taken", taken.line, taken.where, taken.what, taken.into)
-        for left in imported.skipped:
-            self._report_setting("left out", left.line, left.where, left.what, left.why)
-        for other in imported.unrelated:
-            self._report_setting("not about policy", other.line, other.where, other.what)
+        for accepted in imported.imported:
+            self._report_setting("taken", accepted.line, accepted.where, accepted.what, accepted.into)
+        for skipped in imported.skipped:
+            self._report_setting("left out", skipped.line, skipped.where, skipped.what, skipped.why)
+        for unrelated in imported.unrelated:
+            self._report_setting("unrelated to the policy", unrelated.line, unrelated.where, unrelated.what)
 
     def _report_setting(self, word: str, line: int, where: str, *texts: str) -> None:
-        place = where if where.startswith("line ") else f"line {line} {where}"
-        self.stderr.write(": ".join((word, place, *texts)))
+        position = where if where.startswith("line ") else f"line {line} {where}"
+        self.stderr.write(": ".join((word, position, *texts)))
 
 
 def _system(options: dict[str, Any]) -> str:

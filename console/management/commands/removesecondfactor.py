@@ -20,7 +20,7 @@ class Command(SafeCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the operator's name and the reason."""
         parser.add_argument("name", help="the operator's name")
-        parser.add_argument("--reason", required=True, help="kept in the audit")
+        parser.add_argument("--reason", required=True, help="recorded in the audit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Remove the second factor, and print how the operator logs in next."""
@@ -30,8 +30,8 @@ class Command(SafeCommand):
         except OperatorError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}") from problem
         then = (
-            "The next login shows the key of a new one."
+            "The next login shows a new key."
             if settings.SLUICE_REQUIRE_TOTP
-            else "Switch on a new one on the page of your account."
+            else "Switch on a new second factor on the page of your account."
         )
-        self.stdout.write_block(f"The second factor of {name} is off: the password logs in. {then}")
+        self.stdout.write_block(f"The second factor of {name} is off, and the password suffices. {then}")

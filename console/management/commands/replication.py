@@ -48,39 +48,41 @@ from console.services.manual_downgrades import (
 )
 
 BY_ITSELF = "a broker by itself"
-_STATUS = """The group as the member on this machine sees it, and every link to another site as the member \
-says that carries it.
+_STATUS = """\
+State of the group as the member on this machine reports it, and of each link as its member reports
+it.
 
-member: here, the same (its journal has this one's hash), DIFFERS, not compared yet, or away
-waited for: sync, downgraded (by whom, since when), or async, of `fully_durable` and of sync_topics
+member: here, the same (equal hash of the journal), DIFFERS, not compared yet, or away
+waited for: sync, downgraded (with the operator and the time), or async, of `fully_durable` and of
+sync_topics
 
-It ends with 1 when this member doesn't take part, a member is away or differs, a NATS server isn't current, \
-or a link is away.
-A broker by itself has links alone. What each state means and what to do: docs/group.md and docs/sites.md."""
-_LINKS = """Each destination of the policy: where it leads, how it is, how far behind, and whether \
-publishers wait for it.
+Exit code 1: this member is inactive, a member is away or differs, a NATS server isn't current, or a
+link is away. A standalone broker has only links. docs/group.md and docs/sites.md describe each
+state and its remedy."""
+_LINKS = """\
+Address, state and backlog of each destination of the policy, and whether publishers wait for it.
 
-state: carrying; away (and why, what to do); standby (another member carries it); off (by the policy)
-waited for: async (no publisher waits), sync, sync and for how long by now, or downgraded (by whom, since \
-when)
-behind: records of the log, of all topics, that the destination hasn't passed; lag: how long ago the oldest \
-of them was accepted
+state: carrying; away (with the reason and the remedy); standby (another member runs the link); off
+(by policy)
+waited for: async (no publisher waits), sync (with the present wait), or downgraded (with the
+operator and the time)
+behind: records of the log, of all topics, that the link has not processed; lag: age of the oldest
+of them
 
-It ends with 1 when a link is away, or a broker can't be asked. The same is on the page Replication; \
-docs/sites.md has the codes."""
-_CHANGE = """It holds until it is undone manually, also over restarts, and goes to every member that \
-SLUICE_BROKERS lists.
+Exit code 1: a link is away, or a broker isn't reachable. The page Replication shows the same
+states; docs/sites.md lists the codes."""
+_CHANGE = """\
+The change persists over restarts until an operator reverses it. Every member in SLUICE_BROKERS
+receives it.
 
-  replication downgrade b            a member of the group: `fully_durable` and sync_topics wait for it no \
-more
-  replication downgrade newyork      a sync destination: publishers wait for it no more; link.newyork is \
-the same
-  replication upgrade newyork        they do again
+  replication downgrade b            a member of the group: `fully_durable` and sync_topics stop waiting
+  replication downgrade newyork      a sync destination: publishers stop waiting; or link.newyork
+  replication upgrade newyork        publishers wait for it again
 
-Who did it and when is shown by `replication status`, and on disk before this ends."""
-_FORGET = """For a member whose broker is stopped for good, and that neither sync_members of the policy nor
-SLUICE_BROKERS lists any more. Each broker of the group forgets it: it is no longer reported as silent, and
-clients are no longer sent to it. A member that is started again takes part again, and is known again."""
+`replication status` shows the operator and the time. The change is on disk before the command ends."""
+_FORGET = """For a member whose broker was removed, and that neither sync_members of the policy nor
+SLUICE_BROKERS lists. The group's brokers no longer report the member as silent, and no longer
+direct clients to it. If the member starts again, the brokers register it again."""
 
 
 class Command(SafeCommand):
@@ -91,9 +93,8 @@ class Command(SafeCommand):
     """
 
     help = (
-        "The group of brokers that share this instance's log, and its links "
-        "to other sites: how they are, who is waited for,"
-        " and how a member gets its journal. `replication COMMAND --help` says more of each."
+        "Show and change the group of brokers that share this instance's log, and the links to "
+        "other sites. `replication COMMAND --help` describes each command."
     )
     requires_system_checks: list[str] = []
 
@@ -103,22 +104,22 @@ class Command(SafeCommand):
         )
         status = commands.add_parser(
             "status",
-            help="how the group and its links are; exit code 1 when not all is well",
+            help="state of the group and its links; exit code 1 if there is a problem",
             description=_STATUS,
             formatter_class=RawDescriptionHelpFormatter,
         )
         links = commands.add_parser(
             "links",
-            help="the links to other sites alone; exit code 1 when one is away",
+            help="state of the links to other sites; exit code 1 if a link is away",
             description=_LINKS,
             formatter_class=RawDescriptionHelpFormatter,
         )
         for name, says in (
             (
                 "downgrade",
-                "let the running broker wait no more for a sync member or destination, until it is upgraded",
+                "stop waiting for a sync member or destination, until it is upgraded",
             ),
-            ("upgrade", "let the running broker wait for a sync member or destination again"),
+            ("upgrade", "wait for a sync member or destination again"),
         ):
             one = commands.add_parser(
                 name, help=says, description=_CHANGE, formatter_class=RawDescriptionHelpFormatter
@@ -126,9 +127,8 @@ class Command(SafeCommand):
             one.add_argument(
                 "member",
                 metavar="MEMBER|LINK",
-                help="as sync_members of the policy names it; or the name of a "
-                "destination whose durability is sync, with link. before it"
-                " where a member has the same",
+                help="a member in sync_members of the policy, or a destination with durability sync; write "
+                "link.NAME if a member has the same name",
             )
             one.add_argument("--json", action="store_true", help="JSON instead of text")
             one.add_argument(
@@ -136,22 +136,19 @@ class Command(SafeCommand):
             )
         forget = commands.add_parser(
             "forget",
-            help="let the running brokers forget a member that was removed for good",
+            help="remove a retired member from the running brokers",
             description=_FORGET,
             formatter_class=RawDescriptionHelpFormatter,
         )
-        forget.add_argument("member", metavar="MEMBER", help="its name; its broker must be stopped")
+        forget.add_argument("member", metavar="MEMBER", help="its name; stop its broker first")
         init = commands.add_parser(
             "init",
-            help="make a new log that continues the journal on this machine; the broker must be stopped",
+            help="create a new log that continues the journal on this machine; stop the broker first",
         )
-        join = commands.add_parser("join", help="give a new member its journal; the broker must be stopped")
+        join = commands.add_parser("join", help="create the journal of a new member; stop the broker first")
         renew = commands.add_parser(
             "reseed",
-            help=(
-                "move the journal on this machine aside, and take "
-                "another member's; the broker must be stopped"
-            ),
+            help=("move the journal on this machine aside, and copy another member's; stop the broker first"),
         )
         for one in (status, links, forget, init, join, renew):
             one.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -160,7 +157,9 @@ class Command(SafeCommand):
             )
         for one in (init, join, renew):
             one.add_argument(
-                "--yes", action="store_true", help="do it; without this, only the plan is printed"
+                "--yes",
+                action="store_true",
+                help="execute the plan; without this option, the command only prints it",
             )
         init.add_argument(
             "--replace",
@@ -170,7 +169,8 @@ class Command(SafeCommand):
         init.add_argument(
             "--empty",
             action="store_true",
-            help="make a log that begins with record 1: all journals and the log service's stream are lost",
+            help="create a log that begins with record 1, if all journals and the log service's stream "
+            "are lost",
         )
         for one in (join, renew):
             one.add_argument(
@@ -178,9 +178,8 @@ class Command(SafeCommand):
                 type=Path,
                 dest="source",
                 metavar="DIRECTORY",
-                help="the journal directory of a healthy member, whose broker may be "
-                "running, or a copy of it; default: the log service's stream"
-                " alone, while that has its first entry",
+                help="the journal directory of a healthy member, whose broker may be running, or a copy of "
+                "it; default: only the log service's stream, if it still has its first entry",
             )
             one.add_argument(
                 "--from-archive", type=Path, metavar="DIRECTORY", help="that member's archive directory"
@@ -211,14 +210,14 @@ class Command(SafeCommand):
             status = None
         links = current_links(instance)
         if json:
-            said = (
+            document = (
                 {"instance": instance, "state": BY_ITSELF} if status is None else msgspec.to_builtins(status)
             )
-            self._line(said | links_as_json(links))
+            self._line(document | links_as_json(links))
         else:
             console = self._console()
             show_group(status, console) if status is not None else console.print(
-                f"{instance}: {BY_ITSELF}, and no member of a group", highlight=False
+                f"{instance}: {BY_ITSELF}, not a member of a group", highlight=False
             )
             if links.links or links.away or status is None:
                 show_links(links, console)
@@ -242,50 +241,64 @@ class Command(SafeCommand):
             self._line(status) if json else show_group(status, self._console())
 
     def _forget(self, instance: str, member: str, json: bool, **options: Any) -> None:
-        told = forget_member(instance, member, f"{getuser()} at a terminal")
-        done = [one.address.name for one in told if one.error is None]
+        replies = forget_member(instance, member, f"{getuser()} at a terminal")
+        done = [one.address.name for one in replies if one.error is None]
         failed = {
-            one.address.name: f"{one.error.sentence} {one.error.fix}" for one in told if one.error is not None
+            one.address.name: f"{one.error.sentence} {one.error.fix}"
+            for one in replies
+            if one.error is not None
         }
         if json:
             self._line({"forgotten_by": done, "failed": failed})
         else:
             for name in done:
-                self._line(f"{name} has forgotten {member}.")
-            for name, why in failed.items():
-                self._line(f"{name}: {why}")
+                self._line(f"{name} has removed {member}.")
+            for name, problem in failed.items():
+                self._line(f"{name}: {problem}")
 
     def _console(self) -> Console:
         return SafeConsole(file=self.stdout._out, width=140)
 
-    def _plan_or_perform(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
+    def _plan_or_perform(self, operation: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         """Plan `init`, `join` or `reseed`, print the plan, and perform it with `--yes`."""
         group = _group_of(instance)
         directories = directories_without_database(instance)
-        own = reseed.SegmentDirectories(directories.journal, directories.archive)
-        given = options.get("source")
-        source = None if given is None else reseed.SegmentDirectories(given, options["from_archive"])
+        local = reseed.SegmentDirectories(directories.journal, directories.archive)
+        source_directory = options.get("source")
+        source = (
+            None
+            if source_directory is None
+            else reseed.SegmentDirectories(source_directory, options["from_archive"])
+        )
         now = datetime.now(UTC)
         found = asyncio.run(reseed.find_stream(connect_log_service(group)))
-        if act == "init" and options["empty"]:
-            plan = reseed.plan_empty(own, instance, group.member, found, _known_records(instance))
-        elif act == "init":
-            others = asyncio.run(reseed.has_other_entries(connect_log_service(group), found, own, instance))
+        if operation == "init" and options["empty"]:
+            plan = reseed.plan_empty(local, instance, group.member, found, _known_records(instance))
+        elif operation == "init":
+            others = asyncio.run(reseed.has_other_entries(connect_log_service(group), found, local, instance))
             plan = reseed.plan_init(
-                own, instance, group.member, found, replace=options["replace"], other_entries=others
+                local, instance, group.member, found, replace=options["replace"], other_entries=others
             )
         else:
             stamp = now.strftime("%Y%m%dT%H%M%SZ")
             plan = reseed.plan_reseed(
-                "join" if act == "join" else "reseed", own, source, instance, group.member, found, stamp
+                "join" if operation == "join" else "reseed",
+                local,
+                source,
+                instance,
+                group.member,
+                found,
+                stamp,
             )
-        say = (lambda _: None) if json else self._print_sentence
+        report = (lambda _: None) if json else self._print_sentence
         if not json:
             self._plan(plan)
         if not yes:
-            self._line(plan if json else "Nothing was done; --yes does it.")
+            self._line(plan if json else "Nothing was changed. Use --yes to execute the plan.")
             return
-        receipt = _done(act, plan, own, source, group, found, now.isoformat(timespec="seconds"), say)
+        receipt = _done(
+            operation, plan, local, source, group, found, now.isoformat(timespec="seconds"), report
+        )
         _record(instance, group.member, receipt)
         if json:
             self._line(receipt)
@@ -303,8 +316,10 @@ class Command(SafeCommand):
     def _print_sentence(self, sentence: str) -> None:
         self._line(f"  {sentence}")
 
-    def _line(self, what: str | msgspec.Struct | dict[str, Any]) -> None:
-        self.stdout.write(what if isinstance(what, str) else escape_json(msgspec.json.encode(what)).decode())
+    def _line(self, value: str | msgspec.Struct | dict[str, Any]) -> None:
+        self.stdout.write(
+            value if isinstance(value, str) else escape_json(msgspec.json.encode(value)).decode()
+        )
 
 
 def _group_of(instance: str) -> GroupSettings:
@@ -313,29 +328,29 @@ def _group_of(instance: str) -> GroupSettings:
     if group is None:
         raise OperatorError(
             "no_group",
-            f"{instance} is carried by a broker by itself here.",
+            f"{instance} has a standalone broker here.",
             "Set SLUICE_GROUP_ENGINES and SLUICE_GROUP_MEMBER as for the broker (docs/group.md).",
         )
     return replace(group, instance=instance)
 
 
 def _done(
-    act: str,
+    operation: str,
     plan: reseed.ReseedPlan,
-    own: reseed.SegmentDirectories,
+    local: reseed.SegmentDirectories,
     source: reseed.SegmentDirectories | None,
     group: GroupSettings,
     found: StreamInfo | None,
     now: str,
-    say: reseed.ReportProgress,
+    report: reseed.ReportProgress,
 ) -> reseed.ReseedReceipt:
     """Perform a plan, and return its receipt."""
-    if act == "init" and plan.own is None:
-        return asyncio.run(reseed.begin_empty(plan, connect_log_service(group), now, say))
-    if act == "init":
-        return asyncio.run(reseed.init_group(plan, own, found, connect_log_service(group), now, say))
-    assert found is not None, "the plan refuses without a log"
-    return reseed.reseed(plan, own, source, found, now, say)
+    if operation == "init" and plan.own is None:
+        return asyncio.run(reseed.begin_empty(plan, connect_log_service(group), now, report))
+    if operation == "init":
+        return asyncio.run(reseed.init_group(plan, local, found, connect_log_service(group), now, report))
+    assert found is not None, "the plan refuses if there is no log"
+    return reseed.reseed(plan, local, source, found, now, report)
 
 
 def _known_records(instance: str) -> int:

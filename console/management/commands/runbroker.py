@@ -29,10 +29,7 @@ T = TypeVar("T")
 class Command(SafeCommand):
     """Command that starts a broker with the database's policy, or else with the policy on disk."""
 
-    help = (
-        "Run the data plane of one instance: its journal, its TCP and "
-        "WebSocket transports, its control socket."
-    )
+    help = "Run the broker of one instance."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -49,9 +46,9 @@ class Command(SafeCommand):
             )
         ):
             self.stderr.write(problem)
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # The default of 1,024 serves only programs that use `select`, which Sluice doesn't.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         # Twisted uses the event loop that exists when its reactor is installed. Importing daphne installs it.
@@ -74,9 +71,9 @@ def _control(instance: str) -> Path:
 
 async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the work's result, or None if the broker was asked to stop before."""
-    task, told = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
     if not task.done():
         task.cancel()
         return None

@@ -13,7 +13,7 @@ from console.supervisor.group_specs import MAX_MEMBERS
 
 
 class Command(SafeCommand):
-    help = "Start Redis, broker, web, workers and beat, keep them running, and stop them cleanly on Ctrl-C."
+    help = "Start and supervise Redis, broker, web, workers and beat. Ctrl-C stops them."
     requires_system_checks: list[str] = []  # startup.prepare runs them, once Redis and database are there
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,8 +23,7 @@ class Command(SafeCommand):
             "--group",
             type=int,
             metavar="N",
-            help=f"N brokers (2 to {MAX_MEMBERS}) on one log that three NATS servers replicate"
-            " (docs/group.md)",
+            help=f"start N brokers (2 to {MAX_MEMBERS}) on one log, with three NATS servers (docs/group.md)",
         )
         how.add_argument(
             "--prepare-broker",

@@ -15,13 +15,15 @@ from console.services import journal_directories
 def add_location_arguments(parser: ArgumentParser) -> None:
     """Add the options --instance, --directory and --archive to a parser."""
     parser.add_argument(
-        "--instance", default=settings.SLUICE_INSTANCE, help="whose log (default: %(default)s)"
+        "--instance", default=settings.SLUICE_INSTANCE, help="the log's instance (default: %(default)s)"
     )
-    parser.add_argument("--directory", type=Path, help="its JournalDirectory (default: by its policy)")
+    parser.add_argument(
+        "--directory", type=Path, help="its journal directory (default: JournalDirectory of its policy)"
+    )
     parser.add_argument(
         "--archive",
         type=Path,
-        help="its JournalArchiveDirectory (default: by its policy; none with --directory)",
+        help="its archive directory (default: JournalArchiveDirectory of its policy; none with --directory)",
     )
 
 

@@ -44,9 +44,8 @@ from console.units.ages import parse_age
 Show = Callable[[int, int], None]
 """Called with the bytes read so far and in total."""
 
-GREP_HELP = """Records that match, as JSON lines, oldest first. Works beside a running broker and without \
-one, and reads
-archived and compressed segments as well. Segments that can't hold a match aren't read.
+GREP_HELP = """Print matching records as JSON lines, oldest first. Works with or without a running broker.
+Reads archived and compressed segments too, and skips segments that can't contain a match.
 
   journal grep --topic 'orders.>' --filter "/price > 100" --limit 10
   journal grep --publisher loader-3 --since 2h
@@ -55,18 +54,15 @@ archived and compressed segments as well. Segments that can't hold a match aren'
   journal grep --directory copies --topic fix.orders --message-type fix --filter "/35 = 'D'"
   journal grep --from 'sluice-1|1000|' --to 'sluice-1|2000|'
 """
-FIND_HELP = """Where a bookmark stands: the segment's file, and the batch's offset and the row in it, as \
-JSON. Also takes a
-moment (the first record accepted at or after it) and 0 (the oldest record). Ends with 1 if there is no \
-such record,
-and says which are next to it.
+FIND_HELP = """\
+Print the position of a bookmark as JSON: the segment's file, the offset of the batch and the row.
+Also accepts a time (the first record accepted at or after it) and 0 (the oldest record). If there
+is no such record, the command prints the adjacent records; the exit code is then 1.
 
   journal find 'sluice-1|4711|'
-  journal find 20261121T090000Z
-"""
-STAT_HELP = """Records and their bytes (headers and bodies) by topic, by publisher and by hour (UTC); --by \
-counts by a
-combination instead. Takes what `journal grep` takes to count a part of the log.
+  journal find 20261121T090000Z"""
+STAT_HELP = """Count records and their bytes (headers and bodies) by topic, by publisher and by hour (UTC).
+--by counts by a combination instead. The filters of `journal grep` select a part of the log.
 
   journal stat
   journal stat --by topic,hour --since 1d
@@ -89,13 +85,13 @@ def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
 
     The caller adds the options for the log's location.
     """
-    grep = commands.parser("grep", "records that match, as JSON lines", GREP_HELP)
-    grep.add_argument("--limit", type=_positive, metavar="N", help="stop after so many records")
-    find = commands.parser("find", "where a bookmark stands: segment and position", FIND_HELP)
-    find.add_argument("bookmark", help="<instance>|<sequence>|, a moment like 20261121T134500Z, or 0")
-    stat = commands.parser("stat", "records and bytes by topic, publisher and hour", STAT_HELP)
+    grep = commands.parser("grep", "print matching records as JSON lines", GREP_HELP)
+    grep.add_argument("--limit", type=_positive, metavar="N", help="maximum number of records")
+    find = commands.parser("find", "print the position of a bookmark: segment and offset", FIND_HELP)
+    find.add_argument("bookmark", help="<instance>|<sequence>|, a time such as 20261121T134500Z, or 0")
+    stat = commands.parser("stat", "count records and bytes by topic, publisher and hour", STAT_HELP)
     stat.add_argument(
-        "--by", type=_columns, metavar="COLUMN,…", help=f"of {', '.join(COLUMNS)}; default: each by itself"
+        "--by", type=_columns, metavar="COLUMN,…", help=f"of {', '.join(COLUMNS)}; default: each separately"
     )
     stat.add_argument(
         "--top", type=_positive, default=20, metavar="N", help="rows shown of each (default: %(default)s)"
@@ -111,7 +107,7 @@ def _add_query(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)"
     )
-    parser.add_argument("--filter", metavar="EXPRESSION", help="on the content: docs/filters.md")
+    parser.add_argument("--filter", metavar="EXPRESSION", help="filter over the content: docs/filters.md")
     parser.add_argument(
         "--message-type",
         choices=MESSAGE_TYPES,
@@ -120,18 +116,18 @@ def _add_query(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--separator",
         default="\x01",
-        help="with --message-type fix or nvfix, between the fields (default: SOH)",
+        help="separator of the fields with --message-type fix or nvfix (default: SOH)",
     )
-    parser.add_argument("--publisher", metavar="NAME", help="only what this client published")
+    parser.add_argument("--publisher", metavar="NAME", help="only records that this client published")
     parser.add_argument(
         "--since",
         type=_moment,
         default=0,
         metavar="MOMENT",
-        help="accepted then or later: 20261121T134500Z, or an age like 2h",
+        help="accepted at or after a time: 20261121T134500Z, or an age such as 2h",
     )
     parser.add_argument(
-        "--until", type=_moment, default=END_OF_TIME, metavar="MOMENT", help="accepted before then"
+        "--until", type=_moment, default=END_OF_TIME, metavar="MOMENT", help="accepted before a time"
     )
     parser.add_argument(
         "--from",
@@ -177,36 +173,36 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
     )
 
 
-def run_grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_grep(location: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the matching records as JSON lines, and return the problems of unreadable parts."""
-    left = options["limit"] or MAX_SEQUENCE
+    remaining = options["limit"] or MAX_SEQUENCE
     with progress_bar("Searching") as show:
-        search = LogSearch(place, parse_query(options), show)
+        search = LogSearch(location, parse_query(options), show)
         for found in search:
-            rows = found.selected_rows[:left]
+            rows = found.selected_rows[:remaining]
             out.writelines(
                 line.decode() + "\n"
-                for line in record_lines(found.batch, rows, place.instance, found.segment)
+                for line in record_lines(found.batch, rows, location.instance, found.segment)
             )
-            left -= len(rows)
-            if left <= 0:
+            remaining -= len(rows)
+            if remaining <= 0:
                 break
     return search.problems
 
 
-def run_find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_find(location: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the position of a bookmark, and return a problem if the log doesn't have it."""
     with progress_bar("Looking") as show:
-        found = locate_record(place, options["bookmark"], show)
+        found = locate_record(location, options["bookmark"], show)
     out.write_block(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     return [] if found["state"] == "found" else [f"{options['bookmark']} isn't in the log: {found['state']}."]
 
 
-def run_stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
+def run_stat(location: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
     """Write the counts, and return the problems of unreadable parts."""
     bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
     with progress_bar("Counting") as show:
-        search = LogSearch(place, parse_query(options), show)
+        search = LogSearch(location, parse_query(options), show)
         counted = count_records(search, *bys)
     for by, counts in counted:
         if options["json"]:
@@ -234,10 +230,10 @@ def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOut
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Show]:
+def progress_bar(label: str) -> Iterator[Show]:
     """Show a progress bar on stderr if that is a terminal. Yields a function to update it."""
     bar = Progress(
-        TextColumn(what),
+        TextColumn(label),
         BarColumn(),
         TaskProgressColumn(),
         DownloadColumn(),
@@ -247,7 +243,7 @@ def progress_bar(what: str) -> Iterator[Show]:
         disable=not sys.stderr.isatty(),
     )
     with bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -269,27 +265,27 @@ def _columns(text: str) -> tuple[str, ...]:
 
 def _moment(text: str) -> int:
     try:
-        asked = parse_bookmark(text)
+        bookmark = parse_bookmark(text)
     except ClientError:
         try:
             return time.time_ns() - parse_age(text) * 10**9
         except OperatorError as problem:
             raise ArgumentTypeError(
-                f"{text} is neither a moment like 20261121T134500Z nor an age like 2h"
+                f"{text} is neither a time such as 20261121T134500Z nor an age such as 2h"
             ) from problem
-    if not isinstance(asked, AtTime):
-        raise ArgumentTypeError(f"{text} isn't a moment like 20261121T134500Z")
-    return asked.at
+    if not isinstance(bookmark, AtTime):
+        raise ArgumentTypeError(f"{text} isn't a time such as 20261121T134500Z")
+    return bookmark.at
 
 
 def _sequence(text: str) -> int:
     if text.isdigit():
         return int(text)
     try:
-        asked = parse_bookmark(text)
+        bookmark = parse_bookmark(text)
     except ClientError as problem:
         raise ArgumentTypeError(problem.sentence) from problem
-    match asked:
+    match bookmark:
         case AfterBookmarks((Bookmark(_, sequence),)):
             return sequence
     raise ArgumentTypeError(f"{text} isn't one bookmark")

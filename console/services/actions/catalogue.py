@@ -14,18 +14,20 @@ from console.services.actions.patterns import compile_glob
 from console.services.actions.webhook_address import check_address
 
 _FOLDER = StepOption(
-    "folder", "Folder", help="One of the declared folders (SLUICE_ACTION_FOLDERS), or one below it"
+    "folder", "Folder", help="A declared directory (SLUICE_ACTION_FOLDERS), or one inside it"
 )
-_FILES = StepOption("pattern", "File names", compile_glob, "Like *.log; never journals, links or open files")
-_NAME = StepOption("client", "Client name", check_text, "Like {{AMPS_CLIENT_NAME}}")
+_FILES = StepOption(
+    "pattern", "File names", compile_glob, "Such as *.log. Journals, links and open files never match."
+)
+_NAME = StepOption("client", "Client name", check_text, "Such as {{AMPS_CLIENT_NAME}}")
 _JOURNALS = ("SLUICE_SEGMENTS", "SLUICE_BYTES")
 _IN_LAKE = StepOption(
     "which",
     "Which",
-    choices=(("all", "All that are old enough"), ("lake", "Only what the lake has")),
+    choices=(("all", "All segments of that age"), ("lake", "Only segments that the lake has")),
     default="all",
     required=False,
-    help="The lake's files are compared by counts and checksums first",
+    help="Sluice first compares the lake's files by counts and checksums",
 )
 _YES_NO = (("yes", "Enable"), ("no", "Disable"))
 
@@ -103,7 +105,7 @@ KINDS: dict[str, StepKind] = {
             "Disconnect a client",
             (
                 _NAME,
-                StepOption("reason", "Reason, sent to the client", default="an action of the operator's"),
+                StepOption("reason", "Reason, sent to the client", default="an action of the operator"),
             ),
             destructive=True,
         ),
@@ -147,7 +149,11 @@ KINDS: dict[str, StepKind] = {
             (
                 StepOption("job", "Job", choices=PipelineJobs()),
                 StepOption(
-                    "options", "Options", help="Like start=2026-11-01, one a line", required=False, long=True
+                    "options",
+                    "Options",
+                    help="Such as start=2026-11-01, one per line",
+                    required=False,
+                    long=True,
                 ),
             ),
             exclusive="pipeline",
@@ -157,14 +163,14 @@ KINDS: dict[str, StepKind] = {
             "webhook",
             "Call a webhook",
             (
-                StepOption("url", "URL", check_address, "Only declared hosts (SLUICE_WEBHOOK_HOSTS)"),
+                StepOption("url", "URL", check_address, "A declared host (SLUICE_WEBHOOK_HOSTS)"),
                 StepOption(
                     "data",
                     "Body",
                     long=True,
                     raw=True,
                     required=False,
-                    help="JSON or text; empty sends the run's variables",
+                    help="JSON or text. If empty, the run's variables are sent.",
                 ),
             ),
             gives=("SLUICE_STATUS",),

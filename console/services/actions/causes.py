@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from broker_core.names import BROKER_NAME, OWN
+from broker_core.names import BROKER_NAME, RESERVED_PREFIX
 from console.choices import ActorKind, AuditResult
 from console.models import Action, ActionRun, AuditEvent
 from console.services.actions.triggers import TriggerEvent
@@ -58,7 +58,9 @@ def causes_from_event(event: TriggerEvent, now: datetime) -> list[Cause]:
     publisher, topic = event.facts.get("publisher", ""), event.variables.get("AMPS_TOPIC", "")
     if publisher == BROKER_NAME:
         at_ms = int(event.facts.get("accepted_at_ms") or now.timestamp() * 1_000)
-        return [] if topic.startswith(OWN) else [{"kind": "publish", "name": topic, "at_ms": at_ms}]
+        return (
+            [] if topic.startswith(RESERVED_PREFIX) else [{"kind": "publish", "name": topic, "at_ms": at_ms}]
+        )
     name = publisher or event.variables.get("AMPS_CLIENT_NAME", "")
     user = event.facts.get("user") or event.variables.get("AMPS_AUTHENTICATION_ID", "")
     return [{"kind": "client", "name": name, "user": user}] if name else []

@@ -11,7 +11,7 @@ import orjson
 
 from broker_core.filters import compile_filter
 from broker_core.subscriptions.topics import TopicPattern
-from console.services.actions.options import CLIENT, PLACE, TOPIC, StepKind, StepOption, number_check
+from console.services.actions.options import CLIENT, FILE_SYSTEM, TOPIC, StepKind, StepOption, number_check
 from console.services.actions.patterns import compile_glob
 
 KINDS: dict[str, StepKind] = {
@@ -21,30 +21,30 @@ KINDS: dict[str, StepKind] = {
             "file_system",
             "The file system is fuller than",
             (
-                PLACE,
+                FILE_SYSTEM,
                 StepOption("above", "Percent", number_check(0, 100), default="85"),
             ),
         ),
         StepKind(
             "expression",
-            "An expression over the variables holds",
+            "An expression over the variables is true",
             (
                 StepOption(
                     "expression",
                     "Expression",
                     compile_filter,
-                    "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; "
-                    "DATA is the message, if it is JSON",
+                    "Such as /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; DATA is the message, if "
+                    "it is JSON",
                     fixed=True,
                 ),
             ),
         ),
         StepKind(
             "client",
-            "The client's name fits",
-            (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),),
+            "The client's name matches",
+            (replace(CLIENT, required=True, help="Pattern with * and ?, or ~ and a regular expression"),),
         ),
-        StepKind("topic", "The topic fits", (replace(TOPIC),)),
+        StepKind("topic", "The topic matches", (replace(TOPIC),)),
     )
 }
 

@@ -20,18 +20,19 @@ Part = dict[str, str]
 """A trigger, condition or step: its kind under "on", "if" or "do", and its options."""
 
 
-def check_triggers(given: Any) -> list[Part]:
+def check_triggers(triggers: Any) -> list[Part]:
     """Return the triggers with their defaults.
 
     Raises:
         OperatorError: `bad_action`, with `details["part"]` such as "when.0".
     """
     return [
-        _part(one, ("on",), "when", number) for number, one in enumerate(_list(given, "when", MAX_TRIGGERS))
+        _part(one, ("on",), "when", number)
+        for number, one in enumerate(_list(triggers, "when", MAX_TRIGGERS))
     ]
 
 
-def check_steps(given: Any) -> list[Part]:
+def check_steps(steps: Any) -> list[Part]:
     """Return conditions and steps with their defaults; at least one step is needed.
 
     Raises:
@@ -39,10 +40,10 @@ def check_steps(given: Any) -> list[Part]:
     """
     made = [
         _part(one, ("do", "if"), "steps", number)
-        for number, one in enumerate(_list(given, "steps", MAX_STEPS))
+        for number, one in enumerate(_list(steps, "steps", MAX_STEPS))
     ]
     if not any("do" in part for part in made):
-        raise bad_action_error("The action does nothing: give it a step.", part="steps")
+        raise bad_action_error("The action has no step: add one.", part="steps")
     return made
 
 
@@ -73,31 +74,31 @@ def is_destructive(steps: Iterable[Mapping[str, str]]) -> bool:
     return any(kind.destructive for _, kind in map(part_kind, steps))
 
 
-def _list(given: Any, name: str, most: int) -> list[Any]:
-    if not isinstance(given, list) or len(given) > most:
-        raise bad_action_error(f"{name} must be a list of at most {most}.", part=name)
-    return given
+def _list(value: Any, name: str, max_length: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > max_length:
+        raise bad_action_error(f"{name} must be a list of at most {max_length}.", part=name)
+    return value
 
 
-def _part(given: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
+def _part(entry: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
     """Return one validated trigger, condition or step, with its kind under one of the `allowed` keywords.
 
     Raises:
         OperatorError: `bad_action`, with the part's position in the details.
     """
-    place = f"{name}.{number}"
-    found = [word for word in allowed if isinstance(given, Mapping) and isinstance(given.get(word), str)]
+    position = f"{name}.{number}"
+    found = [word for word in allowed if isinstance(entry, Mapping) and isinstance(entry.get(word), str)]
     if not found:
-        raise bad_action_error(f"{name} {number + 1} must say one of {', '.join(allowed)}.", part=place)
+        raise bad_action_error(f"{name} {number + 1} must be one of {', '.join(allowed)}.", part=position)
     word = found[0]
-    kind = kinds_for(word).get(given[word])
+    kind = kinds_for(word).get(entry[word])
     if kind is None:
-        raise bad_action_error(f"{name} {number + 1}: there is no {given[word][:40]!r}.", part=place)
+        raise bad_action_error(f"{name} {number + 1}: {entry[word][:40]!r} is unknown.", part=position)
     try:
         options = check_options(
-            kind, {key: value for key, value in given.items() if key != word}, f"{name} {number + 1}"
+            kind, {key: value for key, value in entry.items() if key != word}, f"{name} {number + 1}"
         )
     except OperatorError as problem:
-        problem.details = {**problem.details, "part": place}
+        problem.details = {**problem.details, "part": position}
         raise
     return {word: kind.name, **options}

@@ -48,21 +48,21 @@ def change(
             the action isn't at `expected_version`.
     """
     with transaction.atomic():
-        held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
-        if held is None:
-            raise OperatorError("unknown_action", "The action was deleted.", "See the list.")
-        if expected_version is not None and held.version != expected_version:
+        stored = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
+        if stored is None:
+            raise OperatorError("unknown_action", "The action was deleted.", "Check the list.")
+        if expected_version is not None and stored.version != expected_version:
             raise OperatorError(
                 "revision_changed",
-                f"The action is at version {held.version}, not {expected_version}.",
-                "Read it again and repeat the change.",
-                revision=held.version,
+                f"The action is at version {stored.version}, not {expected_version}.",
+                "Load it again and repeat the change.",
+                revision=stored.version,
             )
-        return _save(actor, held, values, "action.change")
+        return _save(actor, stored, values, "action.change")
 
 
 def delete(actor: Actor, action: Action, reason: str = "") -> None:
-    """Delete an action. Its runs stay."""
+    """Delete an action. Its past runs stay in the list."""
     with transaction.atomic():
         audit.record(
             actor,
@@ -79,33 +79,33 @@ def editable_fields(action: Action) -> dict[str, Any]:
     return {name: getattr(action, name) for name in FIELDS}
 
 
-def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) -> Action:
+def _save(actor: Actor, action: Action, values: Mapping[str, Any], event: str) -> Action:
     """Validate and store the editable fields `values` over those of the action.
 
-    `what` is the audit's action.
+    `event` is the audit's action.
     """
     new = action.pk is None
     before = None if new else editable_fields(action)
     if unknown := [name for name in values if name not in FIELDS]:
-        raise bad_action_error(f"An action has no {str(unknown[0])[:50]!r}.", part="action")
-    wanted = {**editable_fields(action), **values}
-    wanted["when"], wanted["steps"] = check_triggers(wanted["when"]), check_steps(wanted["steps"])
-    for part in wanted["steps"]:
+        raise bad_action_error(f"Actions have no field {str(unknown[0])[:50]!r}.", part="action")
+    fields = {**editable_fields(action), **values}
+    fields["when"], fields["steps"] = check_triggers(fields["when"]), check_steps(fields["steps"])
+    for part in fields["steps"]:
         if "do" in part:
             access.require_permission(
                 actor, _NEEDS.get(part["do"], Permission.RUN_ACTIONS), instance=action.instance.name
             )
-    if wanted == before:
+    if fields == before:
         return action
-    _check_paths(action, wanted["when"])
-    for name, value in wanted.items():
+    _check_paths(action, fields["when"])
+    for name, value in fields.items():
         setattr(action, name, value)
-    if wanted["missed"] not in MissedRunPolicy.values:
+    if fields["missed"] not in MissedRunPolicy.values:
         raise bad_action_error(f"missed must be one of {', '.join(MissedRunPolicy.values)}.", part="missed")
-    return _store(actor, action, before, what)
+    return _store(actor, action, before, event)
 
 
-def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
+def _store(actor: Actor, action: Action, before: Any, event: str) -> Action:
     """Save an action as a new version, and record it in the audit. Intervals count from this moment.
 
     Raises:
@@ -122,7 +122,7 @@ def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
             action.save()
             audit.record(
                 actor,
-                what,
+                event,
                 f"{action.instance.name}: action {action.name}",
                 before=before,
                 after=editable_fields(action),
@@ -130,10 +130,10 @@ def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
     except ValidationError as invalid:
         field, texts = next(iter(invalid.message_dict.items()))
         raise bad_action_error(f"{field}: {' '.join(texts)}", part=field) from invalid
-    except IntegrityError as taken:
+    except IntegrityError as conflict:
         raise OperatorError(
-            "name_taken", f"There is an action {action.name!r} already.", "Choose another name."
-        ) from taken
+            "name_taken", f"The action {action.name!r} exists already.", "Choose another name."
+        ) from conflict
     return action
 
 
@@ -146,6 +146,6 @@ def _check_paths(action: Action, when: list[dict[str, str]]) -> None:
             if trigger["on"] == "request" and trigger["path"] in paths:
                 raise OperatorError(
                     "name_taken",
-                    f"{other.name} answers at {trigger['path']!r} already.",
+                    f"{other.name} already uses the path {trigger['path']!r}.",
                     "Choose another path.",
                 )

@@ -77,9 +77,9 @@ def start_runs_for_events(instance_name: str, found: Sequence[TriggerEvent], mem
 def disk_usage_percent(file_systems: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
     """Return how full each file system is, in percent. A file system that can't be examined is left out."""
     found: dict[tuple[str, str], float] = {}
-    for place, above in file_systems:
+    for file_system, above in file_systems:
         with suppress(OperatorError):
-            found[place, above] = percent_used(place)
+            found[file_system, above] = percent_used(file_system)
     return found
 
 

@@ -145,7 +145,7 @@ def _start(
     if ActionRun.objects.filter(action=action, state=RunState.WAITING).count() >= MAX_WAITING:
         refused[action.name] += 1
         logger.warning(
-            "action %s: %d runs wait already; this %s starts none", action.name, MAX_WAITING, event.kind
+            "action %s: %d runs are waiting; this %s starts none", action.name, MAX_WAITING, event.kind
         )
         return None
     actor = (

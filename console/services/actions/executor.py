@@ -21,7 +21,7 @@ from console.services.actions import conditions, definition
 from console.services.actions.options import check_options
 from console.services.actions.step_context import StepContext, StepResult
 from console.services.actions.steps import STEPS
-from console.services.actions.variables import Variables, expand_all
+from console.services.actions.variables import Variables, expand_options
 from console.services.actors import Actor
 from console.services.run_progress import RunCancelled, RunProgress
 
@@ -64,7 +64,7 @@ def perform_run(
             raise PutBack
         progress.stage(number, len(parts), kind.label)
         if not _one(context, part):
-            progress.log("the condition doesn't hold: the rest is left out")
+            progress.log("the condition is false: the remaining steps are skipped")
             break
     return {"steps": len(run.steps), "of": len(parts)}
 
@@ -74,22 +74,22 @@ def condition_holds(part: Mapping[str, str], variables: Variables) -> bool:
     kind = conditions.KINDS[part["if"]]
     options = check_options(
         kind,
-        expand_all(definition.part_options(part), variables, lambda name: False),
+        expand_options(definition.part_options(part), variables, lambda name: False),
         kind.label,
         expanded=True,
     )
     return conditions.is_condition_met(kind.name, options, variables, percent_used)
 
 
-def percent_used(place: str) -> float:
+def percent_used(name: str) -> float:
     """Return how full the file system of one of Sluice's directories is, in percent of the usable space."""
-    home = settings.SLUICE_HOME if place == "home" else getattr(settings, f"SLUICE_{place.upper()}_DIRECTORY")
+    home = settings.SLUICE_HOME if name == "home" else getattr(settings, f"SLUICE_{name.upper()}_DIRECTORY")
     try:
         usage = shutil.disk_usage(home)
     except OSError as problem:
         raise OperatorError(
             "no_file_system",
-            f"The directory of {place} can't be examined: {problem}.",
+            f"The directory of {name} can't be examined: {problem}.",
             "Check that it exists.",
         ) from None
     # Like `df`: space reserved for root is neither used nor free.
@@ -109,7 +109,7 @@ def _one(context: StepContext, part: Mapping[str, str]) -> bool:
             holds = condition_holds(part, context.variables)
             record["state"] = "held" if holds else "not_held"
             return holds
-        options = expand_all(
+        options = expand_options(
             definition.part_options(part), context.variables, lambda name: kind.option(name).raw
         )
         done: StepResult = STEPS[kind.name].perform(

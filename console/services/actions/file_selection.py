@@ -73,13 +73,13 @@ def check_folder(text: str) -> Path:
     folder = Path(os.path.realpath(text)) if text.startswith("/") else None
     declared = [Path(os.path.realpath(one)) for one in settings.SLUICE_ACTION_FOLDERS]
     if folder is None or not any(folder == one or one in folder.parents for one in declared):
-        raise _refused(f"{text[:200]!r} doesn't lie in a declared folder.")
-    for own in (*journal_directories.all_directories(), settings.SLUICE_SPOOL_DIRECTORY):
-        inner = Path(os.path.realpath(own))
+        raise _refused(f"{text[:200]!r} isn't in a declared directory.")
+    for reserved in (*journal_directories.all_directories(), settings.SLUICE_SPOOL_DIRECTORY):
+        inner = Path(os.path.realpath(reserved))
         if folder == inner or inner in folder.parents:
-            raise _refused(f"{text[:200]!r} holds journals or spools.")
+            raise _refused(f"{text[:200]!r} contains journals or spools.")
     if not folder.is_dir():
-        raise _refused(f"{text[:200]!r} is no folder.")
+        raise _refused(f"{text[:200]!r} isn't a directory.")
     return folder
 
 
@@ -105,8 +105,8 @@ def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bo
             if not fits(entry.name) or not entry.is_file(follow_symlinks=False):
                 continue  # never follow links or sub-folders
             facts = entry.stat(follow_symlinks=False)
-            if why := _skip_reason(entry.name, facts, oldest, packed):
-                skipped.append((entry.name, why))
+            if reason := _skip_reason(entry.name, facts, oldest, packed):
+                skipped.append((entry.name, reason))
             else:
                 chosen.append(
                     SelectedFile(entry.name, facts.st_size, facts.st_mtime_ns, (facts.st_dev, facts.st_ino))
@@ -174,10 +174,10 @@ def _skip_reason(name: str, facts: os.stat_result, oldest: int, packed: bool) ->
     if any(part in name for part in PROTECTED):
         return "it belongs to the broker or the control plane"
     if packed and name.endswith((".gz", _PART)):
-        return "it is compressed already"
+        return "it is already compressed"
     if facts.st_nlink > 1:
-        return "it has another name elsewhere"
-    return "it is too young" if facts.st_mtime_ns > oldest else ""
+        return "it has another hard link"
+    return "it is too recent" if facts.st_mtime_ns > oldest else ""
 
 
 def _is_same(folder: int, found: SelectedFile) -> bool:
@@ -194,12 +194,12 @@ def _is_same(folder: int, found: SelectedFile) -> bool:
 def _open_folder(folder: Path) -> Iterator[int]:
     """Open a folder, and yield its descriptor.
 
-    Raises OperatorError `folder_refused` if the folder was moved meanwhile.
+    Raises OperatorError `folder_refused` if the folder was moved in the meantime.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if Path(f"/proc/self/fd/{descriptor}").readlink() != folder:
-            raise _refused(f"{str(folder)[:200]!r} was moved meanwhile.")
+            raise _refused(f"{str(folder)[:200]!r} was moved in the meantime.")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -208,9 +208,9 @@ def _open_folder(folder: Path) -> Iterator[int]:
 def _without_open(choice: FileSelection) -> FileSelection:
     """Move files that a process of this account holds open from the chosen to the skipped ones."""
     open_now = _open_files() if choice.chosen else set()
-    held = [(found.name, "it is open") for found in choice.chosen if found.identity in open_now]
-    left = [found for found in choice.chosen if found.identity not in open_now]
-    return FileSelection(choice.folder, left, [*choice.skipped, *held])
+    open_files = [(found.name, "it is open") for found in choice.chosen if found.identity in open_now]
+    closed_files = [found for found in choice.chosen if found.identity not in open_now]
+    return FileSelection(choice.folder, closed_files, [*choice.skipped, *open_files])
 
 
 def _open_files() -> set[tuple[int, int]]:
@@ -227,5 +227,7 @@ def _open_files() -> set[tuple[int, int]]:
 
 def _refused(sentence: str) -> OperatorError:
     return OperatorError(
-        "folder_refused", sentence, "Declare folders in SLUICE_ACTION_FOLDERS, where the console is started."
+        "folder_refused",
+        sentence,
+        "Declare directories in SLUICE_ACTION_FOLDERS, in the environment of the console.",
     )

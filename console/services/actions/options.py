@@ -27,17 +27,17 @@ def check_text(text: str) -> None:
     """Accept any text. The limit of length applies to every option elsewhere."""
 
 
-def number_check(least: float, most: float) -> Check:
-    """Return a check that a text is a number from `least` to `most`."""
+def number_check(minimum: float, maximum: float) -> Check:
+    """Return a check that a text is a number from `minimum` to `maximum`."""
 
     def check(text: str) -> None:
         try:
-            fits = least <= float(text) <= most
+            fits = minimum <= float(text) <= maximum
         except ValueError:
             fits = False
         if not fits:
             raise OperatorError(
-                "bad_number", f"{text[:40]!r} isn't a number from {least:g} to {most:g}.", "Give one."
+                "bad_number", f"{text[:40]!r} isn't a number from {minimum:g} to {maximum:g}.", "Give one."
             )
 
     return check
@@ -107,13 +107,13 @@ class StepKind:
 
 
 def check_options(
-    kind: StepKind, given: Mapping[str, Any], where: str, *, expanded: bool = False
+    kind: StepKind, options: Mapping[str, Any], where: str, *, expanded: bool = False
 ) -> dict[str, str]:
     """Return the options of a kind, with defaults filled in.
 
     Args:
         kind: The kind.
-        given: Options by name.
+        options: Options by name.
         where: Beginning of each error's text.
         expanded: Whether variables are expanded, so that a remaining `{{` is plain text.
 
@@ -121,12 +121,12 @@ def check_options(
         OperatorError: `bad_action`, with the option's name in the details.
     """
     known = {option.name for option in kind.options}
-    if unknown := [name for name in given if name not in known]:
+    if unknown := [name for name in options if name not in known]:
         raise bad_action_error(
             f"{where}: {kind.label!r} has no option {str(unknown[0])[:40]!r}.", option=str(unknown[0])[:40]
         )
     return {
-        option.name: _one(kind, option, given.get(option.name), where, expanded) for option in kind.options
+        option.name: _one(kind, option, options.get(option.name), where, expanded) for option in kind.options
     }
 
 
@@ -153,7 +153,7 @@ def _one(kind: StepKind, option: StepOption, value: Any, where: str, expanded: b
         text = text.strip()
     if has_reference(text) and not expanded:
         if option.fixed or option.choices:
-            raise bad_action_error(f"{name} can't hold variables.", option=option.name)
+            raise bad_action_error(f"{name} can't contain variables.", option=option.name)
         return text
     if text:
         _check(option, text, name)
@@ -182,19 +182,25 @@ def bad_action_error(sentence: str, **details: Any) -> OperatorError:
 
 
 # Options that several kinds share.
-AGE = StepOption("age", "Older than", parse_age, "Like 7d or 1h30m")
+AGE = StepOption("age", "Older than", parse_age, "Such as 7d or 1h30m")
 CLIENT = StepOption(
-    "client", "Client names", compile_glob, "* and ?, or ~ and an expression; empty means all", required=False
+    "client",
+    "Client names",
+    compile_glob,
+    "Pattern with * and ?, or ~ and a regular expression; empty matches all",
+    required=False,
 )
 TOPIC = StepOption(
-    "topic", "Topic pattern", TopicPattern.parse, "A topic, a.*.b, a.>, or ~ and an expression"
+    "topic", "Topic pattern", TopicPattern.parse, "A topic, a.*.b, a.>, or ~ and a regular expression"
 )
-FILTER = StepOption("filter", "Filter", compile_filter, "Over the message, like /price > 100", required=False)
-PLACES = ("journal", "archive", "spool", "lake", "home")
-PLACE = StepOption(
+FILTER = StepOption(
+    "filter", "Filter", compile_filter, "Filter over the message, such as /price > 100", required=False
+)
+DIRECTORY_NAMES = ("journal", "archive", "spool", "lake", "home")
+FILE_SYSTEM = StepOption(
     "place",
     "File system of",
-    choices=tuple((place, place) for place in PLACES),
+    choices=tuple((name, name) for name in DIRECTORY_NAMES),
     default="journal",
     fixed=True,
 )

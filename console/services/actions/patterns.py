@@ -41,9 +41,9 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
     return lambda name: found(name) is not None
 
 
-def _bad(pattern: str, why: str) -> OperatorError:
+def _bad(pattern: str, problem: str) -> OperatorError:
     return OperatorError(
         "bad_pattern",
-        f"{pattern[:80]!r} isn't a name pattern: {why}.",
-        "Write * and ?, or ~ and an expression.",
+        f"{pattern[:80]!r} isn't a name pattern: {problem}.",
+        "Use * and ?, or ~ and a regular expression.",
     )

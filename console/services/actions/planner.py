@@ -20,7 +20,7 @@ from console.services.actions.options import check_options
 from console.services.actions.steps import STEPS
 from console.services.actions.steps.journals import plan_promise
 from console.services.actions.triggers import TriggerEvent
-from console.services.actions.variables import Variables, expand_all
+from console.services.actions.variables import Variables, expand_options
 
 MOMENT = ("AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
 """Variables that differ at each plan, and so don't count for its hash."""
@@ -46,11 +46,11 @@ def plan_steps(
         promised.append(counted)
         # The variables of a step have no values before it has run.
         known |= {name: "{{" + name + "}}" for name in kind.gives}
-    given = {name: text for name, text in variables.items() if name not in MOMENT}
+    stable = {name: text for name, text in variables.items() if name not in MOMENT}
     return {
         "steps": planned,
         "destructive": is_destructive(instance, steps),
-        "hash": plan_hash([list(map(dict, steps)), given, promised]),
+        "hash": plan_hash([list(map(dict, steps)), stable, promised]),
     }
 
 
@@ -87,7 +87,7 @@ def check_plan_hash(expected: str, found: str) -> None:
     if expected != found:
         raise OperatorError(
             "plan_changed",
-            "What would be done has changed since the plan was made.",
+            "The effect of the action has changed since the plan was made.",
             "Plan again.",
             hash=found,
         )
@@ -118,15 +118,11 @@ def plan_remaining_steps(run: ActionRun, done: Sequence[Mapping[str, Any]]) -> d
 def _planned(instance: Instance, part: Mapping[str, str], variables: Variables) -> tuple[dict[str, Any], Any]:
     """Return the plan of one part, and its contribution to the hash."""
     word, kind = definition.part_kind(part)
-    options = expand_all(definition.part_options(part), variables, lambda name: kind.option(name).raw)
+    options = expand_options(definition.part_options(part), variables, lambda name: kind.option(name).raw)
     try:
         options = check_options(kind, options, kind.label)
         if word == "if":
-            now = (
-                "holds now"
-                if condition_holds(part, variables)
-                else "doesn't hold now: the run would end here"
-            )
+            now = "holds now" if condition_holds(part, variables) else "is false now: the run would end here"
             return {"sentence": f"{kind.label}: {now}"}, None
         found = STEPS[kind.name].plan(instance, options)
     except OperatorError as problem:

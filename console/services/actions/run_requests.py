@@ -27,9 +27,9 @@ def plan_action(action: Action, variables: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises OperatorError `bad_parameters`.
     """
-    given = check_variables(variables)
+    checked = check_variables(variables)
     return planner.plan_steps(
-        action.instance, action.steps, initial_variables(action.instance.name, timezone.now(), given)
+        action.instance, action.steps, initial_variables(action.instance.name, timezone.now(), checked)
     )
 
 
@@ -56,16 +56,16 @@ def apply_action(
         OperatorError: `plan_needed` for a destructive action without a hash, `plan_changed`,
             `bad_parameters`, and the errors of `runs.request`.
     """
-    given = check_variables(variables)
+    checked = check_variables(variables)
     if once is not None and (known := runs.find_by_key(actor, once)) is not None:
         return known
     if not plan_hash:
         event_runs.refuse_unplanned(action)
-    made = plan_action(action, given)
+    made = plan_action(action, checked)
     if plan_hash:
         planner.check_plan_hash(plan_hash, made["hash"])
     return event_runs.start_run(
-        actor, action, trigger or BY_HAND, given, timezone.now(), plan=made, plan_hash=plan_hash, once=once
+        actor, action, trigger or BY_HAND, checked, timezone.now(), plan=made, plan_hash=plan_hash, once=once
     )
 
 
@@ -102,8 +102,8 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
             `runs.repeat`.
     """
     done = runs.done_steps(run)
-    rest = {**run.parameters, "steps": run.parameters.get("steps", [])[len(done) :]}
-    destructive = run.kind == RunKind.REMOVE or chains.is_destructive(run.instance, rest["steps"])
+    remaining = {**run.parameters, "steps": run.parameters.get("steps", [])[len(done) :]}
+    destructive = run.kind == RunKind.REMOVE or chains.is_destructive(run.instance, remaining["steps"])
     if not destructive:
         return runs.repeat(actor, run)
     access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
@@ -112,7 +112,7 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
         raise OperatorError(
             "plan_needed",
             "The remaining steps remove data or disconnect clients.",
-            "Read its plan, and send the hash as `plan`.",
+            "Request the plan, and send its hash as `plan`.",
             plan=made,
             hash=made["hash"],
         )
@@ -134,7 +134,7 @@ def action_at_path(
                 _check_parameters(trigger, variables)
                 return action, trigger
     raise OperatorError(
-        "unknown_path", f"No enabled action answers at {path[:64]!r}.", "See /api/v1/actions."
+        "unknown_path", f"No enabled action has the path {path[:64]!r}.", "See /api/v1/actions."
     )
 
 
@@ -161,8 +161,8 @@ def request_journal_run(
     if kind == RunKind.REMOVE:
         raise OperatorError(
             "plan_needed",
-            "Removal can't be undone.",
-            "Ask for the plan (POST journals/remove/plan), and send its hash as `plan`.",
+            "Removal is irreversible.",
+            "Request the plan (POST journals/remove/plan), and send its hash as `plan`.",
         )
     return journals.request(actor, kind, age, instance_name, once=once, in_lake=in_lake, member=member)
 
@@ -191,11 +191,11 @@ def apply_journal_plan(
     )
 
 
-def check_variables(given: Any) -> dict[str, str]:
+def check_variables(parameters: Any) -> dict[str, str]:
     """Return a request's parameters as variables. Raises OperatorError `bad_parameters`."""
-    if not isinstance(given, Mapping) or len(given) > MAX_VARIABLES:
-        raise _bad(f"Parameters are an object of at most {MAX_VARIABLES} texts.")
-    for name, value in given.items():
+    if not isinstance(parameters, Mapping) or len(parameters) > MAX_VARIABLES:
+        raise _bad(f"Parameters must be an object of at most {MAX_VARIABLES} texts.")
+    for name, value in parameters.items():
         if not (isinstance(name, str) and name.isascii() and name.isidentifier() and len(name) <= 100):
             raise _bad(f"{str(name)[:50]!r} can't be the name of a variable.")
         if (
@@ -204,7 +204,7 @@ def check_variables(given: Any) -> dict[str, str]:
             or len(str(value)) > MAX_CHARACTERS
         ):
             raise _bad(f"{name} must be a text of up to {MAX_CHARACTERS:,} characters.")
-    return {name: str(value) for name, value in given.items()}
+    return {name: str(value) for name, value in parameters.items()}
 
 
 def _event(name: str, variables: Mapping[str, Any]) -> TriggerEvent:
@@ -213,8 +213,8 @@ def _event(name: str, variables: Mapping[str, Any]) -> TriggerEvent:
 
 def _check_parameters(trigger: Mapping[str, str], variables: Mapping[str, Any]) -> None:
     """Raise OperatorError `parameter_missing` if a parameter that the trigger requires is missing."""
-    wanted = [name.strip() for name in trigger.get("parameters", "").split(",") if name.strip()]
-    if missing := [name for name in wanted if variables.get(name) in (None, "")]:
+    required = [name.strip() for name in trigger.get("parameters", "").split(",") if name.strip()]
+    if missing := [name for name in required if variables.get(name) in (None, "")]:
         raise OperatorError(
             "parameter_missing",
             f"The request lacks {', '.join(missing)}.",

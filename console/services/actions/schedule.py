@@ -87,7 +87,7 @@ def parse_schedule(text: str, local: ZoneInfo) -> Schedule:
             return _calendar(" ".join(words), zone, text)
         case [age] if zone is local and not age.isdigit():
             return _interval(age, text)
-    raise _bad(text, "it has none of the forms")
+    raise _bad(text, "its format is unknown")
 
 
 def next_firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
@@ -99,7 +99,7 @@ def _interval(age: str, text: str) -> IntervalSchedule:
     try:
         seconds = parse_age(age)
     except OperatorError:
-        raise _bad(text, "it has none of the forms") from None
+        raise _bad(text, "its format is unknown") from None
     if seconds < SHORTEST_S:
         raise _bad(text, "the shortest interval is 1m")
     return IntervalSchedule(timedelta(seconds=seconds))
@@ -113,8 +113,8 @@ def _clock(time: str, text: str) -> str:
     return f"{int(minute)} {int(hour)}"
 
 
-def _is_number(text: str, most: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= most
+def _is_number(text: str, maximum: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 2 and int(text) <= maximum
 
 
 def _weekday(day: str, text: str) -> int:
@@ -134,13 +134,13 @@ def _calendar(cron: str, zone: ZoneInfo, text: str) -> CronSchedule:
         simulated = CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
         next(simulated)
     except (CronSimError, StopIteration) as problem:
-        raise _bad(text, str(problem) or "it never fires") from None
+        raise _bad(text, str(problem) or "it has no firing time") from None
     return CronSchedule(cron, zone)
 
 
-def _bad(text: str, why: str) -> OperatorError:
+def _bad(text: str, problem: str) -> OperatorError:
     return OperatorError(
         "bad_schedule",
-        f"{text[:100]!r} is not a schedule: {why}.",
-        "Write it like 4h, 00:30, Saturday at 00:30, or 30 0 * * 6; a time that ends in Z is UTC.",
+        f"{text[:100]!r} is not a schedule: {problem}.",
+        "Use 4h, 00:30, Saturday at 00:30, or 30 0 * * 6. A time that ends in Z is UTC.",
     )

@@ -57,7 +57,7 @@ def start_due_runs(now: datetime) -> list[ActionRun]:
     started = []
     for action in Action.objects.filter(enabled=True).select_related("instance"):
         for trigger, parsed in action_schedules(action):
-            for member in _places(action):
+            for member in _members_to_run(action):
                 try:
                     run = _fire(action, trigger, parsed, now, member)
                 except OperatorError as busy:
@@ -67,7 +67,7 @@ def start_due_runs(now: datetime) -> list[ActionRun]:
     return started
 
 
-def _places(action: Action) -> tuple[str, ...]:
+def _members_to_run(action: Action) -> tuple[str, ...]:
     """Return the members that need a run: all members for work on journals, otherwise one without a name."""
     about_journals = runs.needs_journal_worker(RunKind.ACTION, {"steps": action.steps})
     return members_of(action.instance.name) if about_journals else ("",)
@@ -81,10 +81,10 @@ def _fire(
     due_at = parsed.latest_before(now, start)
     if due_at is None or (action.missed == MissedRunPolicy.SKIP and now - due_at > PUNCTUAL):
         return None
-    mine = ActionRun.objects.filter(action=action, member=member)
+    member_runs = ActionRun.objects.filter(action=action, member=member)
     if (
-        mine.filter(due_at=due_at).exists()
-        or mine.filter(due_at__isnull=False, state__in=ACTIVE_RUN_STATES).exists()
+        member_runs.filter(due_at=due_at).exists()
+        or member_runs.filter(due_at__isnull=False, state__in=ACTIVE_RUN_STATES).exists()
     ):
         return None
     return event_runs.start_run(

@@ -15,8 +15,8 @@ from broker_core.subscriptions.topics import TopicPattern
 from console.services.actions import schedule
 from console.services.actions.options import (
     CLIENT,
+    FILE_SYSTEM,
     FILTER,
-    PLACE,
     TOPIC,
     StepKind,
     StepOption,
@@ -26,8 +26,8 @@ from console.services.actions.options import (
 )
 from console.services.actions.patterns import compile_glob
 
-_WHO = ("AMPS_CLIENT_NAME", "AMPS_CONNECTION_NAME", "AMPS_AUTHENTICATION_ID")
-_SUBSCRIPTION = ("AMPS_TOPIC", "AMPS_FILTER", "AMPS_OPTIONS", *_WHO[:2])
+_CLIENT_VARIABLES = ("AMPS_CLIENT_NAME", "AMPS_CONNECTION_NAME", "AMPS_AUTHENTICATION_ID")
+_SUBSCRIPTION = ("AMPS_TOPIC", "AMPS_FILTER", "AMPS_OPTIONS", *_CLIENT_VARIABLES[:2])
 _MESSAGE = ("AMPS_TOPIC", "AMPS_DATA", "AMPS_DATA_LENGTH", "AMPS_BOOKMARK", "AMPS_CLIENT_NAME")
 _FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT = (
     replace(option, fixed=True) for option in (TOPIC, FILTER, CLIENT)
@@ -55,7 +55,7 @@ KINDS: dict[str, StepKind] = {
                 ),
             ),
         ),
-        StepKind("startup", "When the broker has started"),
+        StepKind("startup", "After the broker starts"),
         StepKind("shutdown", "When the broker stops"),
         StepKind(
             "request",
@@ -66,17 +66,27 @@ KINDS: dict[str, StepKind] = {
                     "parameters",
                     "Required parameters",
                     check_names,
-                    "Names with commas between, like AGE",
+                    "Names separated by commas, such as AGE",
                     required=False,
                     fixed=True,
                 ),
             ),
         ),
-        StepKind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_WHO[:2]),
-        StepKind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
-        StepKind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
-        StepKind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
-        StepKind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
+        StepKind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_CLIENT_VARIABLES[:2]),
+        StepKind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_CLIENT_VARIABLES),
+        StepKind(
+            "disconnect",
+            "When a client disconnects",
+            (_FIXED_CLIENT,),
+            gives=(*_CLIENT_VARIABLES, "SLUICE_REASON"),
+        ),
+        StepKind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_CLIENT_VARIABLES[:2]),
+        StepKind(
+            "offline_stop",
+            "When a client returns to live delivery",
+            (_FIXED_CLIENT,),
+            gives=_CLIENT_VARIABLES[:2],
+        ),
         StepKind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
         StepKind(
             "unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION
@@ -109,12 +119,12 @@ KINDS: dict[str, StepKind] = {
             ),
             gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE"),
         ),
-        StepKind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
+        StepKind("journal_roll", "When the journal starts a new segment", gives=("SLUICE_SEGMENT",)),
         StepKind(
             "file_system",
             "When a file system fills up",
             (
-                PLACE,
+                FILE_SYSTEM,
                 StepOption("above", "Above percent", number_check(1, 100), default="85", fixed=True),
             ),
             gives=("SLUICE_PLACE", "SLUICE_PERCENT"),
@@ -166,8 +176,8 @@ def matches_event(trigger: Trigger, event: TriggerEvent) -> bool:
     if trigger["on"] != event.kind:
         return False
     if trigger.get("client"):
-        told = event.facts.get("client")
-        client = event.variables.get("AMPS_CLIENT_NAME", "") if told is None else told
+        named_client = event.facts.get("client")
+        client = event.variables.get("AMPS_CLIENT_NAME", "") if named_client is None else named_client
         if not compile_glob(trigger["client"])(client):
             return False
     match event.kind:

@@ -24,11 +24,11 @@ _HEX = frozenset("0123456789ABCDEF")
 Variables = Mapping[str, str]
 
 
-def initial_variables(instance: str, at: datetime, given: Variables) -> dict[str, str]:
+def initial_variables(instance: str, at: datetime, variables: Variables) -> dict[str, str]:
     """Return the variables at a run's start: the trigger's, cut to the limits, overridden by AMPS's."""
     moment = at.astimezone(UTC)
-    kept = {name: str(value)[:MAX_CHARACTERS] for name, value in list(given.items())[:MAX_VARIABLES]}
-    return kept | {
+    limited = {name: str(value)[:MAX_CHARACTERS] for name, value in list(variables.items())[:MAX_VARIABLES]}
+    return limited | {
         "AMPS_INSTANCE_NAME": instance,
         "AMPS_DATETIME": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "AMPS_UNIX_TIMESTAMP": str(int(moment.timestamp())),
@@ -60,11 +60,11 @@ def expand_bytes(template: str, variables: Variables) -> bytes:
     return b"".join(parts)[:MAX_EXPANDED]
 
 
-def expand_all(
-    options: Mapping[str, str], variables: Variables, leave: Callable[[str], bool]
+def expand_options(
+    options: Mapping[str, str], variables: Variables, is_excluded: Callable[[str], bool]
 ) -> dict[str, str]:
-    """Return the options expanded, except those for which `leave` is true (bodies; see `expand_bytes`)."""
-    return {name: text if leave(name) else expand(text, variables) for name, text in options.items()}
+    """Return the options expanded, except those that `is_excluded` selects (bodies; see `expand_bytes`)."""
+    return {name: text if is_excluded(name) else expand(text, variables) for name, text in options.items()}
 
 
 def has_reference(text: str) -> bool:

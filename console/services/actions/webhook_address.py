@@ -23,14 +23,14 @@ def check_address(text: str) -> SplitResult:
         address = urlsplit(text)
         host, port = address.hostname or "", address.port
     except ValueError:
-        raise _refused(f"{text[:100]!r} is no address.") from None
+        raise _refused(f"{text[:100]!r} isn't an address.") from None
     if (
         address.scheme not in ("http", "https")
         or not host
         or address.username is not None
         or has_reference(text)
     ):
-        raise _refused(f"{text[:100]!r} is no http or https address without a user.")
+        raise _refused(f"{text[:100]!r} isn't an http or https address without a user.")
     declared = [one.lower() for one in settings.SLUICE_WEBHOOK_HOSTS]
     written = f"[{host}]" if ":" in host else host
     names = (

@@ -29,8 +29,8 @@ def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
             "log in until the account is opened again."
         ),
         effect_line(
-            f"{tokens} token{'' if tokens == 1 else 's'} of it in force "
-            "can’t be used meanwhile; roles stay as they are."
+            f"{tokens} token{'' if tokens == 1 else 's'} of this account can’t be used until then; "
+            "its roles don’t change."
         ),
     ]
     blocked = [] if user.is_active else [f"The account of {item.target} is closed already."]
@@ -49,22 +49,26 @@ def _grant(item: PendingChange, _: list[str] | None) -> ChangePreview:
     found = _grant_numbered(item.target)
     name = found.user.get_username()
     others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
-    left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
+    remaining = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
     lines = [
         effect_line(
-            left if others else f"{name} has no other role: the account and its tokens keep no permission."
+            remaining
+            if others
+            else f"{name} has no other role: the account and its tokens lose all permissions."
         )
     ]
     warnings = [YOU] if found.user_id == item.owner_id else []
-    what = f"Take {found.get_role_display()} {found.scope_text} from {name}"
-    return ChangePreview(what, "1 role taken away", lines, warnings, severe=True)
+    title = f"Revoke {found.get_role_display()} {found.scope_text} of {name}"
+    return ChangePreview(title, "1 role revoked", lines, warnings, severe=True)
 
 
 def _do_grant(actor: Actor, item: PendingChange, _: str) -> str:
     found = _grant_numbered(item.target)
-    said = f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
+    message = (
+        f"{found.user.get_username()} is no longer {found.get_role_display().lower()} {found.scope_text}."
+    )
     people.revoke(actor, found)
-    return said
+    return message
 
 
 def _token(item: PendingChange, _: list[str] | None) -> ChangePreview:
@@ -72,7 +76,8 @@ def _token(item: PendingChange, _: list[str] | None) -> ChangePreview:
     used = f"last used {found.used_at:%Y-%m-%d %H:%M} UTC" if found.used_at else "never used"
     lines = [
         effect_line(
-            f"Whatever uses it is refused from its next request on ({used}). It can’t be brought back."
+            f"Programs that use it are refused from their next request on ({used}). The token "
+            "can’t be restored."
         )
     ]
     return ChangePreview(
@@ -98,7 +103,7 @@ def _grant_numbered(number: str) -> Grant:
     """Return the role with this id. Raises OperatorError `unknown_entry`."""
     found = Grant.objects.select_related("user", "instance").filter(pk=int(number)).first()
     if found is None:
-        raise OperatorError("unknown_entry", "This role has been taken away already.", "Load the page again.")
+        raise OperatorError("unknown_entry", "This role is already revoked.", "Load the page again.")
     return found
 
 
@@ -106,7 +111,7 @@ def _token_numbered(number: str) -> ApiToken:
     """Return the unrevoked token with this id. Raises OperatorError `unknown_entry`."""
     found = ApiToken.objects.select_related("user").filter(pk=int(number), revoked_at__isnull=True).first()
     if found is None:
-        raise OperatorError("unknown_entry", "This token is revoked already.", "Load the page again.")
+        raise OperatorError("unknown_entry", "This token is already revoked.", "Load the page again.")
     return found
 
 

@@ -16,7 +16,7 @@ from console.services.actors import Actor
 class ChangePreview:
     """Effect that a pending change would have.
 
-    what         the change in a sentence
+    title        the change in a sentence
     headline     its effect in a few words, for the bar at the top of pages
     lines        its effect, line by line
     warnings     sentences that the operator must confirm
@@ -27,7 +27,7 @@ class ChangePreview:
     differences  settings that a change of the policy changes
     """
 
-    what: str
+    title: str
     headline: str = ""
     lines: list[policy_effect.EffectLine] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

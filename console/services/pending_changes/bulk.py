@@ -88,7 +88,7 @@ def _preview_function(kind: PendingChangeKind) -> Callable[[PendingChange, list[
         # The preview says for how many clients the change does nothing, and how many have disconnected.
         acted = [one for one in there if applies(one)]
         number = len(acted)
-        what = (
+        title = (
             f"{one_word} {number_exact(chosen)} client{'' if chosen == 1 else 's'} that matched {item.target}"
         )
         waiting = (
@@ -112,15 +112,17 @@ def _preview_function(kind: PendingChangeKind) -> Callable[[PendingChange, list[
                 )
             )
         if chosen > len(there):
-            lines.append(effect_line(f"{number_exact(chosen - len(there))} have disconnected meanwhile."))
+            lines.append(
+                effect_line(f"{number_exact(chosen - len(there))} have disconnected in the meantime.")
+            )
         if len(there) > number:
             lines.append(
-                effect_line(f"{number_exact(len(there) - number)} are {done} already, and are not changed.")
+                effect_line(f"{number_exact(len(there) - number)} are already {done}, and don’t change.")
             )
         headline = f"{number_exact(number)} client{'' if number == 1 else 's'} {done}"
-        blocked = [] if acted else [f"None of them is left that could be {done}."]
+        blocked = [] if acted else [f"No client that could be {done} remains."]
         warnings = [f"{headline[:1].upper()}{headline[1:]}."] if severe and acted else []
-        return ChangePreview(what, headline, lines, warnings, blocked, severe=severe)
+        return ChangePreview(title, headline, lines, warnings, blocked, severe=severe)
 
     return preview
 
@@ -149,12 +151,12 @@ def _apply_function(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, 
             except SluiceError as problem:
                 refused.append(f"{one.name}: {problem.sentence}")
         if not acted:
-            why = refused[0] if refused else "None of them is left."
-            raise OperatorError("nobody_matches", why, "Check the list again.")
-        said = f"{number_exact(acted)} client{'' if acted == 1 else 's'} {_WORDS[kind][1]}."
+            refusal = refused[0] if refused else "None of the clients remains."
+            raise OperatorError("nobody_matches", refusal, "Check the list again.")
+        outcome = f"{number_exact(acted)} client{'' if acted == 1 else 's'} {_WORDS[kind][1]}."
         if not refused:
-            return said
-        return f"{said} {len(refused)} not: {' '.join(refused[:MAX_REFUSALS])}"
+            return outcome
+        return f"{outcome} {len(refused)} not: {' '.join(refused[:MAX_REFUSALS])}"
 
     return do
 
@@ -191,16 +193,16 @@ _WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEn
 }
 """For each kind: verb, participle, effect in a sentence, test whether it can apply to a client, severity."""
 _APPLY_TO_CLIENT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
-    PendingChangeKind.PAUSE_ALL: lambda actor, name, why: clients.act_on_client(
-        actor, requests.PauseClient(name=name), why
+    PendingChangeKind.PAUSE_ALL: lambda actor, name, reason: clients.control_client(
+        actor, requests.PauseClient(name=name), reason
     ),
-    PendingChangeKind.RESUME_ALL: lambda actor, name, why: clients.act_on_client(
-        actor, requests.ResumeClient(name=name), why
+    PendingChangeKind.RESUME_ALL: lambda actor, name, reason: clients.control_client(
+        actor, requests.ResumeClient(name=name), reason
     ),
-    PendingChangeKind.OFFLINE_ALL: lambda actor, name, why: clients.act_on_client(
-        actor, requests.OfflineClient(name=name), why
+    PendingChangeKind.OFFLINE_ALL: lambda actor, name, reason: clients.control_client(
+        actor, requests.OfflineClient(name=name), reason
     ),
-    PendingChangeKind.DISCONNECT_ALL: lambda actor, name, why: clients.disconnect(actor, name, why),
+    PendingChangeKind.DISCONNECT_ALL: lambda actor, name, reason: clients.disconnect(actor, name, reason),
 }
 MATCHING_CHANGE_KINDS: Final[Mapping[PendingChangeKind, ChangeKind]] = {
     kind: ChangeKind(Permission.ACT_ON_CLIENTS, _preview_function(kind), _apply_function(kind))

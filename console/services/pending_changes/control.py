@@ -27,18 +27,22 @@ MAX_LINES: Final = 12
 
 def _run(item: PendingChange, _: list[str] | None) -> ChangePreview:
     run = run_queries.run(item.target, item.instance)
-    what = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
+    title = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
     if run.state == RunState.RUNNING:
-        said = (
+        sentence = (
             f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and "
             "stops after this step. Completed steps are not undone."
         )
     else:
-        said = "It has not started, and will not. It can be requested again."
-    over = run.state not in (RunState.RUNNING, RunState.WAITING, RunState.APPROVAL)
-    blocked = [f"The run has ended: {run.get_state_display().lower()}."] if over else []
+        sentence = "The run has not started, and will not start. It can be requested again."
+    has_ended = run.state not in (RunState.RUNNING, RunState.WAITING, RunState.APPROVAL)
+    blocked = [f"The run has ended: {run.get_state_display().lower()}."] if has_ended else []
     return ChangePreview(
-        what, "1 run cancelled", [effect_line(said)], blocked=blocked, severe=run.state == RunState.RUNNING
+        title,
+        "1 run cancelled",
+        [effect_line(sentence)],
+        blocked=blocked,
+        severe=run.state == RunState.RUNNING,
     )
 
 
@@ -50,12 +54,10 @@ def _do_run(actor: Actor, item: PendingChange, reason: str) -> str:
 def _action(item: PendingChange, _: list[str] | None) -> ChangePreview:
     found = action_queries.action(item.instance, item.target)
     due = next(iter(next_firings(found, timezone.now(), 1)), None)
-    said = (
-        f"It would next run on {due:%Y-%m-%d %H:%M} UTC." if due else "Nothing would start it automatically."
-    )
+    sentence = f"Its next run would be on {due:%Y-%m-%d %H:%M} UTC." if due else "It has no schedule."
     lines = [
-        effect_line(f"{said} It never runs again; its runs stay in the list."),
-        effect_line(f"It has {len(found.steps)} steps and {len(found.when)} triggers, which are gone."),
+        effect_line(f"{sentence} The action never runs again; its past runs stay in the list."),
+        effect_line(f"It has {len(found.steps)} steps and {len(found.when)} triggers, which are deleted."),
     ]
     return ChangePreview(f"Delete the action {found.name}", "1 action deleted", lines, severe=True)
 
@@ -63,34 +65,40 @@ def _action(item: PendingChange, _: list[str] | None) -> ChangePreview:
 def _do_action(actor: Actor, item: PendingChange, reason: str) -> str:
     found = action_queries.action(item.instance, item.target)
     editor.delete(actor, found, reason)
-    return f"{found.name} is deleted. Its runs stay."
+    return f"{found.name} is deleted. Its past runs stay in the list."
 
 
 def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
     """Return the preview function for the end of a rollout: "promote" or "stop"."""
 
     def preview(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
-        staged, base, whom, wrong = _staged(item)
+        staged, base, staged_clients, wrong = _staged(item)
         if wrong:
             return ChangePreview(str(item), blocked=[wrong])
         if word == "promote":
-            what = f"Put revision {staged.number} in force for all clients"
+            title = f"Put revision {staged.number} in force for all clients"
             found = drafts.preview_document(item.instance, staged.document)
         else:
-            what = f"Give {whom} back revision {base.number}"
+            title = f"Restore revision {base.number} for {staged_clients}"
             found = drafts.preview_document(item.instance, base.document)
         found = drafts.restrict_preview(found, patterns)
         differences = group_list_changes(
             diff_documents(base.document, staged.document) if word == "promote" else found.differences
         )
-        told = effect_of_ending_rollout(found, staged.document)
+        effect = effect_of_ending_rollout(found, staged.document)
         headline = (
-            told.headline
+            effect.headline
             or f"revision {staged.number} {'for all clients' if word == 'promote' else 'stopped'}"
         )
-        lines = [*told.lines, *told.changes[:MAX_LINES]]
+        lines = [*effect.lines, *effect.changes[:MAX_LINES]]
         return ChangePreview(
-            what, headline, lines, told.warnings, list(found.problems), told.severe, differences=differences
+            title,
+            headline,
+            lines,
+            effect.warnings,
+            list(found.problems),
+            effect.severe,
+            differences=differences,
         )
 
     return preview
@@ -100,7 +108,7 @@ def _staged(item: PendingChange) -> tuple[Any, Any, str, str]:
     """Return staged and base revision, the rollout's clients, and why it can't end ("" if it can)."""
     rollout = policy_queries.running_rollout(item.instance)
     if rollout is None:
-        return None, None, "", f"No rollout runs on {item.instance.name} any more."
+        return None, None, "", f"{item.instance.name} has no running rollout."
     if rollout.revision.number != item.parameters.get("revision"):
         return (
             None,
@@ -115,7 +123,7 @@ def _do_promote(actor: Actor, item: PendingChange, reason: str) -> str:
     change = rollouts.promote(
         actor, item.instance, expected_revision=item.parameters.get("revision"), reason=reason
     )
-    return f"Revision {change.revision.number} is for all clients. {change.problem}".strip()
+    return f"Revision {change.revision.number} is in force for all clients. {change.problem}".strip()
 
 
 def _do_stop(actor: Actor, item: PendingChange, reason: str) -> str:
@@ -129,7 +137,7 @@ def _draft(item: PendingChange, _: list[str] | None) -> ChangePreview:
     draft = get_draft(item.instance, int(item.target))
     newest = policies.newest_revision(item.instance)
     differences = group_list_changes(diff_documents(newest.document, draft.document))
-    lines = [effect_line("Nothing of it is in force, and nothing that is changes. It can’t be brought back.")]
+    lines = [effect_line("The policy in force doesn’t change. The draft can’t be restored.")]
     return ChangePreview(f"Delete the draft {draft.title}", "1 draft deleted", lines, differences=differences)
 
 
@@ -143,13 +151,13 @@ def get_draft(instance: Instance, number: int) -> Any:
     """Return a draft of this instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(number)
     if draft.instance_id != instance.pk:
-        raise OperatorError("unknown_draft", f"There is no draft {number}.", "See the list of drafts.")
+        raise OperatorError("unknown_draft", f"The draft {number} doesn't exist.", "See the list of drafts.")
     return draft
 
 
 def _alert(item: PendingChange, _: list[str] | None) -> ChangePreview:
     rule = alerts.get_rule(item.instance, item.target)
-    lines = [effect_line("It sends no more messages, and its history is deleted.")]
+    lines = [effect_line("The alert sends no more messages, and its history is deleted.")]
     return ChangePreview(f"Delete the alert {rule.name}", "1 alert deleted", lines)
 
 
@@ -161,13 +169,13 @@ def _do_alert(actor: Actor, item: PendingChange, reason: str) -> str:
 
 def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.RolloutPlan | None:
     """Return the plan of a staged rollout in a change's parameters; None means all clients."""
-    told = parameters.get("rollout")
-    if not isinstance(told, Mapping):
+    plan = parameters.get("rollout")
+    if not isinstance(plan, Mapping):
         return None
     return rollouts.RolloutPlan(
-        client=str(told.get("client") or ""),
-        share=told.get("share"),
-        most_decisions=int(told.get("most_decisions") or 0),
+        client=str(plan.get("client") or ""),
+        share=plan.get("share"),
+        most_decisions=int(plan.get("most_decisions") or 0),
     )
 
 

@@ -17,7 +17,7 @@ from console.queries import clients as client_queries
 from console.queries import ledger, policy_effect
 from console.queries import messages as message_queries
 from console.queries import replays as replay_queries
-from console.queries.document_diff import GONE, DocumentChange, group_list_changes
+from console.queries.document_diff import ABSENT, DocumentChange, group_list_changes
 from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actions import planner
 from console.services.actors import Actor
@@ -42,7 +42,7 @@ def _waiting(client: ClientEntry) -> str:
 
 def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
-    lines = [effect_line(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are on their way.")]
+    lines = [effect_line(f"{_waiting(client)}, {number_exact(client.in_flight_messages)} are in flight.")]
     lines.append(
         effect_line("Journaled messages can be replayed from its bookmark; other waiting messages are lost.")
     )
@@ -57,30 +57,30 @@ def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
 def _pause(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     running = [one for one in client.subscriptions if not one.paused]
-    said = (
-        f"{len(running)} of its {len(client.subscriptions)} subscriptions get "
-        f"nothing until they are resumed; {_waiting(client)} now."
+    sentence = (
+        f"{len(running)} of its {len(client.subscriptions)} subscriptions receive no messages "
+        f"until they are resumed; {_waiting(client)} now."
     )
-    lines = [effect_line(said)]
+    lines = [effect_line(sentence)]
     if client.forecast is not None and client.forecast.mode == "enforce":
         lines.append(
             effect_line(
-                "What comes meanwhile waits, up to its limits: "
-                f"{client.forecast.rule} is at {client.forecast.percent:.0f} %."
+                f"New messages wait, up to the client’s limits: {client.forecast.rule} is at "
+                f"{client.forecast.percent:.0f} %."
             )
         )
-    blocked = [] if running else [f"{item.target} has no subscription that isn’t paused."]
+    blocked = [] if running else [f"{item.target} has no active subscription."]
     return ChangePreview(f"Pause {item.target}", "1 client paused", lines, blocked=blocked, severe=True)
 
 
 def _resume(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     paused = sum(one.paused for one in client.subscriptions)
-    blocked = [] if paused else [f"Nothing of {item.target} is paused."]
+    blocked = [] if paused else [f"No subscription of {item.target} is paused."]
     return ChangePreview(
         f"Resume {item.target}",
         "1 client resumed",
-        [effect_line(f"{paused} paused subscriptions go on; {_waiting(client)}.")],
+        [effect_line(f"{paused} paused subscriptions resume; {_waiting(client)}.")],
         blocked=blocked,
     )
 
@@ -89,12 +89,14 @@ def _offline(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     blocked = []
     if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
-        blocked = [f"{item.target} is offlined already."]
-    said = (
+        blocked = [f"{item.target} is already offlined."]
+    sentence = (
         f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) "
         "move from memory to its spool, and are sent in order when it reads."
     )
-    return ChangePreview(f"Offline {item.target}", "1 client offlined", [effect_line(said)], blocked=blocked)
+    return ChangePreview(
+        f"Offline {item.target}", "1 client offlined", [effect_line(sentence)], blocked=blocked
+    )
 
 
 def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
@@ -102,11 +104,13 @@ def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
     return f"{item.target} was disconnected with the reason."
 
 
-def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, PendingChange, str], str]:
+def _doing(
+    ask: Callable[[str], clients.ControlRequest], done: str
+) -> Callable[[Actor, PendingChange, str], str]:
     """Return a function that sends the request `ask(name)` for a client, and returns the sentence `done`."""
 
     def do(actor: Actor, item: PendingChange, reason: str) -> str:
-        clients.act_on_client(actor, ask(item.target), reason)
+        clients.control_client(actor, ask(item.target), reason)
         return done.format(item.target)
 
     return do
@@ -115,14 +119,14 @@ def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, Pen
 def _durable(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client, _slash, name = item.target.partition("/")
     found = next((one for one in ledger.durables() if (one.client, one.name) == (client, name)), None)
-    what = f"Delete the durable subscription {name} of {client}"
+    title = f"Delete the durable subscription {name} of {client}"
     if found is None:
-        return ChangePreview(what, blocked=[f"{client} has no durable subscription {name}."])
-    said = (
-        f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it "
-        f"any more; the log may then be removed past {found.bookmark}."
+        return ChangePreview(title, blocked=[f"{client} has no durable subscription {name}."])
+    sentence = (
+        f"{number_exact(found.behind)} records that it hasn’t read lose their pin. The log may "
+        f"then be removed past {found.bookmark}."
     )
-    return ChangePreview(what, "1 durable subscription deleted", [effect_line(said)], severe=True)
+    return ChangePreview(title, "1 durable subscription deleted", [effect_line(sentence)], severe=True)
 
 
 def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
@@ -141,17 +145,17 @@ def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePrev
         client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
         ended = found.state in ("completed", "cancelled")
-        left = f"{number_exact(found.behind)} records of the log are left, after {found.position}."
+        remaining = f"{number_exact(found.behind)} records of the log remain, after {found.position}."
         if word == "cancel":
-            said = f"{left} It can’t go on; the log isn’t held for it any more."
+            sentence = f"{remaining} The replay can’t continue, and no longer pins the log."
         else:
-            said = f"{left} It goes on when it is resumed, and holds the log until then."
+            sentence = f"{remaining} The replay continues when it is resumed, and pins the log until then."
         blocked = [f"The replay {name} has ended."] if ended else []
         headline = f"1 replay {'cancelled' if word == 'cancel' else 'paused'}"
         return ChangePreview(
             f"{word.capitalize()} the replay {name} of {client}",
             headline,
-            [effect_line(said)],
+            [effect_line(sentence)],
             blocked=blocked,
             severe=word == "cancel",
         )
@@ -176,23 +180,27 @@ def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
 def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     """Return the preview of a publish, with the clients that would get the message."""
     topic, size_of = item.target, len(_body(item))
-    what = f"Publish {size(size_of)} to {topic}"
+    title = f"Publish {size(size_of)} to {topic}"
     problem = messages.publish_problem(topic, size_of)
     if problem is not None:
-        return ChangePreview(what, blocked=[f"{problem.sentence} {problem.fix}"])
+        return ChangePreview(title, blocked=[f"{problem.sentence} {problem.fix}"])
     getting = message_queries.subscribers(topic, patterns)
     if not getting:
-        lines = [effect_line("No client subscribes to it now. If it is journaled it can be replayed.")]
+        lines = [
+            effect_line(
+                "No client subscribes to it now. If its topic is journaled, the message can be replayed."
+            )
+        ]
     else:
         lines = [
             policy_effect.EffectLine(
                 "act",
-                "get it, where their filters let it pass.",
+                "receive it, if it matches their filters.",
                 getting[:MAX_LINES],
                 max(0, len(getting) - MAX_LINES),
             )
         ]
-    return ChangePreview(what, "1 message published", lines)
+    return ChangePreview(title, "1 message published", lines)
 
 
 def _body(item: PendingChange) -> bytes:
@@ -218,9 +226,9 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     member = str(item.parameters.get("member", ""))
     plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
     chosen, records = plan["chosen"], sum(one["records"] for one in plan.get("segments", []))
-    word, which = PendingChangeKind(item.kind).label, ", of those that the lake has" if in_lake else ""
-    whose = f" of {member}" if member else ""
-    what = f"{word} segments{whose} whose newest record is older than {plan['age']}{which}"
+    word, which = PendingChangeKind(item.kind).label, "that the lake has" if in_lake else ""
+    of_member = f" of {member}" if member else ""
+    title = f"{word} segments{of_member} whose newest record is older than {plan['age']}{which}"
     count = f"{len(chosen)} segment{'' if len(chosen) == 1 else 's'}, {size(plan['bytes'])}"
     lines = [
         policy_effect.EffectLine(
@@ -232,19 +240,23 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
             0,
         )
     ]
-    by_why: dict[str, int] = {}
+    by_reason: dict[str, int] = {}
     for one in plan["skipped"]:
-        by_why[one["why"]] = by_why.get(one["why"], 0) + 1
-    lines += [effect_line(f"{count} left alone: {why}") for why, count in list(by_why.items())[:MAX_LINES]]
-    blocked = [] if chosen else [f"No segment is older than {plan['age']} and free to {item.kind}."]
-    gone = item.kind == PendingChangeKind.REMOVE
-    warnings = [f"{size(plan['bytes'])} can’t be replayed any more, for good."] if gone and chosen else []
+        by_reason[one["why"]] = by_reason.get(one["why"], 0) + 1
+    lines += [
+        effect_line(f"{count} skipped: {reason}") for reason, count in list(by_reason.items())[:MAX_LINES]
+    ]
+    blocked = [] if chosen else [f"No segment is older than {plan['age']} and available to {item.kind}."]
+    is_removal = item.kind == PendingChangeKind.REMOVE
+    warnings = [f"{size(plan['bytes'])} can never be replayed again."] if is_removal and chosen else []
     headline = (
-        f"{size(plan['bytes'])} can’t be replayed any more"
-        if gone
+        f"{size(plan['bytes'])} can no longer be replayed"
+        if is_removal
         else f"{size(plan['bytes'])} {_JOURNAL_DONE[PendingChangeKind(item.kind)]}"
     )
-    return ChangePreview(what, headline if chosen else "", lines, warnings, blocked, severe=gone, fixed=True)
+    return ChangePreview(
+        title, headline if chosen else "", lines, warnings, blocked, severe=is_removal, fixed=True
+    )
 
 
 _JOURNAL_SENTENCES: Mapping[PendingChangeKind, str] = {
@@ -285,24 +297,24 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     blocked = list(found.problems)
     if draft.base != newest.number:
         blocked.append(
-            f"Revision {newest.number} was published since it was begun "
-            f"with revision {draft.base}: create it again."
+            f"Revision {newest.number} was published since this draft began with revision "
+            f"{draft.base}: create the draft again."
         )
     if not found.differences:
-        blocked.append("Nothing differs from the newest revision.")
-    told = effect_of_publishing(found, draft.document)
+        blocked.append("The draft equals the newest revision.")
+    effect = effect_of_publishing(found, draft.document)
     settings_changed = f"{len(found.differences)} setting{'' if len(found.differences) == 1 else 's'}"
     headline = settings_changed
     if found.effect is not None:
-        headline = told.headline or f"{settings_changed}, no client disconnected or acted on"
-    whom = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
+        headline = effect.headline or f"{settings_changed}, no client disconnected or acted on"
+    suffix = "" if first is None else f", for {first.client or f'{first.share} % of the clients'} first"
     return ChangePreview(
-        draft.title + whom,
+        draft.title + suffix,
         headline,
-        [*told.lines, *told.changes[:MAX_LINES]],
-        told.warnings,
+        [*effect.lines, *effect.changes[:MAX_LINES]],
+        effect.warnings,
         blocked,
-        told.severe,
+        effect.severe,
         fixed=False,
         address=str(draft.pk),
         differences=_differences(found, newest.document, draft.document),
@@ -314,14 +326,16 @@ def _differences(
 ) -> list[DocumentChange]:
     """Return the changed settings. The operators' own rules are compared as sentences."""
     before, after = newest.get("rules") or [], document.get("rules") or []
-    told = [
+    changes = [
         one
         for one in group_list_changes(found.differences)
         if one.path.partition(" ")[0].partition(".")[0] != "rules"
     ]
-    told += [DocumentChange("rule", labels.rule_sentence(rule), GONE) for rule in before if rule not in after]
-    return told + [
-        DocumentChange("rule", GONE, labels.rule_sentence(rule)) for rule in after if rule not in before
+    changes += [
+        DocumentChange("rule", labels.rule_sentence(rule), ABSENT) for rule in before if rule not in after
+    ]
+    return changes + [
+        DocumentChange("rule", ABSENT, labels.rule_sentence(rule)) for rule in after if rule not in before
     ]
 
 
@@ -344,7 +358,7 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
         PendingChange.objects.filter(pk=item.pk).update(draft=number)
         raise
     if change.applied and rollout_plan(item.parameters) is not None:
-        return f"Revision {change.revision.number} is published, for some first."
+        return f"Revision {change.revision.number} is published for the first clients."
     if change.applied:
         return f"Revision {change.revision.number} is published and in force."
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
@@ -364,7 +378,7 @@ CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.RESUME: ChangeKind(
         Permission.ACT_ON_CLIENTS,
         _resume,
-        _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} go on."),
+        _doing(lambda name: requests.ResumeClient(name=name), "The subscriptions of {} are resumed."),
         about_a_client=True,
     ),
     PendingChangeKind.OFFLINE: ChangeKind(

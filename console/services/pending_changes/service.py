@@ -70,12 +70,12 @@ class PendingChanges:
     @property
     def blocked(self) -> list[str]:
         """Reasons why the changes can't be applied as they are."""
-        return [why for preview in self._previews for why in preview.blocked]
+        return [sentence for preview in self._previews for sentence in preview.blocked]
 
     @property
     def warnings(self) -> list[str]:
         """Sentences that the operator must confirm."""
-        return [why for preview in self._previews for why in preview.warnings]
+        return [sentence for preview in self._previews for sentence in preview.warnings]
 
     @property
     def digest(self) -> str:
@@ -87,7 +87,7 @@ class PendingChanges:
         shown = [
             [
                 one.item.pk,
-                one.preview.what,
+                one.preview.title,
                 one.item.draft.version if one.item.draft is not None else 0,
                 one.preview.differences,
                 [_FIGURES.sub("#", warning) for warning in one.preview.warnings],
@@ -146,8 +146,8 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
     """
     instance = read.instance_named()
     _require_permission(actor, PendingChangeKind.POLICY, instance.name, "")
-    held = _policy_item(actor)
-    draft = held.draft if held is not None and held.draft is not None else None
+    item = _policy_item(actor)
+    draft = item.draft if item is not None and item.draft is not None else None
     if draft is not None and draft.base != policies.newest_revision(instance).number:
         raise OperatorError(
             "revision_changed",
@@ -159,7 +159,7 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
             draft = drafts.create_draft(actor, f"Changes by {actor.name}")
         draft = draft_parts.save_changes(actor, draft, changes, draft.version)
         add_change(
-            actor, PendingChangeKind.POLICY, "", CREATED_HERE if held is None else held.parameters, draft
+            actor, PendingChangeKind.POLICY, "", CREATED_HERE if item is None else item.parameters, draft
         )
     return draft
 
@@ -169,11 +169,11 @@ def planned_document(actor: Actor) -> dict[str, Any] | None:
 
     None without such changes, or if another revision was published since.
     """
-    held = _policy_item(actor)
-    if held is None or held.draft is None:
+    item = _policy_item(actor)
+    if item is None or item.draft is None:
         return None
-    newest = policies.newest_revision(held.instance).number
-    return {**held.draft.document, "revision": newest} if held.draft.base == newest else None
+    newest = policies.newest_revision(item.instance).number
+    return {**item.draft.document, "revision": newest} if item.draft.base == newest else None
 
 
 def add_draft(actor: Actor, draft: PolicyDraft, first: RolloutPlan | None = None) -> PendingChange:
@@ -233,9 +233,9 @@ def apply_changes(
         OperatorError: `reason_needed`, `tray_blocked`, `plan_changed` or `confirm_needed`. Then nothing was
             applied.
     """
-    why, pending = reason.strip(), list_changes(actor, patterns)
-    if not why:
-        raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
+    stripped, pending = reason.strip(), list_changes(actor, patterns)
+    if not stripped:
+        raise OperatorError("reason_needed", "A reason is required for the audit log.", "Say why.")
     if pending.blocked:
         raise OperatorError(
             "tray_blocked", pending.blocked[0], "Change it, or remove it from the pending changes."
@@ -243,12 +243,14 @@ def apply_changes(
     if plan != pending.digest:
         raise OperatorError(
             "plan_changed",
-            "Its effect has changed since it was shown; nothing was applied.",
-            "Check it again.",
+            "The effect has changed since the preview. No change was applied.",
+            "Check the preview again.",
         )
     if pending.warnings and not confirmed:
-        raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
-    return [_apply_change(actor, one.item, why) for one in pending.planned]
+        raise OperatorError(
+            "confirm_needed", "Confirm the warnings of the change first.", "Select the checkbox."
+        )
+    return [_apply_change(actor, one.item, stripped) for one in pending.planned]
 
 
 def _apply_change(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
@@ -293,11 +295,11 @@ def _preview_of_change(item: PendingChange, patterns: list[str] | None) -> Chang
 
 def _require_permission(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
     """Raise OperatorError `not_allowed` unless the actor has the permission for this kind and target."""
-    act = CHANGE_KINDS[kind]
-    client = target.partition("/")[0] if act.about_a_client else ""
-    topic = target if act.about_a_topic else ""
-    instance = "" if act.about_everything else instance
-    access.require_permission(actor, act.permission, instance=instance, client=client, topic=topic)
+    rules = CHANGE_KINDS[kind]
+    client = target.partition("/")[0] if rules.about_a_client else ""
+    topic = target if rules.about_a_topic else ""
+    instance = "" if rules.about_everything else instance
+    access.require_permission(actor, rules.permission, instance=instance, client=client, topic=topic)
 
 
 def _items(actor: Actor) -> list[PendingChange]:
@@ -319,6 +321,6 @@ def _policy_item(actor: Actor) -> PendingChange | None:
 def _delete_changes(rows: QuerySet[PendingChange]) -> None:
     """Delete changes, with the drafts that were created for them."""
     with transaction.atomic():
-        begun = [item.draft_id for item in rows if item.parameters == CREATED_HERE and item.draft_id]
+        draft_ids = [item.draft_id for item in rows if item.parameters == CREATED_HERE and item.draft_id]
         rows.delete()
-        PolicyDraft.objects.filter(pk__in=begun).delete()
+        PolicyDraft.objects.filter(pk__in=draft_ids).delete()

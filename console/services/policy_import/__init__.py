@@ -74,11 +74,11 @@ def import_policy(system: str, text: str) -> ImportReport:
     """
     if system not in READERS:
         raise OperatorError(
-            "bad_import", f"There is no importer for {system!r}.", f"Choose one of {', '.join(READERS)}."
+            "bad_import", f"Sluice has no importer for {system!r}.", f"Choose one of {', '.join(READERS)}."
         )
     refuse_large_text(text, MAX_TEXT_BYTES)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise OperatorError("bad_import", "The file holds half a surrogate pair.", "Save it as UTF-8.")
+        raise OperatorError("bad_import", "The file contains half of a surrogate pair.", "Save it as UTF-8.")
     imported = READERS[system](text.removeprefix("\ufeff"))
     if imported.is_empty():
         raise imported.nothing_imported_error(import_hint(system))
@@ -87,4 +87,4 @@ def import_policy(system: str, text: str) -> ImportReport:
 
 def import_hint(system: str) -> str:
     """Return a hint about the contents that a system's importer needs."""
-    return f"Give the file that has {_LOOKED_FOR[system]}, or choose the system whose file it is."
+    return f"Use the file that has {_LOOKED_FOR[system]}, or choose the system of this file."

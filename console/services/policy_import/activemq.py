@@ -60,35 +60,36 @@ _LIMITS: Final = {
 _PERIOD: Final = "checkPeriod"
 _DIFFERS: Final = {
     CONSTANT: (
-        "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took"
+        "a subscription without acknowledgements retains the prefetch too, beyond the data in its socket"
     ),
-    RATE: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
+    RATE: "a subscription without acknowledgements retains the prefetch too, beyond the data in its socket",
     "abort_connection": (
-        "false ends the subscription at once (there after a second), and a STOMP client's connection with it"
+        "false ends the subscription immediately (in ActiveMQ after a second), and a STOMP "
+        "client's connection with it"
     ),
-    "max_slow_duration": "0 is any time, as there",
-    ABORT_ACK: "a subscription without acknowledgements is slow while its "
-    "connection takes nothing of what waits "
-    "or is on its way; a consumer that had nothing to acknowledge "
-    "has the whole time from its next message on",
+    "max_slow_duration": "0 means no limit, as in ActiveMQ",
+    ABORT_ACK: "a subscription without acknowledgements is slow while its connection accepts none of "
+    "its waiting data; a consumer with nothing to acknowledge has the full time from its "
+    "next message",
 }
 """Remarks on settings whose effect differs slightly from ActiveMQ's."""
 _UNKNOWN_TOPIC: Final = (
-    "shadow, as an entry that could not be imported may be within its topics: set enforce when you have "
-    "written that one"
+    "shadow, because an entry that was not imported may overlap its topics: set enforce "
+    "after you have added that entry"
 )
 _UNKNOWN_PREFETCH: Final = (
-    "shadow, as its prefetch can't be read, beyond which limits count: set prefetch, and enforce"
+    "shadow, because its prefetch is unreadable and limits count beyond the prefetch: set "
+    "prefetch and enforce"
 )
 _TWICE: Final = (
-    "shadow, as the file has another entry for its topic, which may be the one that counts in ActiveMQ: "
-    "set enforce when you have compared them"
+    "shadow, because the file has another entry for its topic, which ActiveMQ may use: set "
+    "enforce after you have compared the entries"
 )
 _PROFILE: Final = "shadow, as it is in a Spring profile: set enforce if that profile is active"
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
-    f"Its topicPrefetch is over {MAX_PREFETCH}, the widest window here, which is full earlier: no "
-    "consumer is aborted for it."
+    f"Its topicPrefetch is over {MAX_PREFETCH}, Sluice's widest window, which fills "
+    "earlier: no consumer is aborted for it."
 )
 _NEVER_SLOW: Final = (
     "With a topicPrefetch below 2 ActiveMQ calls no consumer of a topic slow: no consumer is aborted for it."
@@ -106,33 +107,33 @@ _NOT_POLICY_OF_BROKER: Final = frozenset((
     "start", "startAsync", "tmpDataDirectory", "useJmx", "useShutdownHook", "useVirtualTopics",
     "vmConnectorURI",
 ))  # fmt: skip
-_BLOCKS: Final = "Passing it makes ActiveMQ hold up producers, which Sluice never does."
+_BLOCKS: Final = "Beyond this limit ActiveMQ blocks producers. Sluice never blocks producers for it."
 _ELEMENTS: Final = {
-    "import": "It is another file: import it separately.",
-    "transportConnectors": "Transports are set manually: Sluice's speak its own protocol and STOMP.",
+    "import": "This part is in another file: import that file separately.",
+    "transportConnectors": "Configure transports manually: Sluice's use its own protocol and STOMP.",
     "networkConnectors": "Sluice has no network of brokers.",
     "jmsBridgeConnectors": "Sluice has no bridges.",
-    "plugins": "Logons and rights are set manually, under access and at the transports.",
+    "plugins": "Configure logons and permissions manually, under access and at the transports.",
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
     "subscriptionRecoveryPolicy": (
-        "A subscription starts where it asks to: the journal is replayed from any bookmark."
+        "A subscription selects its start: Sluice replays the journal from any bookmark."
     ),
-    "deadLetterStrategy": "Only queues have dead letters here, under /queue/dead.",
+    "deadLetterStrategy": "In Sluice only queues have dead letters, under /queue/dead.",
     "dispatchPolicy": "Each subscription of a topic gets each message.",
-    "pendingSubscriberPolicy": "Where messages wait is Sluice's matter: in memory, then on disk.",
-    "pendingDurableSubscriberPolicy": "Where messages wait is Sluice's matter: in the journal.",
+    "pendingSubscriberPolicy": "Sluice stores waiting messages in memory, then on disk.",
+    "pendingDurableSubscriberPolicy": "Sluice stores waiting messages in the journal.",
 }
 _ATTRIBUTES: Final = {
     "producerFlowControl": _BLOCKS,
     "memoryLimit": _BLOCKS,
-    "durableTopicPrefetch": "Sluice has one prefetch for an entry: that of topicPrefetch.",
-    "advisoryForSlowConsumers": "Sluice always tells: see the events of slow clients.",
-    "advisoryForDiscardingMessages": "Sluice always tells: see the loss ledger.",
+    "durableTopicPrefetch": "Sluice uses one prefetch for an entry: topicPrefetch.",
+    "advisoryForSlowConsumers": "Sluice always reports slow clients: see their events.",
+    "advisoryForDiscardingMessages": "Sluice always reports losses: see the loss ledger.",
 }
 _USAGE: Final = {
-    "memoryUsage": ("memory", "message_memory_limit", "offlines the client that holds most"),
-    "tempUsage": ("disk", "message_disk_limit", "disconnects the client that holds most"),
+    "memoryUsage": ("memory", "message_memory_limit", "offlines the client with the largest usage"),
+    "tempUsage": ("disk", "message_disk_limit", "disconnects the client with the largest usage"),
 }
 
 
@@ -221,12 +222,12 @@ def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[
         one.name == "policyEntry"
         and (topic := one.attributes.get("topic")) is not None
         and not any(one is element for element in known)
-        and not _names_only(topic.value, names)
+        and not _has_entries_for(topic.value, names)
         for one in root.walk()
     )
 
 
-def _names_only(text: str, names: set[str]) -> bool:
+def _has_entries_for(text: str, names: set[str]) -> bool:
     """Return whether all topics of a destination's name have an entry."""
     try:
         return set(topic_patterns(text)) <= names
@@ -260,7 +261,7 @@ def topic_patterns(text: str) -> list[str]:
         if is_placeholder(name):
             raise ClientError(
                 "bad_pattern",
-                f"{name[:80]!r} is a variable that only ActiveMQ can fill in.",
+                f"{name[:80]!r} is a variable that only ActiveMQ can resolve.",
                 "Write the topic into the file.",
             )
         TopicPattern.parse(name)
@@ -270,8 +271,8 @@ def topic_patterns(text: str) -> list[str]:
 
 def _fits(entries: list[_PolicyEntry], patterns: list[str]) -> bool:
     """Return whether a policy can have entries for these patterns, and for the patterns beside them."""
-    all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
-    return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
+    combined = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
+    return len(combined) + len(patterns_beside_topics(combined, ">")) <= MAX_ENTRIES
 
 
 def _is_of_every_topic(element: XmlElement) -> bool:
@@ -298,7 +299,7 @@ def _default_entry(
             )
         elif first := next((entry for entry in entries if entry.topic is None), None):
             first.shadow = _TWICE
-            imported.record_skipped(child, "There is one default entry: the first was taken.")
+            imported.record_skipped(child, "A policy has one default entry: the first was imported.")
         elif not _fits(entries, [">"]):
             imported.record_skipped(child, _TOO_MANY)
         else:
@@ -314,7 +315,7 @@ def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEnt
         queues = "queue" in element.attributes
         imported.record_skipped(
             element,
-            "It is for queues: what a queue owes stays in the log here, and nothing of it is discarded."
+            "The entry is for queues. Sluice stores messages of queues in the log and discards none of them."
             if queues
             else "The entry names no topic.",
         )
@@ -330,7 +331,9 @@ def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEnt
     elif twice := next(
         (pattern for pattern in patterns if pattern in known or patterns.count(pattern) > 1), None
     ):
-        imported.record_skipped(element, f"There is one entry for a topic: the first for {twice} was taken.")
+        imported.record_skipped(
+            element, f"A policy has one entry per topic: the first for {twice} was imported."
+        )
         for entry in entries:
             entry.shadow = _TWICE if set(entry.patterns) & set(patterns) else entry.shadow
     else:
@@ -366,7 +369,7 @@ def _prefetch(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf) -> Non
     if value is not None and value > MAX_PREFETCH:
         entry.settings["prefetch"] = MAX_PREFETCH
         entry.excess = value - MAX_PREFETCH
-        limits = "; limits that count beyond it are raised by the rest"
+        limits = "; limits beyond it are raised by the difference"
         entry.found.append(_Strategy(leaf, f"prefetch {MAX_PREFETCH}, the widest window here{limits}"))
     else:
         _set(imported, entry, leaf, "prefetch", value)
@@ -470,7 +473,7 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
                 child, f"Only {' and '.join(_ABORTS)} are imported unchanged from ActiveMQ."
             )
         elif ABORT in entry.settings or ABORT_ACK in entry.settings:
-            imported.record_skipped(child, "An entry has one strategy: the first was taken.")
+            imported.record_skipped(child, "An entry has one strategy: the first was imported.")
         elif strategy is ABORT and entry.excess:
             _skip_strategy(imported, entry, child, _WIDE_WINDOW)
         elif strategy is ABORT and entry.never_slow:
@@ -480,11 +483,11 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
     imported.record_skipped(element, NO_SUCH_SETTING)
 
 
-def _skip_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
+def _skip_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, reason: str) -> None:
     """Skip a strategy with all its leaves, including a bean's properties."""
     leaves = set(strategy.all_leaves())
     for leaf in leaves:
-        imported.record_skipped(leaf, why)
+        imported.record_skipped(leaf, reason)
     words = {strategy.name, *strategy.attributes}
     entry.found = [one for one in entry.found if one.leaf not in leaves and one.setting not in words]
 
@@ -494,7 +497,7 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
     # Results are collected first, because one unreadable limit makes the whole strategy be skipped: without
     # that limit it would abort consumers earlier than ActiveMQ.
     settings: dict[str, Any] = {key: True}
-    taken: list[_Strategy] = []
+    strategies: list[_Strategy] = []
     for name, leaf in strategy.attributes.items():
         setting, value, remark = name, None, ""
         if name in _LIMITS:
@@ -506,31 +509,31 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
             setting, value = "check_period", parse_int(leaf.value)
             if value is not None and value <= 0:
                 settings[key] = False
-                taken.append(_Strategy(leaf, f"{key} false: without a period ActiveMQ never looks"))
+                strategies.append(_Strategy(leaf, f"{key} false: without a period ActiveMQ never checks"))
                 continue
             if value is not None and value < (least := ACTIVEMQ[setting].low):
-                value, remark = least, f"{least} ms is the shortest period here"
+                value, remark = least, f"{least} ms is Sluice's shortest period"
         elif name == "abortConnection":
             _set(imported, entry, leaf, "abort_connection", parse_bool(leaf.value))
             continue
         else:
             imported.record_skipped(leaf, _about_strategy(name, leaf, key))
             continue
-        if why := _invalid_reason(leaf, setting, value):
+        if reason := _invalid_reason(leaf, setting, value):
             _skip_strategy(
-                imported, entry, strategy, f"{name} can't be read, so no consumer is aborted. {why}"
+                imported, entry, strategy, f"{name} is unreadable, so no consumer is aborted. {reason}"
             )
             entry.settings.pop("abort_connection", None)
             return
         settings[setting] = value
         remark = "; ".join(filter(None, (remark, _DIFFERS.get(setting))))
-        taken.append(_Strategy(leaf, f"{setting}; {remark}" if remark else setting))
+        strategies.append(_Strategy(leaf, f"{setting}; {remark}" if remark else setting))
     if settings[key] and not _ever_aborts({**ACTIVEMQ_DEFAULTS, **settings}, key):
         settings[key] = False
     if strategy.text is not None and not strategy.text.value:
-        taken.append(_Strategy(strategy.text, f"{key} true"))
+        strategies.append(_Strategy(strategy.text, f"{key} true"))
     entry.settings |= settings
-    entry.found += taken
+    entry.found += strategies
     _remark_on_strategy(entry, strategy, key)
 
 
@@ -543,11 +546,11 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
 
 def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Add a remark to the strategy's first setting about how its effect differs from ActiveMQ's."""
-    told = "no consumer is aborted, as in ActiveMQ" if not entry.settings[key] else _DIFFERS.get(key, "")
+    remark = "no consumer is aborted, as in ActiveMQ" if not entry.settings[key] else _DIFFERS.get(key, "")
     leaves = set(strategy.all_leaves())
-    for place, one in enumerate(entry.found):
-        if told and one.leaf in leaves:
-            entry.found[place] = _Strategy(one.leaf, f"{one.setting}; {told}")
+    for index, one in enumerate(entry.found):
+        if remark and one.leaf in leaves:
+            entry.found[index] = _Strategy(one.leaf, f"{one.setting}; {remark}")
             return
 
 
@@ -558,17 +561,17 @@ def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
     if name != "ignoreIdleConsumers" or strategy != ABORT_ACK:
         return NO_SUCH_SETTING
     if parse_bool(leaf.value) is True:
-        return "Consumers with nothing to acknowledge are always ignored here, so it changes nothing."
-    return "Consumers with nothing to acknowledge are always ignored here: ActiveMQ would abort them too."
+        return "Sluice always ignores consumers with nothing to acknowledge, so the setting has no effect."
+    return "Sluice always ignores consumers with nothing to acknowledge; ActiveMQ would abort them too."
 
 
 def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, value: Any) -> None:
     """Set a field from a leaf, or skip the leaf if its value is invalid or the field is set already."""
-    why = _invalid_reason(leaf, key, value)
+    reason = _invalid_reason(leaf, key, value)
     if key in entry.settings:
-        why = "The entry says this twice: the first was taken."
-    if why:
-        imported.record_skipped(leaf, why)
+        reason = "The entry has this setting twice: the first was imported."
+    if reason:
+        imported.record_skipped(leaf, reason)
     else:
         entry.settings[key] = value
         remark = _DIFFERS.get(key)
@@ -618,15 +621,15 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
         if any(one.endswith(".#") for one in entry.patterns)
         else ""
     )
-    whole_prefetch = (
+    default_prefetch = (
         "" if "prefetch" in entry.settings else f"; prefetch {MAX_PREFETCH}, ActiveMQ's for topics"
     )
     if beside := patterns_beside_topics(entry.patterns, ">"):
-        alone += f"; off for {', '.join(beside)}, the topics of queues and temporary destinations here"
+        alone += f"; off for {', '.join(beside)}, Sluice's topics of queues and temporary destinations"
     if entry.shadow:
         alone += f"; {entry.shadow}"
     if entry.topic is not None:
-        imported.record_imported(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
+        imported.record_imported(entry.topic, part, f"topic{below}{alone}{default_prefetch}")
     elif alone:
         entry.found[0] = _Strategy(entry.found[0].leaf, f"{entry.found[0].setting}{alone}")
     for leaf, setting in entry.found:
@@ -651,15 +654,15 @@ def _usage(imported: ImportReport, element: XmlElement) -> None:
         for leaf in one.all_leaves() if one.name in ("memoryUsage", "storeUsage", "tempUsage") else ():
             if one.name == "storeUsage":
                 imported.record_skipped(
-                    leaf, "The journal has no limit of bytes: an action removes what is older than an age."
+                    leaf, "The journal has no limit in bytes: an action removes segments older than an age."
                 )
                 continue
             kind, setting, does = _USAGE[one.name]
             limit = _nbytes(leaf.value) if leaf.name == "limit" else None
-            wanted = f"{setting} {limit}" if limit is not None else setting
+            advice = f"{setting} {limit}" if limit is not None else setting
             imported.record_skipped(
                 leaf,
-                f"{_BLOCKS} A limit of {kind} {does}: if that is meant, set {wanted} (bytes) of the pool.",
+                f"{_BLOCKS} A limit of {kind} {does}. For the same effect, set {advice} (bytes) of the pool.",
             )
     imported.record_skipped(element, _BLOCKS)
 

@@ -69,18 +69,16 @@ _NOT_POLICY: Final = frozenset((
     "RequiredConfigurationVersion", "SOWStatsInterval", "Tuning",
 ))  # fmt: skip
 _SECTIONS: Final = {
-    "Name": "The instance keeps its own name: bookmarks carry it.",
+    "Name": "The instance retains its name, because bookmarks contain it.",
     "SOW": "Sluice has no SOW topics, views or queues.",
     "Replication": "Sluice doesn't replicate between instances.",
-    "Include": "It is another file: import it separately.",
+    "Include": "This part is in another file: import that file separately.",
 }
 _OF_TRANSPORT: Final = {
-    "MessageType": (
-        "A transport carries all types of messages; a topic's type is set with the journaled topics."
-    ),
+    "MessageType": ("A transport carries all message types; the journaled topics set the type of a topic."),
     "Protocol": "Clients speak Sluice's own protocol or STOMP.",
-    "Ciphers": "TLS takes what the system's library recommends, 1.2 or newer.",
-    "SecureSocketProtocols": "TLS takes what the system's library recommends, 1.2 or newer.",
+    "Ciphers": "TLS uses the default settings of the system's library, version 1.2 or newer.",
+    "SecureSocketProtocols": "TLS uses the default settings of the system's library, version 1.2 or newer.",
 }
 _NO_TRANSPORT: Final = "No imported transport uses it."
 
@@ -124,11 +122,11 @@ def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -
             continue
         group, setting, convert, check = _LIMITS[element.name]
         value = convert(leaf.value)
-        why = _skip_reason(leaf, value, {setting: value}, check)
+        reason = _skip_reason(leaf, value, {setting: value}, check)
         if setting in made.get(group, {}):
-            why = "It stands here twice: the first was taken."
-        if why:
-            imported.record_skipped(leaf, why)
+            reason = "The file has it twice: the first was imported."
+        if reason:
+            imported.record_skipped(leaf, reason)
         else:
             made.setdefault(group, {})[setting] = value
             imported.record_imported(leaf, part or group, f"{group}.{setting}" if part else setting)
@@ -167,8 +165,8 @@ class _TransportReader:
 
     def _one(self, element: XmlElement) -> None:
         """Import one transport, or record why it is skipped."""
-        if why := self._skip_reason(element):
-            self._imported.record_skipped(element, why)
+        if reason := self._skip_reason(element):
+            self._imported.record_skipped(element, reason)
             return
         address = leaf_value(element.text_of("InetAddr"))
         transport: dict[str, Any] = {
@@ -193,24 +191,24 @@ class _TransportReader:
         name, address = leaf_value(element.text_of("Name")), leaf_value(element.text_of("InetAddr"))
         kind, port = _kind(element), parse_int(address.rpartition(":")[2])
         secured, tls = _tls(element)
-        asks = parse_bool(leaf_value(element.text_of("VerifyClient"))) is True
+        requires_certificate = parse_bool(leaf_value(element.text_of("VerifyClient"))) is True
         if kind is None or port is None:
             return "Sluice listens by TCP and WebSocket, on an address with a port."
         if any(made["name"] == name or made["port"] == port for made in self._made):
-            return "A transport of this name, or on this port, was taken before."
+            return "A transport with this name or port was imported already."
         if len(self._made) >= MAX_TRANSPORTS:
             return f"A policy has at most {MAX_TRANSPORTS} transports."
-        if asks and "client_ca" not in tls:
+        if requires_certificate and "client_ca" not in tls:
             return (
-                "It asks clients for certificates, and Sluice takes the "
-                "authorities from one file: give it as CAFile."
+                "The transport requires client certificates, and Sluice reads their authorities from "
+                "one file: set CAFile."
             )
         if secured and not (
             {"certificate", "key"} <= tls.keys() and all(path.startswith("/") for path in tls.values())
         ):
             return (
-                "It is secured by TLS, and isn't opened without: give "
-                "Certificate, PrivateKey (and CAFile) as absolute paths."
+                "The transport uses TLS and can't open without its files: set Certificate, PrivateKey "
+                "(and CAFile) to absolute paths."
             )
         reader = DocumentReader()
         read_transport(
@@ -241,7 +239,7 @@ class _TransportReader:
         A module for authentication becomes passwords, one for entitlement a restricted transport.
         """
         made: dict[str, Any] = {}
-        for name, setting, closed, opened in (
+        for name, setting, closed_value, open_value in (
             ("Authentication", "authentication", "password", "none"),
             ("Entitlement", "restricted", True, False),
         ):
@@ -249,15 +247,15 @@ class _TransportReader:
             leaf = found.text_of("Module") if found is not None else None
             if found is None or leaf is None:
                 continue
-            value = made[setting] = opened if leaf.value in _ALLOWS_ALL else closed
-            more = ", users and entitlements are set under access" if value == closed else ""
+            value = made[setting] = open_value if leaf.value in _ALLOWS_ALL else closed_value
+            more = ", users and entitlements are set under access" if value == closed_value else ""
             self._imported.record_imported(
                 leaf,
                 part if element.child(name) is found else "transports",
                 f"{setting} {str(value).lower()}{more}",
             )
             self._imported.record_skipped(
-                found, "The module's options don't come along: set users and entitlements under access."
+                found, "The module's options aren't imported: set users and entitlements under access."
             )
         return made
 
@@ -267,7 +265,7 @@ class _TransportReader:
             for name in ("VerifyClient", "CAFile", "CAPath"):
                 if (one := element.child(name)) is not None:
                     self._imported.record_skipped(
-                        one, "Clients aren't asked for certificates unless VerifyClient is true."
+                        one, "Clients need certificates only if VerifyClient is true."
                     )
         for child in element.children:
             if child.name not in _LIMITS:
@@ -325,13 +323,13 @@ def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> Non
     """Import one setting of the journal, or record why it is skipped."""
     setting, convert = _JOURNAL[leaf.name]
     value = convert(leaf.value)
-    why = value_problem(
+    reason = value_problem(
         leaf, value, lambda reader: read_instance(reader, {"name": "instance", **made, setting: value})
     )
     if setting in made:
-        why = "It stands here twice: the first was taken."
-    if why:
-        imported.record_skipped(leaf, why)
+        reason = "The file has it twice: the first was imported."
+    if reason:
+        imported.record_skipped(leaf, reason)
     else:
         made[setting] = value
         imported.record_imported(leaf, "instance", setting)
@@ -358,7 +356,7 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
     if kind is not None and kind.value in _MESSAGE_TYPES:
         imported.record_imported(kind, part, f"message_type {message_type}")
     elif kind is not None:
-        imported.record_skipped(kind, "Its messages are kept as binary: filters can't look into them.")
+        imported.record_skipped(kind, "Its messages are stored as binary, so filters can't read them.")
     selected = _filter(imported, chosen, message_type, part) if chosen is not None else None
     imported.record_skipped(element, NO_SUCH_SETTING)
     return [JournaledTopic(pattern, message_type, selected).to_json()]
@@ -383,7 +381,7 @@ def _filter(imported: ImportReport, leaf: XmlLeaf, message_type: str, part: str)
         return None
     if message_type == "binary":
         imported.record_skipped(
-            leaf, "All messages of the topic are journaled: a filter can't look into binary ones."
+            leaf, "All messages of the topic are journaled, because a filter can't read binary messages."
         )
         return None
     imported.record_imported(leaf, part, "filter")

@@ -39,14 +39,14 @@ _STEPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "do-disconnect-client": ("disconnect", {"ClientName": "client"}),
     "do-shutdown": ("shut_down", {}),
 }
-_WHY: Final = {
+_SKIP_REASONS: Final = {
     "do-execute-system": "Sluice's actions run no commands of the system.",
-    "do-remove-files": "Files are removed inside declared folders only: create this step manually.",
-    "do-compress-files": "Files are compressed inside declared folders only: create this step manually.",
+    "do-remove-files": "Sluice removes files only in declared directories: create this step manually.",
+    "do-compress-files": "Sluice compresses files only in declared directories: create this step manually.",
 }
-_NOTHING: Final = "Sluice has nothing that does this."
-_HALF: Final = "Half of an action would do something else than the whole."
-_MESSAGE_TYPE: Final = "A topic's type is set with the journaled topics."
+_NOTHING: Final = "Sluice has no equivalent."
+_HALF: Final = "A partial action would have a different effect."
+_MESSAGE_TYPE: Final = "The journaled topics set the type of a topic."
 MAX_NAME: Final = 100
 MAX_DESCRIPTION: Final = 500
 
@@ -55,33 +55,33 @@ MAX_DESCRIPTION: Final = 500
 class _ActionParts:
     """Parts of an action read so far, and the leaves imported into them.
 
-    `whole`: every part could be imported.
+    `is_complete`: every part could be imported.
     """
 
     on: list[dict[str, str]] = field(default_factory=list)
     do: list[dict[str, str]] = field(default_factory=list)
-    taken: list[tuple[XmlLeaf, str]] = field(default_factory=list)
+    imported: list[tuple[XmlLeaf, str]] = field(default_factory=list)
     description: str = ""
-    whole: bool = True
+    is_complete: bool = True
 
 
 def read_actions(imported: ImportReport, element: XmlElement) -> None:
     """Import each `<Action>` whose parts Sluice has; skip an action with any other part."""
-    for place, one in enumerate((child for child in element.children if child.name == "Action"), 1):
+    for number, one in enumerate((child for child in element.children if child.name == "Action"), 1):
         parts = _ActionParts()
         for child in one.children:
             _part(imported, child, parts)
-        if not (parts.whole and parts.on and parts.do):
+        if not (parts.is_complete and parts.on and parts.do):
             imported.record_skipped(one, _HALF)
             continue
-        name = _free(imported, _name(one) or f"imported {place}")
+        name = _free(imported, _name(one) or f"imported {number}")
         made: dict[str, Any] = {"name": name, "when": parts.on, "steps": parts.do}
         if parts.description:
             made["description"] = parts.description
         imported.actions.append(made)
-        for leaf, setting in parts.taken:
+        for leaf, setting in parts.imported:
             imported.record_imported(leaf, f"action {name}", setting)
-        imported.record_skipped(one, "It isn't an option here.")
+        imported.record_skipped(one, "Sluice has no such option.")
 
 
 def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> None:
@@ -91,12 +91,12 @@ def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> N
     table, word, listed = (_EVENTS, "on", parts.on) if element.name == "On" else (_STEPS, "do", parts.do)
     found = table.get(module) if element.name in ("On", "Do") else None
     if found is None or leaf is None:
-        parts.whole = False
-        imported.record_skipped(element, _WHY.get(module, _NOTHING))
+        parts.is_complete = False
+        imported.record_skipped(element, _SKIP_REASONS.get(module, _NOTHING))
         return
     kind, names = found
     made = {word: kind}
-    parts.taken.append((leaf, f"{word} {kind}"))
+    parts.imported.append((leaf, f"{word} {kind}"))
     for options in (child for child in element.children if child.name == "Options"):
         for option in options.children:
             if option.text is not None:
@@ -113,12 +113,12 @@ def _option(
     key = names.get(leaf.name)
     if key is not None and (key not in made or key == "parameters"):
         made[key] = f"{made[key]},{leaf.value}" if key in made else leaf.value
-        parts.taken.append((leaf, key))
+        parts.imported.append((leaf, key))
     elif leaf.name == "Name":
-        parts.taken.append((leaf, "name"))
+        parts.imported.append((leaf, "name"))
     elif leaf.name == "Description" and not parts.description:
         parts.description = leaf.value[:MAX_DESCRIPTION]
-        parts.taken.append((leaf, "description"))
+        parts.imported.append((leaf, "description"))
     elif leaf.name == "MessageType":
         imported.record_skipped(leaf, _MESSAGE_TYPE)
 

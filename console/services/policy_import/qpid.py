@@ -49,12 +49,10 @@ _LIMITS: Final = {
 }
 _NO_LIMIT: Final = {name: QPID[name].high for name in ("depth", "message_age", "message_count")}
 _DETECTION: Final = "slow-consumer-detection"
-_DELETES: Final = (
-    "It removes the backlog of durable subscriptions: set it here manually, with its confirmation."
-)
+_DELETES: Final = "The setting removes the backlog of durable subscriptions: set it manually and confirm it."
 _NO_SUBSCRIPTION: Final = (
-    "It isn't the queue of a durable subscription (CLIENT:NAME). Other queues are shared here, and no limit "
-    "disconnects one of their consumers."
+    "The queue isn't of a durable subscription (CLIENT:NAME). In Sluice, other queues are "
+    "shared, and no limit disconnects their consumers."
 )
 RULES: Final = "qpid.queue."
 """Prefix of the names of imported rules. Rules of equal name are for different subscriptions."""
@@ -63,25 +61,27 @@ _LIMIT_SIGNALS: Final = {
     "message_age": Signal.OLDEST_AGE,
     "message_count": Signal.BACKLOG_MESSAGES,
 }
-_NO_DELETE: Final = "Only limits with the policy Delete or TopicDelete are imported: here they disconnect."
-_BESIDE: Final = "the topics of queues and temporary destinations here"
+_NO_DELETE: Final = (
+    "Only limits with the policy Delete or TopicDelete are imported: in Sluice they disconnect."
+)
+_BESIDE: Final = "Sluice's topics of queues and temporary destinations"
 _IN_SHADOW: Final = (
-    "in shadow, as an entry that could not be imported may be within its topics: set enforce when you have "
-    "written that one"
+    "in shadow, because an entry that was not imported may overlap its topics: set enforce "
+    "after you have added that entry"
 )
 _TWICE: Final = (
-    "in shadow, as the file has another entry for it, as of another virtual host: set enforce when you have "
-    "compared them"
+    "in shadow, because the file has another entry for it, for example of another virtual "
+    "host: set enforce after you have compared the entries"
 )
 _OF_ONE: Final = (
-    "for the durable subscription of this name, which is kept; the broker sends its limit's reason code, "
-    "where Qpid says 506"
+    "for the durable subscription of this name, which is retained; the broker sends the "
+    "reason code of the limit, where Qpid sends 506"
 )
-_ALERT: Final = "It is an alert: a rule with the action notify does the same."
-_PRODUCERS: Final = "It holds up producers, which Sluice never does."
+_ALERT: Final = "This setting is an alert: a rule with the action notify does the same."
+_PRODUCERS: Final = "The setting blocks producers. Sluice never blocks producers for it."
 _REASONS: Final = {
-    "delay": "Limits are checked with each message and each second: there is no period to set.",
-    "timeunit": "Limits are checked with each message and each second: there is no period to set.",
+    "delay": "Sluice checks limits with each message and each second, so it has no period to set.",
+    "timeunit": "Sluice checks limits with each message and each second, so it has no period to set.",
     "maximumMessageAge": _ALERT,
     "maximumMessageCount": _ALERT,
     "maximumMessageSize": _ALERT,
@@ -89,7 +89,7 @@ _REASONS: Final = {
     "minimumAlertRepeatGap": _ALERT,
     "capacity": _PRODUCERS,
     "flowResumeCapacity": _PRODUCERS,
-    "security": "Logons and rights are set manually, under access and at the transports.",
+    "security": "Configure logons and permissions manually, under access and at the transports.",
 }
 _NOT_POLICY: Final = frozenset((
     "advanced", "auto_register", "autodelete", "broker", "cacheDir", "class", "connector", "default",
@@ -125,7 +125,7 @@ def import_qpid(text: str) -> ImportReport:
             reading.queue(element)
     if reading.rules:
         imported.document["rules"] = reading.rules
-    entries = [reading.whole(entry) for entry in reading.entries]
+    entries = [reading.complete_entry(entry) for entry in reading.entries]
     if entries:
         beside = patterns_beside_topics([one["topic"] for one in entries], "#")
         imported.document["qpid"] = [
@@ -153,7 +153,7 @@ def check_key(key: str) -> str:
         raise ClientError(
             "bad_pattern",
             f"{key[:80]!r} isn't imported.",
-            "A # stands at the end of a key, and a > nowhere.",
+            "A key can have # only at its end, and can't contain >.",
         )
     return key
 
@@ -203,7 +203,7 @@ class _QpidReader:
             if self._everything:
                 self._twice |= {"#"} if element.name == "topics" else set()
                 self.imported.record_skipped(
-                    detection, "There is one entry for all topics: the one of <topics>, or the first."
+                    detection, "A policy has one entry for all topics: that of <topics>, or the first."
                 )
                 continue
             self._everything = self._limits(detection, "#")
@@ -215,25 +215,25 @@ class _QpidReader:
         limits = element.child("consumer") or element.child(_DETECTION)
         if limits is None:
             return
-        why = ""
+        reason = ""
         key = leaf_value(name)
         subscription = element.child("subscriptionName")
         if name is None or not key:
-            why = "The topic has no key or name."
+            reason = "The topic has no key or name."
         elif is_placeholder(key):
-            why = "Its topic is a variable that only Qpid can fill in: write it into the file."
+            reason = "Its topic is a variable that only Qpid can resolve: write the topic into the file."
         elif subscription is None and any(entry["topic"] == key for entry in self.entries):
-            why = "There is one entry for a topic: the first was taken."
+            reason = "A policy has one entry per topic: the first was taken."
         elif not self._fits(key):
-            why = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
+            reason = f"A policy has at most {MAX_ENTRIES} entries of Qpid."
         else:
             try:
                 check_key(key)
             except ClientError as problem:
-                why = f"{problem.sentence} {problem.fix}"
-        if why or name is None:
-            self.imported.record_skipped(element, why)
-            # The skipped entry may be gentler: `whole` puts the entries that overlap it in shadow mode.
+                reason = f"{problem.sentence} {problem.fix}"
+        if reason or name is None:
+            self.imported.record_skipped(element, reason)
+            # The skipped entry may be gentler: `complete_entry` puts overlapping entries in shadow mode.
             known = any(entry["topic"] == key for entry in self.entries)
             self._has_unknown_topics |= not known
             self._twice |= {key} if known else set()
@@ -249,7 +249,7 @@ class _QpidReader:
             self.entries.append(made)
         elif self._everything:
             self.imported.record_imported(
-                name, f"qpid {key}", "topic, without any limit, as none of its own was imported"
+                name, f"qpid {key}", "topic, without any limit, because none of its limits was imported"
             )
             self.entries.append({"topic": key})
         else:
@@ -280,7 +280,7 @@ class _QpidReader:
                 rule["mode"] = EnforcementMode.SHADOW.value
             self.imported.remark(f"rules {client}:{subscription} {topic}".rstrip(), _TWICE)
             self.imported.record_skipped(
-                element, "There is one entry for a subscription: the first was taken."
+                element, "A policy has one entry per subscription: the first was imported."
             )
         elif len(self.rules) > MAX_RULES - len(_LIMIT_SIGNALS):
             self.imported.record_skipped(element, f"A policy has at most {MAX_RULES} rules.")
@@ -291,7 +291,7 @@ class _QpidReader:
         else:
             self.imported.record_skipped(name, "Its entry has no limit that can be imported.")
 
-    def whole(self, entry: dict[str, Any]) -> dict[str, Any]:
+    def complete_entry(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry that states "no limit" for each limit that only wider entries have."""
         key = entry["topic"]
         under = [one for one in self.entries if one is not entry and is_laid_under(one["topic"], key)]
@@ -331,13 +331,13 @@ class _QpidReader:
     def _limit(self, leaf: XmlLeaf, part: str, setting: str, made: dict[str, Any]) -> None:
         """Read one limit into the entry `made`, or record why it is skipped."""
         value = parse_int(leaf.value)
-        why = value_problem(
+        reason = value_problem(
             leaf, value, lambda reader: read_qpid(reader, [{"topic": "topic", setting: value}])
         )
         if setting in made:
-            why = "The entry says this twice: the first was taken."
-        if why:
-            self.imported.record_skipped(leaf, why)
+            reason = "The entry has this setting twice: the first was imported."
+        if reason:
+            self.imported.record_skipped(leaf, reason)
         else:
             made[setting] = value
             self.imported.record_imported(leaf, part, setting)
@@ -366,7 +366,7 @@ class _QpidReader:
             or option.value != "delete-persistent"
             or parse_bool(value.value) is None
         ):
-            self.imported.record_skipped(element, "It isn't an option of this policy.")
+            self.imported.record_skipped(element, "This policy has no such option.")
         elif parse_bool(value.value):
             self.imported.record_skipped(element, _DELETES)
         else:

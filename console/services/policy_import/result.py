@@ -15,8 +15,8 @@ from broker_core.config.document_reader import DocumentReader
 from broker_core.errors import OperatorError
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf
 
-UNKNOWN = "The importer doesn't know this setting, or it stands here a second time."
-NO_SUCH_SETTING = "Sluice has no setting that does this."
+UNKNOWN = "The importer doesn't support this setting, or the file has it twice."
+NO_SUCH_SETTING = "Sluice has no equivalent setting."
 MAX_NAMED_LEAVES = 20
 """Maximum skipped leaves that a refusal names. Leaves with a specific reason come first."""
 
@@ -52,11 +52,11 @@ class UnrelatedSetting:
 
 @dataclass(frozen=True, slots=True)
 class _LeafOutcome:
-    """Outcome for a leaf: imported into `part`, skipped because of `why`, or unrelated if both are empty."""
+    """Outcome for a leaf: imported into `part`, skipped for `reason`, or unrelated if both are empty."""
 
     part: str = ""
     setting: str = ""
-    why: str = ""
+    reason: str = ""
 
 
 class ImportReport:
@@ -75,26 +75,26 @@ class ImportReport:
         """Record that a leaf is imported into a setting of a part, such as "pool" or "transport tcp"."""
         self._fates[leaf] = _LeafOutcome(part, setting)
 
-    def record_skipped(self, what: XmlLeaf | XmlElement, why: str) -> None:
+    def record_skipped(self, item: XmlLeaf | XmlElement, reason: str) -> None:
         """Record that a leaf is skipped; for an element, all its leaves without an outcome."""
-        for leaf in (what,) if isinstance(what, XmlLeaf) else what.all_leaves():
-            if leaf is what or self._fates[leaf] is None:
-                self._fates[leaf] = _LeafOutcome(why=why)
+        for leaf in (item,) if isinstance(item, XmlLeaf) else item.all_leaves():
+            if leaf is item or self._fates[leaf] is None:
+                self._fates[leaf] = _LeafOutcome(reason=reason)
 
-    def record_unrelated(self, what: XmlLeaf | XmlElement) -> None:
+    def record_unrelated(self, item: XmlLeaf | XmlElement) -> None:
         """Record that a leaf is unrelated to policy; for an element, all its leaves.
 
         Earlier outcomes stay.
         """
-        for leaf in (what,) if isinstance(what, XmlLeaf) else what.all_leaves():
+        for leaf in (item,) if isinstance(item, XmlLeaf) else item.all_leaves():
             if self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome()
 
-    def undo_part(self, part: str, why: str, setting: str = "") -> None:
+    def undo_part(self, part: str, reason: str, setting: str = "") -> None:
         """Mark the leaves imported into a part, or into one of its settings, as skipped."""
         for leaf, fate in self._fates.items():
             if fate is not None and fate.part == part and fate.setting.endswith(setting):
-                self._fates[leaf] = _LeafOutcome(why=why)
+                self._fates[leaf] = _LeafOutcome(reason=reason)
 
     def remark(self, part: str, remark: str) -> None:
         """Add a remark to the first leaf imported into a part."""
@@ -120,9 +120,9 @@ class ImportReport:
     def skipped(self) -> list[SkippedSetting]:
         """Skipped settings in the order of the file."""
         return [
-            SkippedSetting(leaf.where, leaf.line, leaf.description, fate.why)
+            SkippedSetting(leaf.where, leaf.line, leaf.description, fate.reason)
             for leaf, fate in self._settled()
-            if fate.why
+            if fate.reason
         ]
 
     @property
@@ -131,7 +131,7 @@ class ImportReport:
         return [
             UnrelatedSetting(leaf.where, leaf.line, leaf.description)
             for leaf, fate in self._settled()
-            if not (fate.part or fate.why)
+            if not (fate.part or fate.reason)
         ]
 
     def nothing_imported_error(self, hint: str) -> OperatorError:
@@ -139,20 +139,20 @@ class ImportReport:
 
         Its details name at most `MAX_NAMED_LEAVES` skipped settings.
         """
-        left, others = self.skipped, len(self.unrelated)
-        known = [one for one in left if one.why != UNKNOWN] or left
+        skipped, others = self.skipped, len(self.unrelated)
+        known = [one for one in skipped if one.why != UNKNOWN] or skipped
         return OperatorError(
             "nothing_imported",
-            f"Nothing in this file was imported (skipped: {len(left)}, not about policy: {others}).",
+            f"Nothing in this file was imported (skipped: {len(skipped)}, not about policy: {others}).",
             hint,
             left_out=[asdict(one) for one in known[:MAX_NAMED_LEAVES]],
-            left_out_in_all=len(left),
+            left_out_in_all=len(skipped),
             not_about_policy=others,
         )
 
     def _settled(self) -> Iterable[tuple[XmlLeaf, _LeafOutcome]]:
         """Return each leaf with its outcome. A leaf without one counts as skipped."""
-        return ((leaf, fate or _LeafOutcome(why=UNKNOWN)) for leaf, fate in self._fates.items())
+        return ((leaf, fate or _LeafOutcome(reason=UNKNOWN)) for leaf, fate in self._fates.items())
 
 
 def parse_int(text: str) -> int | None:
@@ -182,9 +182,12 @@ def value_problem(leaf: XmlLeaf, value: object, read: Callable[[DocumentReader],
     """
     if value is None:
         return (
-            "It isn't a value of this setting."
+            "The value is invalid for this setting."
             if not is_placeholder(leaf.value)
-            else ("It is a variable that only its own system can fill in: write its value into the file.")
+            else (
+                "The value is a variable that only the other system can resolve: write its value into "
+                "the file."
+            )
         )
     reader = DocumentReader()
     read(reader)

@@ -13,9 +13,9 @@ from broker_core.config import Scope
 from broker_core.config.scopes import specificity
 from broker_core.protocols.stomp.destinations import QUEUES, TEMPORARY_TOPICS
 
-_REST: Final = frozenset(">#")
+_MULTI_LEVEL: Final = frozenset(">#")
 """Wildcards for all further levels."""
-_WILDCARDS: Final = _REST | {"*"}
+_WILDCARDS: Final = _MULTI_LEVEL | {"*"}
 
 
 def is_laid_under(wider: str, pattern: str) -> bool:
@@ -23,17 +23,17 @@ def is_laid_under(wider: str, pattern: str) -> bool:
     return _rank(wider) <= _rank(pattern) and _meet(_levels(wider), _levels(pattern))
 
 
-def patterns_beside_topics(patterns: Iterable[str], rest: str) -> list[str]:
+def patterns_beside_topics(patterns: Iterable[str], wildcard: str) -> list[str]:
     """Return patterns of queues and temporary destinations that entries for `patterns` also cover in Sluice.
 
-    In ActiveMQ and Qpid such entries are for topics only. `rest` is the wildcard for all further levels,
+    In ActiveMQ and Qpid such entries are for topics only. `wildcard` is the wildcard for all further levels,
     `>` or `#`.
     """
     made = []
     for pattern in patterns:
         first, dot, others = pattern.partition(".")
-        if first in _REST:
-            made += [f"{QUEUES}{rest}", f"{TEMPORARY_TOPICS}{rest}"]
+        if first in _MULTI_LEVEL:
+            made += [f"{QUEUES}{wildcard}", f"{TEMPORARY_TOPICS}{wildcard}"]
         elif first == "*" and dot:
             made.append(f"{QUEUES}{others}")
     return sorted(set(made).difference(patterns))
@@ -58,10 +58,10 @@ def _levels(pattern: str) -> tuple[str, ...]:
 
 def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Return whether two patterns have a topic in common. `#` is any number of levels, `>` at least one."""
-    for mine, its in zip(one, other, strict=False):
-        if not _REST.isdisjoint((mine, its)):
+    for first_level, second_level in zip(one, other, strict=False):
+        if not _MULTI_LEVEL.isdisjoint((first_level, second_level)):
             return True
-        if mine != its and "*" not in (mine, its):
+        if first_level != second_level and "*" not in (first_level, second_level):
             return False
     longer = max(one, other, key=len)[min(len(one), len(other)) :]
     return longer[:1] in ((), ("#",))

@@ -36,9 +36,9 @@ _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
 }
 _CLIENTS: Final = {
     "com.gs.transport_protocol.lrmi.threadpool.queue-size": (
-        "It bounds a buffer in the client; Sluice's client is bounded."
+        "The setting limits a client's buffer; Sluice's client has its own limit."
     ),
-    "com.gs.fifo_notify.queue": "It bounds a buffer in the client; Sluice's client is bounded.",
+    "com.gs.fifo_notify.queue": "The setting limits a client's buffer; Sluice's client has its own limit.",
 }
 _ASSIGNMENT: Final = re.compile(
     r"(?:(?:export|set|declare\s+-x|typeset\s+-x)\s+)?(?P<quote>\"?)(?P<name>[A-Za-z_]\w*)=(?P<rest>.*)"
@@ -130,32 +130,32 @@ class _PropertyReader:
         if not _is_known(one.name):
             return
         if one.name in _CLIENTS:
-            why = _CLIENTS[one.name]
+            reason = _CLIENTS[one.name]
         elif setting not in _SETTINGS:
-            why = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
+            reason = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
         elif setting in self._made or setting in self._unread:
-            why = "It is set again further down: the last one counts."
+            reason = "The file sets it again later: the last value applies."
         else:
-            why = self._read(setting, one.value)
+            reason = self._read(setting, one.value)
         for leaf in (one.value, *one.beside):
-            if why:
-                self._imported.record_skipped(leaf, why)
+            if reason:
+                self._imported.record_skipped(leaf, reason)
             else:
                 self._imported.record_imported(leaf, "xap", setting)
 
     def _read(self, setting: str, leaf: XmlLeaf) -> str:
         """Read a setting's value. Returns why it can't be imported, or ""."""
         value = _SETTINGS[setting](leaf.value)
-        why = value_problem(leaf, value, lambda reader: read_xap(reader, [{setting: value}]))
-        if not why:
+        reason = value_problem(leaf, value, lambda reader: read_xap(reader, [{setting: value}]))
+        if not reason:
             self._made[setting] = value
             self._depends |= leaf.line in self._conditional
             return ""
         self._unread.append(setting)
         if setting in _EXPECTS_NOTHING and value == 0:
             self._never = True
-            why = "With 0, XAP expects no bytes, and no client is slow."
-        return why
+            reason = "With 0, XAP expects no bytes, and no client is slow."
+        return reason
 
     def finish(self) -> dict[str, Any]:
         """Return the settings of the policy's entry, in shadow mode if one of the file can't be read."""

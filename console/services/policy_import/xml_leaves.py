@@ -45,9 +45,9 @@ class XmlLeaf:
     def description(self) -> str:
         """The setting as `name=value`, at most `MAX_SHOWN` characters. A secret's value reads "set"."""
         # Search only the text that is shown: the time of these expressions on long texts isn't bounded.
-        told = " ".join(self.value[: MAX_SHOWN * 2].split())
-        secret = self.secret or _SECRET_NAME.search(self.name[:MAX_SHOWN]) or _SECRET_VALUE.search(told)
-        shown = f"{self.name}={SET if secret else told}" if told else self.name
+        value = " ".join(self.value[: MAX_SHOWN * 2].split())
+        secret = self.secret or _SECRET_NAME.search(self.name[:MAX_SHOWN]) or _SECRET_VALUE.search(value)
+        shown = f"{self.name}={SET if secret else value}" if value else self.name
         return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
 
 
@@ -204,9 +204,9 @@ def _settled(source: _OpenElement, where: str, *, secret: bool) -> XmlElement:
     text = "".join(source.texts).strip()
     if text or not (source.children or source.attributes):
         made.text = XmlLeaf(where, source.line, source.name, text, secret)
-    total, seen = Counter(child.name for child in source.children), Counter[str]()
+    total, counted = Counter(child.name for child in source.children), Counter[str]()
     for child in source.children:
-        seen[child.name] += 1
-        place = f"[{seen[child.name]}]" if total[child.name] > 1 else ""
-        made.children.append(_settled(child, f"{where}/{child.name}{place}", secret=secret))
+        counted[child.name] += 1
+        suffix = f"[{counted[child.name]}]" if total[child.name] > 1 else ""
+        made.children.append(_settled(child, f"{where}/{child.name}{suffix}", secret=secret))
     return made

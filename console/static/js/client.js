@@ -10,7 +10,7 @@ const RANGE_S = Number(lanes.dataset.seconds), STEP_S = Number(lanes.dataset.ste
 const LAST_S = 10_000_000_000; // in the year 2286: what an address says beyond it is no moment
 const MINUTE_DAYS = Number(lanes.dataset.minuteDays), MINUTES_S = 86_400 * MINUTE_DAYS + 600; // beyond it only the pipeline's hours are kept
 const SOON_MS = 600_000;
-const REST_S = 75; // a client at rest is sampled once a minute: a longer silence is a hole
+const SAMPLE_VALID_S = 75; // an idle client is sampled once a minute; a longer silence is a gap in the data
 
 /** How many it is behind by; a replay by that many at most. */
 function behind(one) { return one.lag_at_most ? `at most ${count(one.lag_messages)}` : count(one.lag_messages); }
@@ -65,9 +65,9 @@ function waits(client) {
 }
 
 function subscriptions(list) {
-  const wanted = JSON.stringify(list);
-  if (wanted === shape) return;
-  shape = wanted;
+  const nextShape = JSON.stringify(list);
+  if (nextShape === shape) return;
+  shape = nextShape;
   one("#subscriptions-none").hidden = list.length > 0;
   one("#subscriptions").replaceChildren(...list.map((s) => make("li", {},
     make("div", { class: "when" }, make("b", { class: "mono break" }, s.topic), chip(s.delivery), " ", chip(s.health, "health")),
@@ -83,20 +83,20 @@ const readZoom = () => {
 let zoom = readZoom();
 const span = () => zoom ?? [Date.now() / 1000 - RANGE_S, Date.now() / 1000];
 
-function zoomTo(wanted) {
-  if (!wanted && !zoom) return;
+function zoomTo(range) {
+  if (!range && !zoom) return;
   const query = new URLSearchParams(location.search);
   query.set("range", lanes.dataset.range);
-  for (const [key, index] of [["from", 0], ["to", 1]]) if (wanted) query.set(key, wanted[index]); else query.delete(key);
+  for (const [key, index] of [["from", 0], ["to", 1]]) if (range) query.set(key, range[index]); else query.delete(key);
   history.pushState(null, "", `${location.pathname}?${query}`);
-  zoom = wanted;
+  zoom = range;
   refresh(true);
 }
 
 // The lanes share one range and one cursor; what a range has no figures of isn't shown.
 const shared = { height: 96, sync: "client", marks: () => marks, range: span, zoomed: zoomTo };
 const lag = timePlot(one("#lane-lag"), [{ label: "Lag", colour: "--data-1", scale: "time", format: duration }], { ...shared, axes: false, labels: true });
-const held = timePlot(one("#lane-held"), [{ label: "Memory", colour: "--data-2", scale: "bytes", format: bytes }, { label: "Spool", colour: "--data-1", scale: "bytes", format: bytes }], shared);
+const backlogPlot = timePlot(one("#lane-held"), [{ label: "Memory", colour: "--data-2", scale: "bytes", format: bytes }, { label: "Spool", colour: "--data-1", scale: "bytes", format: bytes }], shared);
 const rates = timePlot(one("#lane-rates"), [{ label: "Sent /s", colour: "--data-1", scale: "messages", format: rate }], { ...shared, axes: false });
 
 function draw() {
@@ -107,7 +107,7 @@ function draw() {
   lanes.hidden = none;
   if (none) return;
   lag.setData(columns(samples, ["lag_ms"]));
-  held.setData(columns(samples, ["outbox_bytes", "spool_bytes"]));
+  backlogPlot.setData(columns(samples, ["outbox_bytes", "spool_bytes"]));
   rates.setData(columns(samples, ["rate_out_messages"]));
   drawStates();
   one("#history-table tbody").replaceChildren(...samples.slice(-120).reverse().map((s) => make("tr", {},
@@ -118,13 +118,13 @@ function draw() {
 /** What the marks are, and from when on anything is kept: a line that begins late is no client that came late. */
 function note() {
   const [from] = span(), late = samples.length && samples[0].at - from > Math.max(600, 0.02 * (span()[1] - from));
-  const kept = source === "hours" ? `by the minute for ${MINUTE_DAYS} days, older data by the hour from the pipeline` : Date.now() / 1000 - from > MINUTES_S ? `kept for ${MINUTE_DAYS} days; longer only as hours that the pipeline’s job client-history computes` : "";
-  setText(one("#timeline-note"), [late ? `no data before ${clock(samples[0].at * 1000)}` : "", kept].filter(Boolean).join("; ") || "marks: decisions, revisions, restarts");
+  const retention = source === "hours" ? `by the minute for ${MINUTE_DAYS} days, older data by the hour from the pipeline` : Date.now() / 1000 - from > MINUTES_S ? `kept for ${MINUTE_DAYS} days; longer only as hours that the pipeline’s job client-history computes` : "";
+  setText(one("#timeline-note"), [late ? `no data before ${clock(samples[0].at * 1000)}` : "", retention].filter(Boolean).join("; ") || "marks: decisions, revisions, restarts");
   one("#zoom-out").hidden = !zoom;
 }
 
 // The pipeline's hours leave out those in which the broker had nothing to say.
-const hole = () => Math.max(source === "hours" ? 2 * 3600 : REST_S, 2 * step);
+const hole = () => Math.max(source === "hours" ? 2 * 3600 : SAMPLE_VALID_S, 2 * step);
 
 /** Columns for a plot; a hole longer than a rest means that it was not connected, so the line breaks there. */
 export function columns(rows, keys, gap = hole()) {
@@ -152,9 +152,9 @@ export function spans(rows, gap = hole()) {
 
 function drawStates() {
   const [from, to] = span(), root = one("#lane-states");
-  root.replaceChildren(...spans(samples).filter(([start, end]) => end >= from && start <= to).map(([start, end, what]) => {
+  root.replaceChildren(...spans(samples).filter(([start, end]) => end >= from && start <= to).map(([start, end, delivery]) => {
     const left = (100 * (Math.max(start, from) - from)) / (to - from), width = Math.max(0.15, (100 * (Math.min(end, to) - Math.max(start, from))) / (to - from));
-    const part = make("span", { class: `state-span span-${what}`, title: `${wordOf("delivery", what).word}, ${clock(start * 1000)} to ${clock(end * 1000)}` }, width > 9 ? wordOf("delivery", what).word : "");
+    const part = make("span", { class: `state-span span-${delivery}`, title: `${wordOf("delivery", delivery).word}, ${clock(start * 1000)} to ${clock(end * 1000)}` }, width > 9 ? wordOf("delivery", delivery).word : "");
     part.style.left = `${left}%`;
     part.style.width = `${width}%`;
     return part;
@@ -168,12 +168,12 @@ function drawStates() {
 
 async function refresh(now = false) {
   if (!now && (feed.paused || document.visibilityState !== "visible")) return;
-  const asked = zoom, [from, to] = span().map((seconds) => new Date(1000 * seconds).toISOString());
-  const wanted = zoom ? Math.max(1, Math.round((zoom[1] - zoom[0]) / POINTS)) : STEP_S;
+  const requestedZoom = zoom, [from, to] = span().map((seconds) => new Date(1000 * seconds).toISOString());
+  const requestedStep = zoom ? Math.max(1, Math.round((zoom[1] - zoom[0]) / POINTS)) : STEP_S;
   try {
-    const answer = await fetch(`/api/v1/statistics?of=client&name=${encodeURIComponent(name)}&from=${from}&to=${to}&step=${wanted}`, { headers: { Accept: "application/json" } });
+    const answer = await fetch(`/api/v1/statistics?of=client&name=${encodeURIComponent(name)}&from=${from}&to=${to}&step=${requestedStep}`, { headers: { Accept: "application/json" } });
     const found = answer.ok ? await answer.json() : null;
-    if (!found || asked !== zoom) return; // zoomed meanwhile: another answer is on its way
+    if (!found || requestedZoom !== zoom) return; // zoomed meanwhile: another answer is on its way
     ({ points: samples, source, step } = found);
     draw();
   } catch { /* the frame says that the console doesn't answer */ }
@@ -187,7 +187,7 @@ function hourly() {
     .setData([hours.map((h) => h.at / 1000 + 1800), hours.map((h) => h.lag_messages_max), hours.map((h) => h.lag_ms_max)]);
 }
 
-feed.look({ view: "client", client: name });
+feed.requestView({ view: "client", client: name });
 draw(); hourly(); refresh();
 setInterval(() => refresh(), REFRESH_MS);
 one("#zoom-out").addEventListener("click", () => zoomTo(null));

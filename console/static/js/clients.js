@@ -6,9 +6,9 @@ import { count, duration, percent } from "./format.js";
 import { feed } from "./shell.js";
 import { sparkline, trend } from "./sparkline.js";
 import { chip, does } from "./states.js";
-import { COLUMNS, DRAWN, readView, textOf, wantOf, writeView } from "./clients_view.js";
+import { COLUMNS, DRAWN, readView, textOf, viewRequest, writeView } from "./clients_view.js";
 
-const EDGE = 12, LEAST_HEIGHT = 28, MOST_ROWS = 200; // so near its edge the window moves on; rows are never lower
+const EDGE = 12, LEAST_HEIGHT = 28, MAX_ROWS = 200; // so near its edge the window moves on; rows are never lower
 const narrow = matchMedia("(max-width: 45rem)"), NARROW_ROWS = 25;
 const body = one("#clients tbody"), above = make("tr", { class: "spacer", "aria-hidden": "true" }, make("td", { colspan: DRAWN.length + 1 })), below = above.cloneNode(true);
 const rows = new Map(), chosen = new Set();
@@ -16,12 +16,12 @@ const FILTERS = all("[data-filter]");
 const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend", "limit"]); // left out where there is little room
 // What fills up, in one word: the table has no room for more.
 const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked", pinned_bytes: "log pinned", user_pinned_bytes: "log pinned" };
-let view = readView(location.search), offset = 0, held = false, order = [];
+let view = readView(location.search), offset = 0, rowsFrozen = false, order = [];
 
 // In the page at once: what is in sight, and an edge on either side. More would only make each key of a search slower.
-const wide = () => Math.min(MOST_ROWS, Math.ceil(innerHeight / LEAST_HEIGHT) + 2 * EDGE);
+const wide = () => Math.min(MAX_ROWS, Math.ceil(innerHeight / LEAST_HEIGHT) + 2 * EDGE);
 const limit = () => (narrow.matches ? NARROW_ROWS : wide());
-const look = () => feed.look({ ...wantOf(view, offset, limit()), ...(held ? { names: order } : {}) });
+const requestRows = () => feed.requestView({ ...viewRequest(view, offset, limit()), ...(rowsFrozen ? { names: order } : {}) });
 
 function makeRow(client) {
   const line = sparkline(), box = make("input", { type: "checkbox", "aria-label": `Choose ${client.name}` });
@@ -48,7 +48,7 @@ function copy(name) {
 
 function fill(entry, client) {
   const now = feed.at ?? Date.now();
-  setAttribute(entry.row, "class", `row-${String(client.health ?? "gone").replaceAll(" ", "-")}${client.gone ? " row-gone" : ""}${chosen.has(client.name) ? " chosen" : ""}`);
+  setAttribute(entry.row, "class", `row-${String(client.health ?? "gone").replaceAll(" ", "-")}${client.disconnected ? " row-gone" : ""}${chosen.has(client.name) ? " chosen" : ""}`);
   for (const column of DRAWN) {
     const at = entry.cells[column.key], value = client[column.key];
     if (column.kind === "delivery" || column.kind === "health") {
@@ -65,10 +65,10 @@ function forecast(entry, at, kind, found) {
   const near = found && found.percent >= 1, fires = found?.fires_in_ms ?? null;
   const text = kind === "limit" ? (near ? `${percent(found.percent)} ${SIGNAL_WORDS[found.signal] ?? ""}` : "none near") : fires === null ? "–" : `${does(found.action, found.mode)} in ${duration(fires)}`;
   const tone = fires === null || found.mode === "shadow" ? "" : fires < 600_000 ? "red" : "amber";
-  const said = `${text} ${tone}`;
+  const key = `${text} ${tone}`;
   setAttribute(at, "title", text);
-  if (entry.chips[kind] === said) return;
-  entry.chips[kind] = said;
+  if (entry.chips[kind] === key) return;
+  entry.chips[kind] = key;
   const bar = kind === "limit" && near ? [fullness(found.percent, tone)] : [];
   at.replaceChildren(...bar, make("span", { class: kind === "then" && tone ? `${tone} strong` : near && kind === "limit" ? "" : "muted" }, text));
 }
@@ -79,8 +79,8 @@ function fullness(share, tone) {
 }
 
 function update() {
-  if (!held) order = feed.order;
-  draw(order.map((name) => feed.clients.get(name) ?? { name, delivery: "gone", gone: true }));
+  if (!rowsFrozen) order = feed.order;
+  draw(order.map((name) => feed.clients.get(name) ?? { name, delivery: "gone", disconnected: true }));
   counts();
 }
 
@@ -89,16 +89,16 @@ function draw(clients) {
   spacer(below, narrow.matches ? 0 : feed.total - offset - clients.length);
   if (body.firstChild !== above) body.prepend(above);
   let before = above;
-  const seen = new Set();
+  const present = new Set();
   for (const client of clients) {
     let entry = rows.get(client.name);
     if (!entry) rows.set(client.name, entry = makeRow(client));
-    seen.add(client.name);
+    present.add(client.name);
     fill(entry, client);
     if (before.nextSibling !== entry.row) body.insertBefore(entry.row, before.nextSibling);
     before = entry.row;
   }
-  for (const [name, entry] of rows) if (!seen.has(name)) { entry.row.remove(); rows.delete(name); }
+  for (const [name, entry] of rows) if (!present.has(name)) { entry.row.remove(); rows.delete(name); }
   if (body.lastChild !== below) body.append(below);
 }
 
@@ -111,12 +111,12 @@ const rowHeight = () => [...rows.values()].find((entry) => entry.row.isConnected
 
 /** Move the window to the rows in sight, before its edge is. */
 function follow() {
-  if (narrow.matches || held || !feed.broker) return;
+  if (narrow.matches || rowsFrozen || !feed.broker) return;
   const height = rowHeight(), top = body.getBoundingClientRect().top, first = Math.max(0, Math.floor(-top / height)), shown = Math.ceil(innerHeight / height), rowsNow = limit();
   const covered = (first >= offset + EDGE || offset === 0) && (first + shown <= offset + rowsNow - EDGE || offset + rowsNow >= feed.total);
   if (covered) return;
-  const wanted = Math.max(0, Math.min(first - Math.floor((rowsNow - shown) / 2), Math.max(0, feed.total - rowsNow)));
-  if (wanted !== offset) { offset = wanted; look(); }
+  const start = Math.max(0, Math.min(first - Math.floor((rowsNow - shown) / 2), Math.max(0, feed.total - rowsNow)));
+  if (start !== offset) { offset = start; requestRows(); }
 }
 
 function counts() {
@@ -138,16 +138,16 @@ function counts() {
   setText(one("span", pages), `${count(offset + 1)} to ${count(Math.min(offset + NARROW_ROWS, feed.total))} of ${count(feed.total)}`);
   one("[data-turn='-1']", pages).disabled = offset === 0;
   one("[data-turn='1']", pages).disabled = offset + NARROW_ROWS >= feed.total;
-  setText(one("#held"), held ? "Rows stay in place while you point at or select one; figures update" : "");
+  setText(one("#held"), rowsFrozen ? "Rows stay in place while you point at or select one; figures update" : "");
   verdict(totals);
 }
 
 /** "3 stalled, 2 falling behind; 485 keep up." in place of a title. */
 function verdict(totals) {
-  const asks = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"], ["not recorded", "amber"]].filter(([key]) => totals.health?.[key]);
-  const parts = asks.flatMap(([key, tone], index) => [index ? ", " : "", make("span", { class: tone }, `${count(totals.health[key])} ${key}`)]);
+  const problems = [["stalled", "red"], ["flapping", "amber"], ["falling behind", "amber"], ["not recorded", "amber"]].filter(([key]) => totals.health?.[key]);
+  const parts = problems.flatMap(([key, tone], index) => [index ? ", " : "", make("span", { class: tone }, `${count(totals.health[key])} ${key}`)]);
   const fine = `${count(totals.health?.["keeps up"] ?? 0)} keep up.`;
-  const words = asks.length ? [...parts, "; ", fine] : [totals.clients ? fine : "No client is connected."];
+  const words = problems.length ? [...parts, "; ", fine] : [totals.clients ? fine : "No client is connected."];
   const title = one("#verdict"), text = words.map((word) => word.textContent ?? word).join("");
   if (title.textContent !== text) title.replaceChildren(...words);
 }
@@ -155,14 +155,14 @@ function verdict(totals) {
 function changeView(change) {
   view = { ...view, ...change };
   offset = 0;
-  held = false;
+  rowsFrozen = false;
   history.replaceState(null, "", `${location.pathname}${writeView(view, location.search)}`);
   showView();
-  look();
+  requestRows();
 }
 
 function showView() {
-  const { search, delivery, health, sort } = wantOf(view, 0, 0);
+  const { search, delivery, health, sort } = viewRequest(view, 0, 0);
   const query = Object.entries({ search, delivery, health, sort, format: "csv" }).filter(([, text]) => text);
   setAttribute(one("#export"), "href", `/api/v1/clients?${new URLSearchParams(query)}`);
   for (const field of all("[data-view-query]")) field.value = location.search.slice(1);
@@ -183,11 +183,11 @@ function showView() {
 /** An address's view in one spelling; columns that are those of the person aren't in every address. */
 const addressOf = (query) => writeView(readView(query), query) || "?";
 
-/** While rows are held the server goes on with exactly these, in this order. */
-function hold(wanted) {
-  if (held === wanted) return;
-  held = wanted;
-  if (!feed.paused) { look(); if (feed.broker) update(); }
+/** Freeze or release the rows. While they are frozen, the server sends exactly these rows, in this order. */
+function setRowsFrozen(frozen) {
+  if (rowsFrozen === frozen) return;
+  rowsFrozen = frozen;
+  if (!feed.paused) { requestRows(); if (feed.broker) update(); }
 }
 
 function choose(name, on) {
@@ -222,15 +222,15 @@ for (const group of FILTERS) {
 }
 one("#search").addEventListener("input", (event) => { clearTimeout(typed); const text = event.target.value; typed = setTimeout(() => changeView({ q: text }), 60); });
 one("#search").addEventListener("keydown", (event) => { if (event.key === "Escape") { clearTimeout(typed); changeView({ q: "" }); event.target.blur(); } });
-for (const button of all("[data-turn]")) button.addEventListener("click", () => { offset = Math.max(0, offset + Number(button.dataset.turn) * NARROW_ROWS); look(); one("#clients").scrollIntoView(); });
+for (const button of all("[data-turn]")) button.addEventListener("click", () => { offset = Math.max(0, offset + Number(button.dataset.turn) * NARROW_ROWS); requestRows(); one("#clients").scrollIntoView(); });
 one("#bulk-clear")?.addEventListener("click", () => { chosen.clear(); for (const entry of rows.values()) { entry.box.checked = false; entry.row.classList.remove("chosen"); } bulk(); });
-body.addEventListener("pointerenter", () => hold(true));
-body.addEventListener("pointerleave", () => hold(selecting() || body.contains(document.activeElement)));
-body.addEventListener("focusin", () => hold(true));
-body.addEventListener("focusout", () => setTimeout(() => hold(selecting() || body.contains(document.activeElement) || body.matches(":hover")), 0));
-document.addEventListener("selectionchange", () => { if (selecting()) hold(true); else if (held && !body.matches(":hover") && !body.contains(document.activeElement)) hold(false); });
-addEventListener("scroll", () => { if (held && !body.contains(document.activeElement) && !selecting()) hold(false); requestAnimationFrame(follow); }, { passive: true });
-narrow.addEventListener("change", () => { offset = 0; look(); });
+body.addEventListener("pointerenter", () => setRowsFrozen(true));
+body.addEventListener("pointerleave", () => setRowsFrozen(selecting() || body.contains(document.activeElement)));
+body.addEventListener("focusin", () => setRowsFrozen(true));
+body.addEventListener("focusout", () => setTimeout(() => setRowsFrozen(selecting() || body.contains(document.activeElement) || body.matches(":hover")), 0));
+document.addEventListener("selectionchange", () => { if (selecting()) setRowsFrozen(true); else if (rowsFrozen && !body.matches(":hover") && !body.contains(document.activeElement)) setRowsFrozen(false); });
+addEventListener("scroll", () => { if (rowsFrozen && !body.contains(document.activeElement) && !selecting()) setRowsFrozen(false); requestAnimationFrame(follow); }, { passive: true });
+narrow.addEventListener("change", () => { offset = 0; requestRows(); });
 feed.addEventListener("change", () => { update(); follow(); });
 showView();
-look();
+requestRows();

@@ -41,7 +41,7 @@ export function writeView(view, search = "") {
 
 const sortOf = (view) => (view.down ? "-" : "") + view.sort;
 
-/** What the feed is asked for. */
-export const wantOf = (view, offset, limit) => ({
+/** View to request from the feed. */
+export const viewRequest = (view, offset, limit) => ({
   view: "clients", search: view.q.trim(), delivery: view.delivery, health: view.health, sort: sortOf(view), offset, limit,
 });

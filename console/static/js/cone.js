@@ -1,7 +1,7 @@
 // What was, the limit, and the cone of the forecast, in the small: one SVG without axes. Attributes only, so the strict CSP holds.
 import { setAttribute, svg } from "./dom.js";
 
-const WIDTH = 240, HEIGHT = 40, ROOM = 1.12; // above the limit, so that one sees who passes it
+const WIDTH = 240, HEIGHT = 40, HEADROOM = 1.12; // factor above the limit, so that values over it are visible
 
 export function cone() {
   const parts = {
@@ -16,14 +16,14 @@ export function cone() {
 function draw(root, parts, points, limit, ahead, label) {
   setAttribute(root, "aria-label", label);
   root.classList.toggle("near", ahead !== null && ahead.soonest !== null);
-  const [from, to] = [points[0]?.[0] ?? 0, ahead?.points.at(-1)[0] ?? points.at(-1)?.[0] ?? 1], most = Math.max(1, limit, ...points.map((point) => point[1])) * ROOM;
-  const at = (seconds, value) => `${(((seconds - from) / Math.max(1, to - from)) * WIDTH).toFixed(1)},${(HEIGHT - (Math.min(value, 2 * most) / most) * HEIGHT).toFixed(1)}`;
+  const [from, to] = [points[0]?.[0] ?? 0, ahead?.points.at(-1)[0] ?? points.at(-1)?.[0] ?? 1], top = Math.max(1, limit, ...points.map((point) => point[1])) * HEADROOM;
+  const at = (seconds, value) => `${(((seconds - from) / Math.max(1, to - from)) * WIDTH).toFixed(1)},${(HEIGHT - (Math.min(value, 2 * top) / top) * HEIGHT).toFixed(1)}`;
   const was = points.map(([seconds, value]) => at(seconds, value)), cone = ahead?.points ?? [];
   parts.line.setAttribute("points", was.join(" "));
   parts.area.setAttribute("points", was.length ? [at(from, 0), ...was, at(points.at(-1)[0], 0)].join(" ") : "");
   parts.middle.setAttribute("points", cone.map((one) => at(one[0], one[1])).join(" "));
   parts.wide.setAttribute("points", [...cone.map((one) => at(one[0], one[2])), ...cone.toReversed().map((one) => at(one[0], one[3]))].join(" "));
-  const height = (HEIGHT - (limit / most) * HEIGHT).toFixed(1);
+  const height = (HEIGHT - (limit / top) * HEIGHT).toFixed(1);
   for (const end of ["y1", "y2"]) parts.limit.setAttribute(end, height);
   parts.limit.classList.toggle("none", !limit);
 }

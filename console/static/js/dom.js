@@ -50,9 +50,9 @@ export const UNCUT = 3 * NAME_TAIL;
 
 /** A name from outside: isolated from the direction around it, and cut in its middle where it is too long (as templatetags/page_frame.py). */
 export function named(text) {
-  const whole = String(text);
-  if (whole.length <= UNCUT) return make("bdi", {}, whole);
-  return make("bdi", { class: "mid", title: whole }, make("span", {}, whole.slice(0, -NAME_TAIL)), make("span", {}, whole.slice(-NAME_TAIL)));
+  const name = String(text);
+  if (name.length <= UNCUT) return make("bdi", {}, name);
+  return make("bdi", { class: "mid", title: name }, make("span", {}, name.slice(0, -NAME_TAIL)), make("span", {}, name.slice(-NAME_TAIL)));
 }
 
 let probe = null;

@@ -19,9 +19,9 @@ export class Feed extends EventTarget {
     this.memory = new Memory(instance);
     this.newest = { ...NOTHING, clients: new Map() };
     this.frozen = null; // what is shown while paused, also when a view is sorted or filtered meanwhile
-    this.want = { view: "totals" };
+    this.view = { view: "totals" };
     this.received = 0;
-    this.opened = Date.now();
+    this.startedAt = Date.now();
     this.sequence = null;
     this.paused = false;
     this.status = "connecting";
@@ -43,11 +43,11 @@ export class Feed extends EventTarget {
     addEventListener("pagehide", () => this.memory.save());
   }
 
-  /** Say what this tab looks at: {view: "totals"}, {view: "flow"}, {view: "client", client}, or {view: "clients", search, …, offset, limit, names}. */
-  look(want) {
-    if (JSON.stringify(want) === JSON.stringify(this.want)) return;
-    this.want = want;
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(want));
+  /** Request the view that this tab shows: {view: "totals"}, {view: "flow"}, {view: "client", client}, or {view: "clients", search, …, offset, limit, names}. */
+  requestView(view) {
+    if (JSON.stringify(view) === JSON.stringify(this.view)) return;
+    this.view = view;
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(view));
     else if (this.polling) this.#poll();
   }
 
@@ -102,18 +102,18 @@ export class Feed extends EventTarget {
   /** The address with what is looked at, so that the first snapshot is of it already. */
   #address(base) {
     const address = new URL(base);
-    for (const [key, value] of Object.entries(this.want)) if (key !== "names" && value !== "" && value !== undefined) address.searchParams.set(key, value);
+    for (const [key, value] of Object.entries(this.view)) if (key !== "names" && value !== "" && value !== undefined) address.searchParams.set(key, value);
     return address;
   }
 
   #connect() {
-    const socket = this.socket = new WebSocket(this.#address(this.url)), asked = JSON.stringify(this.want);
+    const socket = this.socket = new WebSocket(this.#address(this.url)), sent = JSON.stringify(this.view);
     socket.addEventListener("open", () => {
       this.attempt = 0;
       this.sequence = null;
       clearInterval(this.polling);
       this.polling = null;
-      if (JSON.stringify(this.want) !== asked) socket.send(JSON.stringify(this.want));
+      if (JSON.stringify(this.view) !== sent) socket.send(JSON.stringify(this.view));
     });
     socket.addEventListener("message", (event) => {
       if (!this.apply(JSON.parse(event.data))) socket.send("snapshot"); // a gap: start over from a whole one
@@ -123,7 +123,7 @@ export class Feed extends EventTarget {
 
   #closed(event) {
     this.socket = null;
-    if (REFUSED.has(event.code)) { this.#say("refused"); return; }
+    if (REFUSED.has(event.code)) { this.#setStatus("refused"); return; }
     const wait = BACKOFF_MS[Math.min(this.attempt, BACKOFF_MS.length - 1)];
     this.attempt += 1;
     if (this.attempt >= POLL_AFTER && !this.polling) { this.polling = setInterval(() => this.#poll(), POLL_MS); this.#poll(); }
@@ -141,13 +141,13 @@ export class Feed extends EventTarget {
 
   #judge() {
     if (this.status === "refused") return;
-    if (this.paused) this.#say("paused");
-    else if (!this.received) this.#say(this.attempt > 1 ? "reconnecting" : "connecting");
-    else if (Date.now() - this.received > STALE_MS) this.#say(this.socket?.readyState === WebSocket.OPEN ? "stale" : "reconnecting");
-    else this.#say("live");
+    if (this.paused) this.#setStatus("paused");
+    else if (!this.received) this.#setStatus(this.attempt > 1 ? "reconnecting" : "connecting");
+    else if (Date.now() - this.received > STALE_MS) this.#setStatus(this.socket?.readyState === WebSocket.OPEN ? "stale" : "reconnecting");
+    else this.#setStatus("live");
   }
 
-  #say(status) {
+  #setStatus(status) {
     if (this.status === status) return;
     this.status = status;
     this.dispatchEvent(new Event("status"));

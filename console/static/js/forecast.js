@@ -1,7 +1,7 @@
 // Where a figure goes if the next minutes are as the last ones were: a line, and the cone that eight of ten ways stay in. Pure.
 
 export const LEAST_MINUTES = 5;
-const LOOK_BACK = 15, AHEAD = 45, EIGHT_OF_TEN = 1.2816;
+const HISTORY_MINUTES = 15, AHEAD = 45, EIGHT_OF_TEN = 1.2816;
 
 /** How far is looked ahead. */
 export const aheadOf = (minute = 60) => AHEAD * minute;
@@ -34,7 +34,7 @@ export function forecast(points, limit, minute = 60) {
 function growths(points, now, minute) {
   const ends = new Map(points.map(([at, value]) => [Math.round((now - at) / minute * 6), value])); // by ten seconds, as samples are
   const grew = [];
-  for (let end = 0; end + 6 <= LOOK_BACK * 6; end += 6) {
+  for (let end = 0; end + 6 <= HISTORY_MINUTES * 6; end += 6) {
     if (ends.has(end) && ends.has(end + 6)) grew.push(ends.get(end) - ends.get(end + 6));
   }
   return grew;

@@ -24,8 +24,8 @@ function heatRow(row) {
     run.style.flexGrow = length;
     picture.append(run);
   }
-  const asks = ["stalled", "falling behind", "flapping", "not recorded"].includes(row.health);
-  return make("a", { class: `heat-row${asks ? " asks" : ""}`, href: `/clients/${encodeURIComponent(row.name)}/`, "data-row-link": "" },
+  const needsAttention = ["stalled", "falling behind", "flapping", "not recorded"].includes(row.health);
+  return make("a", { class: `heat-row${needsAttention ? " asks" : ""}`, href: `/clients/${encodeURIComponent(row.name)}/`, "data-row-link": "" },
     make("span", { class: "cut" }, named(row.name)), picture, make("span", { class: "num" }, row.lag_ms ? duration(row.lag_ms) : "0"), make("span", {}, chip(row.health, "health")));
 }
 

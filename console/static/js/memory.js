@@ -4,7 +4,7 @@
 const KEY = "sluice.memory.2";
 const RATE_SAMPLES = 900;
 export const LAG_SAMPLES = 120;
-const KEPT_CLIENTS = 300;
+const MAX_CLIENTS = 300;
 
 export class Memory {
   constructor(instance, storage = globalThis.sessionStorage) {
@@ -36,17 +36,17 @@ export class Memory {
   }
 
   save() {
-    const lags = [...this.lags].slice(0, KEPT_CLIENTS);
+    const lags = [...this.lags].slice(0, MAX_CLIENTS);
     try { this.storage?.setItem(KEY, JSON.stringify({ instance: this.instance, rates: this.rates, lags })); } catch { /* full or refused */ }
   }
 
   #restore() {
     try {
-      const kept = JSON.parse(this.storage?.getItem(KEY) ?? "null");
-      if (!kept || kept.instance !== this.instance) return;
+      const saved = JSON.parse(this.storage?.getItem(KEY) ?? "null");
+      if (!saved || saved.instance !== this.instance) return;
       const since = Date.now() - 15 * 60_000;
-      this.rates = kept.rates.filter((sample) => sample[0] > since);
-      this.lags = new Map(kept.lags.map(([name, samples]) => [name, samples.filter((sample) => sample[0] > since)]));
+      this.rates = saved.rates.filter((sample) => sample[0] > since);
+      this.lags = new Map(saved.lags.map(([name, samples]) => [name, samples.filter((sample) => sample[0] > since)]));
     } catch { /* damaged: begin anew */ }
   }
 }

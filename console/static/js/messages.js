@@ -3,7 +3,7 @@
 import { all, icon, make, one, setAttribute, setText } from "./dom.js";
 import { count } from "./format.js";
 
-const EVERY_MS = 1000, MOST_ROWS = 500;
+const EVERY_MS = 1000, MAX_ROWS = 500;
 const list = one("#messages-list"), button = one("#follow"), passedNote = one("#passed");
 let following = false, after = "", passed = 0, dropped = 0, timer = 0;
 
@@ -18,11 +18,11 @@ function start() {
   ask();
 }
 
-function stop(why = "") {
+function stop(reason = "") {
   following = false;
   clearTimeout(timer);
   show();
-  if (why) say(why);
+  if (reason) showNote(reason);
 }
 
 function show() {
@@ -31,7 +31,7 @@ function show() {
   setAttribute(list, "aria-busy", String(following));
 }
 
-function say(words) {
+function showNote(words) {
   passedNote.hidden = !words;
   setText(one("span", passedNote), words);
 }
@@ -52,7 +52,7 @@ function take(html) {
   // The console's own rows, made by its templates, which escape what comes from outside.
   const root = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
   if (!root) return;
-  if (root.dataset.problem) { say(root.dataset.problem); return; }
+  if (root.dataset.problem) { showNote(root.dataset.problem); return; }
   const first = after === "";
   after = root.dataset.after;
   if (first) return;
@@ -62,15 +62,15 @@ function take(html) {
   one("#messages-none")?.remove();
   const parts = [];
   if (passed) parts.push(`Too fast to show: ${count(passed)} records of the log were skipped.`);
-  if (dropped) parts.push(`The newest ${MOST_ROWS} are shown; ${count(dropped)} older ones were removed.`);
-  say(parts.join(" "));
+  if (dropped) parts.push(`The newest ${MAX_ROWS} are shown; ${count(dropped)} older ones were removed.`);
+  showNote(parts.join(" "));
   document.dispatchEvent(new Event("sluice:swap"));
 }
 
 /** The oldest rows go, but not one that somebody has open. */
 function trim() {
   const rows = all(":scope > li", list);
-  for (const row of rows.slice(MOST_ROWS)) {
+  for (const row of rows.slice(MAX_ROWS)) {
     if (one("details[open]", row) || row.contains(document.activeElement)) continue;
     row.remove();
     dropped += 1;

@@ -6,9 +6,9 @@ import { bytes, clock, count, delay, duration, inWords, percent, rate } from "./
 import { drawHeat, fetchHeat } from "./heat.js";
 import { timePlot } from "./plot.js";
 import { feed, times } from "./shell.js";
-import { act } from "./states.js";
+import { actionChips } from "./states.js";
 
-const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000, MOST_POOLS = 6;
+const VERDICT_MS = 5000, HEAT_MS = 10_000, DECISIONS = 3, DELAYS_MS = 3_600_000, MAX_POOLS = 6;
 const rates = timePlot(one("#rates"), [
   { label: "In /s", colour: "--data-1", scale: "messages", format: rate },
   { label: "Out /s", colour: "--data-2", scale: "messages", format: rate },
@@ -41,8 +41,8 @@ async function drawDelays() {
 }
 
 function drawRates() {
-  const seen = feed.memory.rates, first = seen[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
-  const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...seen];
+  const recent = feed.memory.rates, first = recent[0]?.[0] ?? Infinity, oldest = Date.now() - 15 * 60_000;
+  const samples = [...earlier.filter((s) => s[0] > oldest && s[0] < first), ...recent];
   rates.setData([samples.map((s) => s[0] / 1000), samples.map((s) => s[1]), samples.map((s) => s[2])]);
 }
 
@@ -89,12 +89,12 @@ function pools(status) {
 
 /** The fullest pools: of each the memory over an hour, its limit, and the cone in which it goes on. The first to be full is drawn large. */
 async function drawPools(known) {
-  const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MOST_POOLS);
-  const seen = await Promise.all(fullest.map(async (pool) => {
+  const from = new Date(Date.now() - 3_600_000).toISOString(), fullest = [...known].sort((a, b) => fullness(b) - fullness(a)).slice(0, MAX_POOLS);
+  const measured = await Promise.all(fullest.map(async (pool) => {
     const points = (await statistics("pool", pool.name, `&from=${from}&step=10${pool.member ? `&member=${encodeURIComponent(pool.member)}` : ""}`)).map((point) => [point.at, point.memory_used]);
     return { pool, points, ahead: forecast(points, pool.memory_limit) };
   }));
-  const worst = seen.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
+  const worst = measured.sort((a, b) => (a.ahead?.soonest ?? Infinity) - (b.ahead?.soonest ?? Infinity) || fullness(b.pool) - fullness(a.pool));
   if (!worst.length || namesOf(known) !== poolsKnown) return; // another list came meanwhile
   poolElements = new Map(worst.map(({ pool }) => [keyOf(pool), poolElements.get(keyOf(pool)) ?? poolElement(pool)]));
   worst.forEach(({ pool, points, ahead }, index) => {
@@ -103,8 +103,8 @@ async function drawPools(known) {
     small.draw(points, pool.memory_limit, ahead, `Pool ${poolTitle(pool)}, memory of the last hour: ${words}`);
     setText(note, words);
   });
-  const rest = known.length - worst.length;
-  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(rest ? [make("p", { class: "meta" }, `and ${count(rest)} less full`)] : []));
+  const remaining = known.length - worst.length;
+  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(remaining ? [make("p", { class: "meta" }, `and ${count(remaining)} less full`)] : []));
   drawPool(worst[0]);
   pools({ pools: known });
 }
@@ -139,7 +139,7 @@ function outlook(pool, ahead) {
   if (!pool.memory_limit) return "it has no limit";
   if (ahead === null) return `growth rate available after ${about(60 * LEAST_MINUTES)} of data`;
   if (ahead.full === 0) return "it is full";
-  return ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the soonest` : `it isn’t full within ${about(aheadOf())}`;
+  return ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the earliest` : `not full within ${about(aheadOf())}`;
 }
 
 /** The log on its disk, as the server has it of its segments: the same cone, of "minutes" as long as a fifteenth of what is looked back on. */
@@ -149,7 +149,7 @@ function drawDisk() {
   const { points, limit, minute } = found, ahead = forecast(points, limit, minute), days = (seconds) => duration(1000 * seconds), far = days(aheadOf(minute)), small = cone();
   if (ahead === null) return;
   const soonest = ahead.soonest && days(ahead.soonest), latest = ahead.latest === null ? `more than ${far}` : days(ahead.latest);
-  const words = ahead.soonest === null ? `not full within ${far}` : ahead.full === null ? `full in ${soonest} at the soonest` : soonest === latest ? `full in ${soonest}` : `full in ${soonest} to ${latest}`;
+  const words = ahead.soonest === null ? `not full within ${far}` : ahead.full === null ? `full in ${soonest} at the earliest` : soonest === latest ? `full in ${soonest}` : `full in ${soonest} to ${latest}`;
   small.draw(points, limit, ahead, `The log on its disk: ${words}`);
   one("#disk-plot").replaceChildren(small.root, make("p", { class: "meta" }, `as it grew in the last ${days(points.at(-1)[0] - points[0][0])}: ${words}`));
 }
@@ -179,7 +179,7 @@ function addDecision(event) {
   const decision = event.detail, list = one("#decisions");
   one("#decisions-none")?.remove();
   list.prepend(make("li", {}, make("div", { class: "when" }, make("time", { "data-ms": String(Math.round(decision.at)) }, clock(decision.at)),
-    ...act(decision.action, decision.mode), make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, named(decision.client))),
+    ...actionChips(decision.action, decision.mode), make("a", { href: `/clients/${encodeURIComponent(decision.client)}/` }, named(decision.client))),
     make("div", { class: "clamp", title: inWords(decision.sentence) }, inWords(decision.sentence ?? decision.reason))));
   while (list.children.length > DECISIONS) list.lastElementChild.remove();
   times(list);
@@ -215,7 +215,7 @@ async function heat() {
 function copySince() {
   one("#copy-since")?.addEventListener("click", async () => {
     const lines = [one("h1").textContent.trim(), one("#verdict-first").textContent.trim(), ...all("#since-list li").map((line) => line.textContent.replace(/\s+/g, " ").trim())];
-    try { await navigator.clipboard.writeText(lines.join("\n")); setText(one("#copy-since span"), "Copied"); } catch { setText(one("#copy-since span"), "The browser doesn’t allow it"); }
+    try { await navigator.clipboard.writeText(lines.join("\n")); setText(one("#copy-since span"), "Copied"); } catch { setText(one("#copy-since span"), "The browser denied access to the clipboard"); }
   });
 }
 

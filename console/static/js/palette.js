@@ -2,9 +2,9 @@
 import { all, icon, make, one, setAttribute, setText, typing } from "./dom.js";
 import { enter } from "./pending_changes.js";
 
-const MOST = 12, MOST_CLIENTS = 8, WAIT_MS = 120;
-const dialog = one("#palette"), field = one("#palette-field"), list = one("#palette-list"), said = one("#palette-said");
-let shown = [], active = 0, timer = 0, asked = 0;
+const MAX_ENTRIES = 12, MAX_CLIENTS = 8, WAIT_MS = 120;
+const dialog = one("#palette"), field = one("#palette-field"), list = one("#palette-list"), status = one("#palette-said");
+let shown = [], active = 0, timer = 0, requests = 0;
 
 export function palette() {
   if (!dialog) return;
@@ -38,25 +38,25 @@ function known() {
   const more = all("#palette-more a").map((link) => ({ word: link.textContent.trim(), kind: "page", href: link.href }));
   const parts = all("main h2").filter((head) => head.offsetParent).map((head) => ({ word: head.textContent.trim(), kind: "on this page", element: head }));
   const themes = all("[data-theme-set]").map((button) => ({ word: `Theme: ${button.textContent.trim().toLowerCase()}`, kind: "act", press: button }));
-  const pending = one("#pending-changes:not([hidden])") ? [{ word: "Pending changes", kind: "on this page", act: enter }] : [];
+  const pending = one("#pending-changes:not([hidden])") ? [{ word: "Pending changes", kind: "on this page", run: enter }] : [];
   return [...pending, ...pages, ...more, ...parts, ...themes];
 }
 
 function find(text) {
-  const wanted = text.trim().toLowerCase(), words = wanted.split(/\s+/);
+  const query = text.trim().toLowerCase(), words = query.split(/\s+/);
   const fits = known().filter((entry) => words.every((word) => entry.word.toLowerCase().includes(word)));
-  show(fits.slice(0, MOST));
+  show(fits.slice(0, MAX_ENTRIES));
   clearTimeout(timer);
-  if (wanted) timer = setTimeout(() => clients(wanted, fits), WAIT_MS);
+  if (query) timer = setTimeout(() => clients(query, fits), WAIT_MS);
 }
 
-async function clients(wanted, before) {
-  const mine = asked += 1;
+async function clients(query, before) {
+  const request = requests += 1;
   try {
-    const answer = await fetch(`/api/v1/clients?search=${encodeURIComponent(wanted)}&page_size=${MOST_CLIENTS}`, { headers: { Accept: "application/json" } });
-    if (!answer.ok || mine !== asked || !dialog.open) return;
+    const answer = await fetch(`/api/v1/clients?search=${encodeURIComponent(query)}&page_size=${MAX_CLIENTS}`, { headers: { Accept: "application/json" } });
+    if (!answer.ok || request !== requests || !dialog.open) return;
     const found = (await answer.json()).results.map((client) => ({ word: client.name, kind: client.health, href: `/clients/${encodeURIComponent(client.name)}/` }));
-    show([...before.slice(0, MOST - Math.min(found.length, MOST_CLIENTS)), ...found.slice(0, MOST_CLIENTS)]);
+    show([...before.slice(0, MAX_ENTRIES - Math.min(found.length, MAX_CLIENTS)), ...found.slice(0, MAX_CLIENTS)]);
   } catch { /* pages can still be gone to */ }
 }
 
@@ -65,7 +65,7 @@ function show(entries) {
   active = 0;
   list.replaceChildren(...entries.map((entry, at) => make("li", { role: "option", id: `palette-${at}`, "data-at": at, "aria-selected": "false" },
     icon(entry.kind === "page" ? "arrow-right" : entry.kind === "act" ? "bolt" : entry.kind === "on this page" ? "chevron-right" : "plug-connected"), make("bdi", { class: "cut grow" }, entry.word), make("span", { class: "meta" }, entry.kind), entry.key ? make("kbd", {}, entry.key) : null)));
-  setText(said, entries.length ? `${entries.length} found` : "No match");
+  setText(status, entries.length ? `${entries.length} found` : "No match");
   mark();
 }
 
@@ -79,6 +79,6 @@ function go(entry) {
   dialog.close();
   if (entry.href) location.href = entry.href;
   else if (entry.press) entry.press.click();
-  else if (entry.act) entry.act();
+  else if (entry.run) entry.run();
   else { entry.element.setAttribute("tabindex", "-1"); entry.element.focus(); entry.element.scrollIntoView({ block: "start" }); }
 }

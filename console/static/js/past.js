@@ -6,9 +6,9 @@ const local = (ms) => { const at = dayAndTime(ms); return `${at.day}T${at.time}`
 
 /** The moment that a clock of that zone showed so: as if it were UTC, less what the zone is ahead then. */
 function momentOf(text) {
-  const wanted = Date.parse(`${text.length === 16 ? `${text}:00` : text}Z`);
-  let found = wanted;
-  for (let turn = 0; turn < 2; turn += 1) found = wanted - (Date.parse(`${local(found)}Z`) - found);
+  const localMs = Date.parse(`${text.length === 16 ? `${text}:00` : text}Z`);
+  let found = localMs;
+  for (let pass = 0; pass < 2; pass += 1) found = localMs - (Date.parse(`${local(found)}Z`) - found);
   return found;
 }
 

@@ -1,7 +1,7 @@
 // Keyboard focus of pending changes: a change added with a key moves the focus there, and Escape returns it.
 import { one } from "./dom.js";
 
-let byKey = false, cameFrom = null;
+let byKey = false, previousFocus = null;
 
 const inPendingChanges = (element) => Boolean(element?.closest?.("#pending-changes"));
 
@@ -9,26 +9,26 @@ export function pendingChangesKeys() {
   if (!one("#pending-changes")) return;
   document.addEventListener("keydown", (event) => {
     byKey = true;
-    if (event.key === "Escape" && inPendingChanges(event.target) && !event.defaultPrevented) leave();
+    if (event.key === "Escape" && inPendingChanges(event.target) && !event.defaultPrevented) restoreFocus();
   }, true);
   document.addEventListener("pointerdown", () => { byKey = false; }, true);
   document.addEventListener("submit", () => {
     const at = document.activeElement, menu = at.closest("details.menu");
-    if (!inPendingChanges(at)) cameFrom = menu ? one("summary", menu) : at;
+    if (!inPendingChanges(at)) previousFocus = menu ? one("summary", menu) : at;
   }, true);
   document.addEventListener("htmx:after:swap", (event) => {
     if (!byKey || event.detail?.ctx?.target?.id !== "pending-changes") return;
-    if (one("#pending-changes").hidden) leave(); else enter();
+    if (one("#pending-changes").hidden) restoreFocus(); else enter();
   });
 }
 
 /** To what is asked first: a change that can't be done, a risk that must be ticked, or the reason. */
 export function enter() {
-  const wanted = one("#pending-changes .pending-items .state-bad") ? "#pending-changes .pending-items li:has(.state-bad) button" : "#pending-changes [name=confirmed], #pending-reason";
-  one(wanted)?.focus();
+  const selector = one("#pending-changes .pending-items .state-bad") ? "#pending-changes .pending-items li:has(.state-bad) button" : "#pending-changes [name=confirmed], #pending-reason";
+  one(selector)?.focus();
 }
 
-function leave() {
-  const there = cameFrom?.isConnected && cameFrom.offsetParent ? cameFrom : one("#main");
+function restoreFocus() {
+  const there = previousFocus?.isConnected && previousFocus.offsetParent ? previousFocus : one("#main");
   there.focus();
 }

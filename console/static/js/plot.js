@@ -17,7 +17,7 @@ const AXIS_FONT = "11px system-ui, sans-serif";
 // Milliseconds fall on whole seconds, minutes and hours.
 const TIME_STEPS = [1, 5, 10, 50, 100, 500, 1e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
 // Things that are counted have no halves: without this a small axis would say 0, 1, 1, 2.
-const WHOLE_STEPS = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
+const INTEGER_STEPS = [1, 2, 5].flatMap((digit) => Array.from({ length: 13 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b);
 // Bytes are read in powers of 1024.
 const BYTE_STEPS = Array.from({ length: 6 }, (_, power) => [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map((digit) => digit * 1024 ** power)).flat();
 // Of ticks that read the same after rounding, the first alone is labelled.
@@ -35,7 +35,7 @@ const LOG_AXIS = { incrs: undefined, filter: powers, grid: { show: true, stroke:
 
 function axis(label, format, side) {
   return {
-    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : label === "bytes" ? BYTE_STEPS : format === count ? WHOLE_STEPS : undefined, font: AXIS_FONT,
+    scale: label, side, size: 62, incrs: label === "time" ? TIME_STEPS : label === "bytes" ? BYTE_STEPS : format === count ? INTEGER_STEPS : undefined, font: AXIS_FONT,
     stroke: () => colour("--ink-3"), grid: { show: side === 3, stroke: () => colour("--grid"), width: 1 },
     ticks: { show: false }, values: (plot, values) => onceEach(values.map((value) => (value === null ? "" : short(format(value))))),
   };

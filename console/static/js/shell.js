@@ -4,7 +4,7 @@ import { Feed } from "./feed.js";
 import { ago, clock, count, duration, minute, moment } from "./format.js";
 import { palette } from "./palette.js";
 import { picker } from "./past.js";
-import { watchStanding } from "./standing.js";
+import { watchConditions } from "./standing.js";
 import { pendingChangesKeys } from "./pending_changes.js";
 import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
@@ -172,7 +172,7 @@ function copying() {
 }
 
 themes(); menu(); badge(); sidebar(); clocks(); dialogs(); menus(); keyboard(pause()); times(); fieldsOfKind(); copying(); focusOnWrong(); palette(); picker(); pendingChangesKeys();
-watchStanding(feed);
+watchConditions(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());
 // After the page's own module has said what it looks at.

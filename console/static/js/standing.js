@@ -6,7 +6,7 @@ import { moment } from "./format.js";
 const EVERY_MS = 5000;
 let silentSince = null;
 
-export function watchStanding(feed) {
+export function watchConditions(feed) {
   const root = one("#standings");
   if (!root) return;
   judge(root);
@@ -19,27 +19,27 @@ async function ask(root) {
     const answer = await fetch(root.dataset.url, { headers: { "X-Requested-With": "fetch" }, redirect: "manual" });
     if (answer.type === "opaqueredirect" || answer.status === 401) { ended(root); return "ended"; }
     if (answer.ok) show(root, await answer.text());
-    else if (answer.status === 503) say(root, "database", "The database doesn’t answer", "Changes are not possible, and only live figures update.");
-    else if (answer.status !== 403) say(root, "web", `The console answers with an error (${answer.status})`, "See log/web.log.");
+    else if (answer.status === 503) showCondition(root, "database", "The database doesn’t answer", "Changes are not possible, and only live figures update.");
+    else if (answer.status !== 403) showCondition(root, "web", `The console answers with an error (${answer.status})`, "See log/web.log.");
     silentSince = null;
   } catch {
     silentSince ??= Date.now();
-    say(root, "web", `The console doesn’t answer since ${moment(silentSince)}`, "What is shown is what it last said. This page goes on trying.");
+    showCondition(root, "web", `The console hasn’t answered since ${moment(silentSince)}`, "The page shows the last known state and keeps trying.");
   }
   return "";
 }
 
 function show(root, html) {
-  const wanted = html.trim();
-  if (root.dataset.shown === wanted) return;
-  root.dataset.shown = wanted;
+  const content = html.trim();
+  if (root.dataset.shown === content) return;
+  root.dataset.shown = content;
   // The console's own page, made by its templates, which escape what comes from outside.
-  root.replaceChildren(...new DOMParser().parseFromString(wanted, "text/html").body.children);
+  root.replaceChildren(...new DOMParser().parseFromString(content, "text/html").body.children);
   judge(root);
   document.dispatchEvent(new Event("sluice:swap"));
 }
 
-function say(root, key, word, sentence) {
+function showCondition(root, key, word, sentence) {
   root.dataset.shown = key + word;
   root.replaceChildren(make("div", { class: "severe", "data-standing": key, "data-blind": true }, icon("alert-triangle"), make("p", {}, make("b", {}, word), ". ", sentence)));
   judge(root);
@@ -49,7 +49,7 @@ function ended(root) {
   const next = encodeURIComponent(location.pathname + location.search);
   root.dataset.shown = "ended";
   root.replaceChildren(make("div", { class: "severe", "data-standing": "session", "data-blind": true }, icon("lock"),
-    make("p", {}, make("b", {}, `Your session ended at ${moment(Date.now())}`), ". What is shown doesn’t move any more. ", make("a", { href: `/login/?next=${next}` }, "Log in again"))));
+    make("p", {}, make("b", {}, `Your session ended at ${moment(Date.now())}`), ". This page no longer updates. ", make("a", { href: `/login/?next=${next}` }, "Log in again"))));
   judge(root);
 }
 

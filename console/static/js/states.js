@@ -16,15 +16,15 @@ export function chip(name, kind = "delivery") {
   return make("span", { class: `state state-${shown}`, title: known.help, "data-state": name }, icon(known.icon), known.word);
 }
 
-/** What was done to a client; what was only recorded says "would", and looks it. */
-export function act(action, mode) {
-  const told = WORDS.acts?.[action] ?? { done: action, would: `Would: ${action}`, icon: "bolt" };
-  if (mode !== "shadow") return [make("span", { class: "state", "data-state": action }, icon(told.icon), told.done)];
-  return [make("span", { class: "state would", "data-state": action }, icon(told.icon), told.would), " ", make("span", { class: "tag shadow" }, "recorded only")];
+/** Chips of an action on a client. A shadow action says "would" and looks different. */
+export function actionChips(action, mode) {
+  const label = WORDS.acts?.[action] ?? { done: action, would: `Would: ${action}`, icon: "bolt" };
+  if (mode !== "shadow") return [make("span", { class: "state", "data-state": action }, icon(label.icon), label.done)];
+  return [make("span", { class: "state would", "data-state": action }, icon(label.icon), label.would), " ", make("span", { class: "tag shadow" }, "recorded only")];
 }
 
 /** What will be done to a client at its limit: "disconnected"; a limit that only records says "would be". */
 export function does(action, mode) {
-  const told = WORDS.acts?.[action];
-  return (mode === "shadow" ? told?.would : told?.done)?.toLowerCase() ?? action;
+  const label = WORDS.acts?.[action];
+  return (mode === "shadow" ? label?.would : label?.done)?.toLowerCase() ?? action;
 }

@@ -3,11 +3,11 @@
 (function () {
   "use strict";
   var dark = window.matchMedia("(prefers-color-scheme: dark)");
-  var root = document.documentElement, kept = root.dataset, ofPerson = kept.themeKept || "auto";
+  var root = document.documentElement, data = root.dataset, ofPerson = data.themeSaved || "auto";
   try {
     // A session without saved settings has no moment of saving: then this browser's choices stand.
-    if (kept.keptAt && localStorage.getItem("sluice.settings") !== kept.keptAt) {
-      localStorage.setItem("sluice.settings", kept.keptAt);
+    if (data.savedAt && localStorage.getItem("sluice.settings") !== data.savedAt) {
+      localStorage.setItem("sluice.settings", data.savedAt);
       localStorage.removeItem("sluice.theme");
       localStorage.removeItem("sluice.zone");
     }
@@ -16,15 +16,15 @@
     try { return localStorage.getItem("sluice.theme") || ofPerson; } catch (error) { return ofPerson; }
   }
   function apply() {
-    var wanted = choice();
-    var theme = wanted === "auto" ? (dark.matches ? "dark" : "light") : wanted;
+    var selected = choice();
+    var theme = selected === "auto" ? (dark.matches ? "dark" : "light") : selected;
     document.documentElement.setAttribute("data-theme", theme);
-    document.documentElement.setAttribute("data-theme-choice", wanted);
+    document.documentElement.setAttribute("data-theme-choice", selected);
     document.dispatchEvent(new CustomEvent("sluice:theme", { detail: theme }));
   }
   dark.addEventListener("change", apply);
-  window.sluiceTheme = { choice: choice, set: function (wanted) {
-    try { localStorage.setItem("sluice.theme", wanted); } catch (error) { /* private mode: the choice lasts this page */ }
+  window.sluiceTheme = { choice: choice, set: function (value) {
+    try { localStorage.setItem("sluice.theme", value); } catch (error) { /* private mode: the choice lasts this page */ }
     apply();
   } };
   apply();

@@ -4,13 +4,13 @@ const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "
 const BROWSER = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 const ZONES = { browser: BROWSER, utc: "UTC", site: document.body?.dataset.siteZone || "UTC" };
 
-const ofPerson = document.documentElement.dataset.clockKept in ZONES ? document.documentElement.dataset.clockKept : "browser";
+const ofPerson = document.documentElement.dataset.clockSaved in ZONES ? document.documentElement.dataset.clockSaved : "browser";
 
 let chosen = read();
 let parts = formatter(), shortNames = names();
 
 function read() {
-  try { const kept = localStorage.getItem(KEY); return kept in ZONES ? kept : ofPerson; } catch { return ofPerson; }
+  try { const saved = localStorage.getItem(KEY); return saved in ZONES ? saved : ofPerson; } catch { return ofPerson; }
 }
 function formatter() {
   return new Intl.DateTimeFormat("en-GB", { timeZone: ZONES[chosen], hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -20,11 +20,11 @@ function names() { return new Intl.DateTimeFormat("en-GB", { timeZone: ZONES[cho
 export const zone = () => ZONES[chosen];
 export const choice = () => chosen;
 
-/** A zone by its place alone, which has room on a telephone: "Los Angeles". */
-const place = (name) => name.slice(name.lastIndexOf("/") + 1).replaceAll("_", " ");
+/** City of a zone, short enough for a telephone: "Los Angeles". */
+const city = (name) => name.slice(name.lastIndexOf("/") + 1).replaceAll("_", " ");
 
 /** What may be chosen: [key, words]. */
-export const choices = () => [["browser", `${place(BROWSER)} (browser)`], ["utc", "UTC"], ["site", `${place(ZONES.site)} (site)`]];
+export const choices = () => [["browser", `${city(BROWSER)} (browser)`], ["utc", "UTC"], ["site", `${city(ZONES.site)} (site)`]];
 
 export function choose(key) {
   chosen = key in ZONES ? key : "browser";
@@ -39,8 +39,8 @@ export const zoneWord = (ms) => shortNames.formatToParts(new Date(ms)).find((par
 /** A day as people write it: "22 Nov", with its year when that isn't this one. */
 export function dayWords(day) {
   const [year, month, number] = day.split("-");
-  const said = `${Number(number)} ${MONTHS[month - 1]}`;
-  return year === dayAndTime(Date.now()).day.slice(0, 4) ? said : `${said} ${year}`;
+  const text = `${Number(number)} ${MONTHS[month - 1]}`;
+  return year === dayAndTime(Date.now()).day.slice(0, 4) ? text : `${text} ${year}`;
 }
 
 /** A moment's day and time by the chosen clock. */

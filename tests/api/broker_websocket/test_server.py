@@ -21,7 +21,7 @@ from broker_core.connections.admission import InputBufferUsage, PendingConnectio
 def protocol() -> BackpressureProtocol:
     """An open connection whose transport writes nothing by itself."""
     made = BackpressureProtocol()
-    made.room, made.send_queue = SingleWaiterEvent(is_open=True), []
+    made.writable, made.send_queue = SingleWaiterEvent(is_open=True), []
     reactor = SimpleNamespace(removeReader=lambda _: None)
     made.state, made.transport = made.STATE_OPEN, FileDescriptor(reactor=reactor)
     made.muted, made.client_addr, made.known, made.reading, made.resuming = False, None, True, True, False
@@ -52,14 +52,14 @@ async def test_what_the_kernel_takes_at_once_is_not_waited_for_and_the_rest_is(
     protocol.transport = Kernel(room=len(large) + 100)
     protocol.transport.registerProducer(protocol, True)
     protocol.sendData(large)
-    assert protocol.room.is_set() and protocol.transport.got == large
+    assert protocol.writable.is_set() and protocol.transport.got == large
     protocol.sendData(large)
-    assert not protocol.room.is_set() and protocol.unsent_bytes() == len(large) - 100
+    assert not protocol.writable.is_set() and protocol.unsent_bytes() == len(large) - 100
     protocol.sendData(small)
     protocol.transport.room = 1 << 20
     while protocol.unsent_bytes():
         protocol.transport.doWrite()
-    assert protocol.room.is_set() and protocol.transport.got == large + large + small, "in order"
+    assert protocol.writable.is_set() and protocol.transport.got == large + large + small, "in order"
 
 
 async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(
@@ -68,11 +68,11 @@ async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(
     protocol.transport = Kernel(room=1 << 20)
     protocol.transport.registerProducer(protocol, True)
     for _ in range(GATHERED_BYTES // 128):
-        assert protocol.room.is_set() and not protocol.transport.got
+        assert protocol.writable.is_set() and not protocol.transport.got
         protocol.sendData(b"x" * 128)
-    assert not protocol.room.is_set()
+    assert not protocol.writable.is_set()
     protocol.transport.doWrite()
-    assert protocol.room.is_set() and len(protocol.transport.got) == GATHERED_BYTES
+    assert protocol.writable.is_set() and len(protocol.transport.got) == GATHERED_BYTES
 
 
 async def test_large_messages_that_wait_are_counted_and_no_more_are_read(

@@ -95,7 +95,7 @@ async def test_a_broker_that_falls_silent_is_left(broker: FakeBroker) -> None:
         )
         link = client._connector.link
         assert link is not None
-        link.liveness.heard_at -= 10_000  # as if nothing had come for ten seconds
+        link.liveness.last_alive_at -= 10_000  # as if nothing had come for ten seconds
         broker.silent = True
         await link.lost
         broker.silent = False

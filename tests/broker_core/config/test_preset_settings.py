@@ -29,7 +29,7 @@ NUMBERS = [
     (system, row)
     for system, table in PRESETS.items()
     for row in table.values()
-    if row.kind in (SettingType.WHOLE, SettingType.DECIMAL)
+    if row.kind in (SettingType.INTEGER, SettingType.DECIMAL)
 ]
 
 

@@ -130,7 +130,7 @@ def test_the_entries_of_one_rule_measure_pools_or_do_not() -> None:
         ({"ladder": [{"action": "notify"}, {"action": "warn"}]}, "notify never happens"),
         (
             {"ladder": [{"action": "notify", "after_ms": 5}, {"action": "warn"}]},
-            "warn would come before notify",
+            "warn would precede notify",
         ),
         ({"ladder": [{"action": "delete_durable"}], "scope": {"topic": "a"}}, "set confirm_delete to true"),
         ({"shape": "percent_of", "percent": 5}, "oldest_age is neither"),

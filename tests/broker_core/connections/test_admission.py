@@ -144,7 +144,7 @@ def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: 
             self.remote = remote
             hall.add_pending(self)
 
-        def close_for_room(self) -> None:
+        def evict(self) -> None:
             ended.append(("told", self.remote))
             hall.mark_closing(self)
 

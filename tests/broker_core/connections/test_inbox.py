@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker_core.connections.admission import InputBufferUsage, PendingConnections
-from broker_core.connections.inbox import ITEM_BYTES, Inbox, InputHold, Item
+from broker_core.connections.inbox import ITEM_BYTES, Inbox, InputPauseReason, Item
 from broker_core.delivery.scheduling import ITERATION_BUDGET_NS, WorkScheduler
 from tests.support.manual_clock import ManualClock
 
@@ -45,9 +45,9 @@ class InboxHarness:
         self.taken.append(item)
         self.clock.advance(SLOW)
         if item == "logon":
-            self.inbox.pause(InputHold.LOGON)
+            self.inbox.pause(InputPauseReason.LOGON)
         if item == "publish":
-            self.inbox.pause(InputHold.JOURNAL)
+            self.inbox.pause(InputPauseReason.JOURNAL)
 
     def pause_reading(self) -> None:
         assert self.reading
@@ -119,7 +119,7 @@ async def test_nothing_is_taken_while_a_logon_is_checked_also_of_the_same_read(p
     peer.inbox.put(["flush"])
     await run_loop_iteration()
     assert peer.taken == ["logon"] and not peer.reading
-    peer.inbox.resume(InputHold.LOGON)
+    peer.inbox.resume(InputPauseReason.LOGON)
     assert peer.taken == ["logon", "subscribe", "flush"] and peer.reading
 
 
@@ -130,7 +130,7 @@ async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Inbox
     assert peer.pending_connections.buffered == whole, (
         "tiny commands take more than their bytes, and a read stays until all of it is taken"
     )
-    peer.inbox.resume(InputHold.LOGON)
+    peer.inbox.resume(InputPauseReason.LOGON)
     while not peer.reading:
         await run_loop_iteration()
     assert peer.pending_connections.buffered == 0
@@ -141,12 +141,12 @@ async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Inbox
 
 async def test_a_client_is_read_from_when_no_reason_is_left_not_to(peer: InboxHarness) -> None:
     peer.inbox.put(["publish", "logon", "next"])
-    peer.inbox.resume(InputHold.JOURNAL)
+    peer.inbox.resume(InputPauseReason.JOURNAL)
     assert peer.taken == ["publish", "logon"] and not peer.reading
-    peer.inbox.pause(InputHold.JOURNAL)
-    peer.inbox.resume(InputHold.LOGON)
+    peer.inbox.pause(InputPauseReason.JOURNAL)
+    peer.inbox.resume(InputPauseReason.LOGON)
     assert len(peer.taken) == 2 and not peer.reading
-    peer.inbox.resume(InputHold.JOURNAL)
+    peer.inbox.resume(InputPauseReason.JOURNAL)
     assert len(peer.taken) == 3 and peer.reading
 
 

@@ -15,7 +15,7 @@ from broker_core.batch import Batch, build_batch
 from broker_core.broker import Broker
 from broker_core.config.access import AccessSettings, EntitlementSettings
 from broker_core.config.preset_settings import QuotaSettings
-from broker_core.connections.inbox import InputHold
+from broker_core.connections.inbox import InputPauseReason
 from broker_core.connections.publisher import MAX_TOPICS, MAX_UNCOMMITTED
 from broker_core.errors import OperatorError
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
@@ -87,10 +87,12 @@ async def test_a_paused_publisher_is_read_again_below_half_of_its_pending_batche
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
         publishing = broker.engine.roster.clients["busy"].publishing
-        holds = publishing._inbox._holds
+        holds = publishing._inbox._pause_reasons
         for number in range(1, MAX_UNCOMMITTED + 1):
             publishing.on_submitted()
-            assert list(holds) == ([InputHold.OWN] if number == MAX_UNCOMMITTED else []), number
+            assert list(holds) == ([InputPauseReason.PENDING_BATCHES] if number == MAX_UNCOMMITTED else []), (
+                number
+            )
         while holds:
             publishing.on_committed(1)
         assert publishing.pending_batches == MAX_UNCOMMITTED // 2 - 1
@@ -115,12 +117,12 @@ async def test_a_publisher_paused_by_a_stalled_disk_does_not_count_as_silent(tmp
         with stalled_disk(broker):
             client.write(b"".join(map(publish, range(2 * MAX_UNCOMMITTED))))
             await until(lambda: busy.publishing.pending_batches == MAX_UNCOMMITTED)
-            busy.liveness.heard_at -= 60_000
+            busy.liveness.last_alive_at -= 60_000
             broker.engine.tick()
             assert not busy.is_reading and not busy.is_closed
         client.write(flush("all"))
         assert (await client.read_until("completed"))["id"] == "all"
-        busy.liveness.heard_at -= 60_000
+        busy.liveness.last_alive_at -= 60_000
         broker.engine.tick()
         assert (await client.read_until("closing"))["code"] == "heartbeat_timeout"
 

@@ -28,7 +28,7 @@ def test_an_expiring_certificate_is_logged_daily_from_two_weeks_before(tmp_path:
     assert [one["event"] for one in logs] == ["control_certificate_expires"] * 3 + [
         "control_certificate_expired"
     ]
-    assert "taken up without a restart" in logs[0]["fix"]
+    assert "loads them without a restart" in logs[0]["fix"]
 
 
 def test_what_was_renewed_is_taken_up_and_what_is_half_there_is_not(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ async def test_a_kept_policy_stays_until_an_operator_has_decided_with_its_date(t
     policy = replace(tcp_policy(), revision=40)
     file = PolicyFile.under(tmp_path, policy.instance.name)
     async with running_broker(tmp_path, policy, policy_file=file) as broker:
-        await broker.keep_policy(2)
+        await broker.retain_policy(2)
         (problem,) = broker.list_problems()
         assert (problem.code, problem.severe) == (
             "policy_set_back",
             True,
         ) and "revision 40" in problem.message
-        await broker.keep_policy(3)
+        await broker.retain_policy(3)
         assert [one.since for one in broker.list_problems()] == [problem.since]
         with pytest.raises(AssertionError, match="policy_set_back"):
             await ask(broker, "apply", **order(replace(policy, revision=99)))

@@ -156,7 +156,7 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.health) == (DeliveryState.REPLAYING, Health.STALLED)
         assert entry.lag_messages > 15_000 and entry.lag_at_most and entry.subscriptions[0].lag_at_most
-        assert (entry.caught_up_in_s, entry.caught_up_why_none) == (None, "there are too few looks at it")
+        assert (entry.caught_up_in_s, entry.caught_up_why_none) == (None, "there are too few samples")
         # Of a replay the log's records count, also those of other topics: the broker's own are among them.
         assert 0 <= entry.lag_messages + entry.delivered_messages - 20_000 < 50
         assert entry.seconds_behind >= 1

@@ -16,11 +16,11 @@ def test_each_reason_is_logged_immediately_and_repeats_are_counted(monkeypatch: 
     with capture_logs() as said:
         refusals.add("10.0.0.1:1", "it gave no token")
         refusals.add("10.0.0.1:2", "it gave no token")
-        refusals.add("10.0.0.2:1", "its token was taken back")
+        refusals.add("10.0.0.2:1", "its token was revoked")
         now[0] = LOG_INTERVAL_S
         refusals.add("10.0.0.1:3", "it gave no token")
     assert [(one["peer"], one["why"], one["more"]) for one in said] == [
         ("10.0.0.1:1", "it gave no token", 0),
-        ("10.0.0.2:1", "its token was taken back", 0),
+        ("10.0.0.2:1", "its token was revoked", 0),
         ("10.0.0.1:3", "it gave no token", 1),
     ]

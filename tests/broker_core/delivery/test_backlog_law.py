@@ -252,7 +252,7 @@ class BacklogModel:
                 "the journal keeps what is referred to"
             )
         self.check_running(backlog)
-        held = backlog.spool.held_bytes if backlog.spool is not None else 0
+        held = backlog.spool.requeued_bytes if backlog.spool is not None else 0
         assert backlog.nbytes >= held >= 0 and bool(backlog.nbytes - held) == bool(backlog.messages)
 
     def check_running(self, backlog: Backlog) -> None:
@@ -272,7 +272,7 @@ class BacklogModel:
     def check_causes(self, account: DeliveryAccount) -> None:
         """Check that journaled records are never counted as lost at disconnect, nor others as kept."""
         journaled, scratch = account.journaled, account.unjournaled
-        kept = account.discarded.get(DiscardCause.KEPT, MessageVolume())
+        kept = account.discarded.get(DiscardCause.STORED, MessageVolume())
         assert kept.messages <= journaled.discarded_waiting.messages + journaled.discarded_in_flight.messages
         lost = account.discarded.get(DiscardCause.DISCONNECTED, MessageVolume())
         assert lost.messages <= scratch.discarded_waiting.messages + scratch.discarded_in_flight.messages

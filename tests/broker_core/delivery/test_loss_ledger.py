@@ -46,7 +46,7 @@ def test_subscriptions_topics_causes_and_rules_are_kept_apart() -> None:
     ledger.record_loss(1, "c", "s", "t", DiscardCause.CONFLATED, "limit", one)
     ledger.record_loss(1, "c", "s", "t", DiscardCause.DISCARDED, "another", one)
     ledger.record_loss(1, "c", "s", "of the same id", DiscardCause.DISCARDED, "limit", one)
-    assert [loss.what.messages for loss in ledger.close_intervals()] == [1, 1, 1, 1, 1]
+    assert [loss.tally.messages for loss in ledger.close_intervals()] == [1, 1, 1, 1, 1]
     assert len(ledger.recent) == ledger.intervals == 5
 
 

@@ -75,7 +75,7 @@ NAMES: Final = tuple(KINDS)
 
 def ledger_volume(account: DeliveryAccount) -> int:
     """Number of discarded messages that have a row in the ledger: all but those conflated on request."""
-    asked = account.discarded.get(DiscardCause.CONFLATED_AS_ASKED, NOTHING)
+    asked = account.discarded.get(DiscardCause.CONFLATED_ON_REQUEST, NOTHING)
     return account.discarded_volume.minus(asked).messages
 
 

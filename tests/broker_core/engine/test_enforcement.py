@@ -272,7 +272,7 @@ async def test_a_dropped_client_is_notified_before_the_close_and_the_record_says
         assert (await there.decided()).told == "yes"
         await until(lambda: there.broker.engine.ledger.recent)
         (loss,) = there.broker.engine.ledger.recent
-        assert (loss.cause.value, loss.what.messages) == ("kept_in_log", 20), (
+        assert (loss.cause.value, loss.tally.messages) == ("kept_in_log", 20), (
             "two were sent and aren't acknowledged"
         )
 
@@ -283,14 +283,14 @@ async def test_what_no_bookmark_brings_back_is_lost_with_the_connection(tmp_path
         await there.publish(9, 8, "t")
         await until(lambda: len(there.broker.engine.ledger.recent) == 2)
         gone, kept = sorted(there.broker.engine.ledger.recent, key=lambda loss: loss.cause.value)
-        assert (gone.cause.value, gone.what.messages, gone.what.unjournaled, gone.what.first) == (
+        assert (gone.cause.value, gone.tally.messages, gone.tally.unjournaled, gone.tally.first) == (
             "disconnected",
             8,
             8,
             0,
         )
-        assert (kept.cause.value, kept.what.unjournaled) == ("kept_in_log", 0) and kept.what.messages >= 5
-        assert kept.what.nbytes > 0 and gone.what.nbytes > 0
+        assert (kept.cause.value, kept.tally.unjournaled) == ("kept_in_log", 0) and kept.tally.messages >= 5
+        assert kept.tally.nbytes > 0 and gone.tally.nbytes > 0
 
 
 async def test_a_client_that_says_nothing_is_closed_at_the_deadline_and_it_stays_unknown(

@@ -182,7 +182,7 @@ async def test_a_loop_that_computes_and_one_whose_call_holds_the_interpreter_are
             await asyncio.sleep(0.1)
         held = broker.stored()[-1]
         # No thread could run: the signal took the stacks.
-        assert held.cause in (StallCause.INTERPRETER_HELD, StallCause.CPU_STARVED)
+        assert held.cause in (StallCause.INTERPRETER_LOCKED, StallCause.CPU_STARVED)
         assert "block_held" in held.stacks
         assert held.lasted_ms >= 3_000
         await broker.close()
@@ -226,9 +226,9 @@ def observed_stall(
         (observed_stall(5, states="DDDS"), StallCause.DISK_WAIT),
         (observed_stall(5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
         (observed_stall(5, late=4.5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
-        (observed_stall(5, late=4.5, cpu_s=4.0), StallCause.INTERPRETER_HELD),
+        (observed_stall(5, late=4.5, cpu_s=4.0), StallCause.INTERPRETER_LOCKED),
         (observed_stall(5, late=4.5), StallCause.PROCESS_STOPPED),
-        (observed_stall(5, late=4.5)._replace(signalled_at=1.0), StallCause.INTERPRETER_HELD),
+        (observed_stall(5, late=4.5)._replace(signalled_at=1.0), StallCause.INTERPRETER_LOCKED),
         (observed_stall(5, late=4.5)._replace(signalled_at=4.9), StallCause.PROCESS_STOPPED),
         (observed_stall(5, states="T"), StallCause.PROCESS_STOPPED),
         (observed_stall(5, late=4.5, machine=MachineSample(5.0, cpu_wait_s=4.0)), StallCause.CPU_STARVED),

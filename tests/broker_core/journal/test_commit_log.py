@@ -105,7 +105,7 @@ class RecordingOutlet:
         self.error = error
         self.heard.append(("failed", [p.owner for p in group]))
 
-    def on_log_broken(self, error: JournalError) -> None:
+    def on_log_failed(self, error: JournalError) -> None:
         self.error = error
         self.heard.append(("broken", []))
 

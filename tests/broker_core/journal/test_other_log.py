@@ -65,7 +65,7 @@ def test_a_segment_of_another_log_is_refused_by_its_name_wherever_it_stands(tmp_
         with pytest.raises(OperatorError) as caught:
             refused()
         assert caught.value.code == "other_log"
-        assert str(path) in caught.value.sentence and "bring back" in caught.value.fix
+        assert str(path) in caught.value.sentence and "restore" in caught.value.fix
         assert caught.value.details["files"] == [path.name]
     lock = str(mine / "journal" / f"{INSTANCE}.lock")
     assert all_records(mine) | {lock: b""} == before | {lock: b""}, "nothing is touched, not even put aside"

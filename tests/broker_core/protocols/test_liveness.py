@@ -17,7 +17,7 @@ def test_any_byte_is_a_sign_of_life_and_silence_is_two_intervals_and_the_slack()
     for second in range(1, 60):
         life.note_read(second * INTERVAL_MS, ReadProgress(second, second, 0))
         assert not life.is_silent(second * INTERVAL_MS, INTERVAL_MS)
-    end = life.heard_at
+    end = life.last_alive_at
     assert not life.is_silent(end + 2 * INTERVAL_MS, INTERVAL_MS)
     assert life.is_silent(end + 2 * INTERVAL_MS + 1, INTERVAL_MS)
     assert not life.is_silent(end + 2 * INTERVAL_MS + 500, INTERVAL_MS, slack_ms=500)
@@ -27,16 +27,16 @@ def test_bytes_that_the_peer_acknowledges_are_a_sign_of_life_while_older_ones_wa
     life = Liveness(0)
     life.note_written(1_000, handed_bytes=100_000, acknowledged_bytes=0)
     life.note_written(2_000, handed_bytes=100_000, acknowledged_bytes=20_000)
-    assert life.heard_at == 2_000
+    assert life.last_alive_at == 2_000
     life.note_written(3_000, handed_bytes=100_000, acknowledged_bytes=20_000)
-    assert life.heard_at == 2_000, "nothing moved"
+    assert life.last_alive_at == 2_000, "nothing moved"
 
 
 def test_heartbeats_that_a_kernel_acknowledges_for_a_process_that_stands_still_are_none() -> None:
     life = Liveness(0)
     for second in range(1, 10):
         life.note_written(second * 1_000, handed_bytes=25 * second, acknowledged_bytes=25 * second)
-    assert life.heard_at == 0
+    assert life.last_alive_at == 0
 
 
 @pytest.mark.parametrize(

@@ -70,20 +70,20 @@ def test_a_state_in_a_word(changed: dict[str, object], connected: bool, state: s
 
 def test_the_remaining_time_follows_the_speed_of_the_last_seconds() -> None:
     replay, speed = make_replay(), ReplaySpeed(101, 0)
-    assert speed.seconds_left(replay, 1_100, 0) is None
+    assert speed.estimate_remaining_s(replay, 1_100, 0) is None
     for second in range(1, 4):
         replay.advance(101 + 100 * second)
         speed.update(replay.position, second * S)
     assert speed.per_second == pytest.approx(100)
-    assert speed.seconds_left(replay, 1_100, 0) == pytest.approx(7.0)
+    assert speed.estimate_remaining_s(replay, 1_100, 0) == pytest.approx(7.0)
     replay.advance(1_101)
-    assert speed.seconds_left(replay, 1_100, 0) == 0.0
+    assert speed.estimate_remaining_s(replay, 1_100, 0) == 0.0
 
 
 def test_at_a_multiple_the_remaining_time_follows_the_recorded_timeline() -> None:
     replay, speed = make_replay(recorded_at=100 * S, rate="4X"), ReplaySpeed(101, 0)
-    assert speed.seconds_left(replay, 1_000, 300 * S) == 50.0
-    assert speed.seconds_left(replace(replay, not_after=120 * S), 1_000, 300 * S) == 5.0
+    assert speed.estimate_remaining_s(replay, 1_000, 300 * S) == 50.0
+    assert speed.estimate_remaining_s(replace(replay, not_after=120 * S), 1_000, 300 * S) == 5.0
 
 
 def test_what_is_stored_comes_back_and_fields_of_a_later_version_are_passed_over() -> None:

@@ -26,7 +26,10 @@ def batch_of(*records: tuple[str, bytes]) -> Batch:
 
 def parts(topics: JournaledTopics, *records: tuple[str, bytes]) -> tuple[list[bytes], list[bytes]]:
     found = topics.split_batch(batch_of(*records))
-    return (found.passed.bodies() if found.passed else [], found.kept.bodies() if found.kept else [])
+    return (
+        found.unjournaled.bodies() if found.unjournaled else [],
+        found.journaled.bodies() if found.journaled else [],
+    )
 
 
 def test_whole_batches_are_passed_as_they_are():

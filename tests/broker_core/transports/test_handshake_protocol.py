@@ -215,7 +215,7 @@ def test_of_who_leaves_in_the_middle_nothing_stays(
         hello = peer.hello()
         await peer.send(hello[:1] if when == "begun" else hello)
         if when == "begun":
-            await until(lambda: len(there.door._waiting) == 1 and there.listener._begun)
+            await until(lambda: len(there.door._waiting) == 1 and there.listener._tasks)
         elif when != "at once":
             last = await peer.finished()
             if when == "finished":
@@ -223,7 +223,7 @@ def test_of_who_leaves_in_the_middle_nothing_stays(
         if reset:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         peer.socket.close()
-        await until(lambda: there.is_idle and not there.listener._begun)
+        await until(lambda: there.is_idle and not there.listener._tasks)
         await until(lambda: all(one.told[0] == "made" and one.told[-1] == "lost" for one in there.made))
 
     run(loop, test, tmp_path)
@@ -234,7 +234,7 @@ def test_a_peer_without_tls_is_refused(tmp_path: Path, loop: Loops) -> None:
     async def test(there: TlsServer) -> None:
         peer = ManualTlsClient(there)
         await peer.send(b"GET / HTTP/1.1\r\n\r\n" * 5_000)
-        await until(lambda: there.is_idle and not there.listener._begun)
+        await until(lambda: there.is_idle and not there.listener._tasks)
         assert not there.made
         peer.socket.close()
 

@@ -189,7 +189,7 @@ async def test_the_command_line_uses_tls_and_a_token(tmp_path: Path) -> None:
         assert await command("publish", "a", '{"n": 1}') == (0, b"", b"1 message acknowledged\n")
         assert await command("subscribe", "a", "--bookmark", "0", "--replay-only") == (0, b'{"n": 1}\n', b"")
         status, _, said = await command("publish", "a", "x", token="wrong")
-        assert status == 1 and said.startswith(b"bad_logon: This transport asks for a token")
+        assert status == 1 and said.startswith(b"bad_logon: This transport requires a token")
 
 
 async def test_who_has_not_shaken_hands_is_a_guest_and_makes_room(

@@ -128,7 +128,7 @@ def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[st
 def test_the_policy_says_where_the_log_is(place: list[str], instance: Instance, tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j", instance.name, tmp_path / "k")
     journal.close()
-    with pytest.raises(CommandError, match="There is no directory"):
+    with pytest.raises(CommandError, match=r"The directory .* doesn.t exist"):
         run("ls", "--instance", instance.name, "--directory", str(tmp_path / "none"))
     Instance.objects.filter(pk=instance.pk).update(journal_directory=str(tmp_path / "j"))
     assert "0 segments" in run("ls", "--instance", instance.name)

@@ -37,8 +37,8 @@ def exported(broker: FakeBroker, tmp_path: Path) -> Path:
 
 def test_what_is_exported_imports_as_no_change(exported: Path, instance: Instance) -> None:
     assert run("diff", str(exported)) == ("", "", 0)
-    assert "Nothing differs from revision 1, so none was made." in run("import", str(exported))[0]
-    assert "can be used" in run("check", str(exported))[0]
+    assert "The file equals revision 1. No revision was created." in run("import", str(exported))[0]
+    assert "The policy is valid" in run("check", str(exported))[0]
 
 
 def test_a_changed_file_is_a_difference_and_then_a_revision(exported: Path, instance: Instance) -> None:
@@ -78,7 +78,7 @@ def test_another_brokers_file_is_laid_over_the_policy(
     assert "@limit: limit=50: activemq >: constant_pending_message_limit_strategy" in err
     assert (
         "left out: line 2 " in err
-        and "producerFlowControl=false: Passing it makes ActiveMQ hold up producers" in err
+        and "producerFlowControl=false: Beyond this limit ActiveMQ blocks producers" in err
     )
     document = policies.document_in_force(instance.name)
     assert [entry["topic"] for entry in document["activemq"] if entry.get("mode") != "off"] == [
@@ -141,7 +141,7 @@ def test_a_file_of_actions_alone_makes_no_revision(
     path = tmp_path / "actions.xml"
     path.write_text(AMPS[AMPS.index("<Actions>") : AMPS.index("</AMPSConfig>")])
     out, _, _ = run("import", str(path), "--from", "amps")
-    assert ("Revision" not in out, "Action 'weekly' was created, disabled" in out) == (True, True)
+    assert ("Revision" not in out, "Action 'weekly' was created in the disabled state" in out) == (True, True)
     assert policies.newest_revision(instance).number == 1
     with pytest.raises(CommandError, match="Nothing in this file was imported"):
         run("import", str(path), "--from", "amps")

@@ -39,7 +39,7 @@ def test_a_sole_administrator_who_lost_the_app_logs_in_again_and_the_audit_says_
 
 @pytest.mark.parametrize(
     ("name", "reason", "said"),
-    [("nobody", "x", "no operator"), ("maria", "x", "no second"), ("maria", " ", "reason")],
+    [("nobody", "x", "The operator"), ("maria", "x", "no second"), ("maria", " ", "reason")],
 )
 def test_it_refuses_what_it_cant_do(operator: Any, name: str, reason: str, said: str) -> None:
     with pytest.raises(CommandError, match=said):

@@ -121,7 +121,7 @@ def test_keeping_says_what_is_free_who_keeps_the_rest_and_where_it_comes_to_rest
     disk = DiskForecast(used=4_000, total=20_000, free=6_000, grows_a_day=1_000.0, full_in_s=6 * DAY)
     rows = {row.label: row for row in retention_options(log, disk, NOW)}
     assert [
-        (rows[age].segments, rows[age].held_bytes) for age in ("1 day", "7 days", "14 days", "30 days")
+        (rows[age].segments, rows[age].pinned_bytes) for age in ("1 day", "7 days", "14 days", "30 days")
     ] == [
         (2, 1_000),
         (1, 1_000),

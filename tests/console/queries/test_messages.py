@@ -44,7 +44,7 @@ def numbers(found: list[BrowsedMessage]) -> list[object]:
 def test_the_newest_come_first_and_earlier_goes_on_without_a_gap(
     real: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "PIECE", 16)
+    monkeypatch.setattr(messages, "MAX_RECORDS_PER_ANSWER", 16)
     rare = [("rare", {"n": n}) for n in range(6)]
     publish(real, *rare[:3], *(("often", {"n": n}) for n in range(300)), *rare[3:])
     seen: list[object] = []
@@ -62,7 +62,7 @@ def test_the_newest_come_first_and_earlier_goes_on_without_a_gap(
 def test_searching_for_what_is_rare_ends_and_says_where_to_go_on(
     real: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "MAX_PIECES", 2)
+    monkeypatch.setattr(messages, "MAX_REQUESTS", 2)
     publish(real, ("rare", {"n": 0}), *(("often", {"n": n}) for n in range(200)))
     found = messages.newest_messages("rare", limit=5)
     assert found.messages == [] and found.earlier and found.searched == 25

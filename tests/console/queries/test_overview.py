@@ -36,14 +36,14 @@ def test_the_verdict_counts_who_asks_for_an_act_and_names_the_worst(
     broker: FakeBroker, instance: Instance
 ) -> None:
     found = overview.current_verdict(None)
-    assert found.asking == [(Health.STALLED, 1)]
+    assert found.needing_attention == [(Health.STALLED, 1)]
     assert found.worst is not None and found.worst.name == "board-jfk"
     assert found.total == len(broker.clients) == sum(found.healths.values())
 
 
 def test_a_verdict_is_of_the_clients_one_may_see(broker: FakeBroker, instance: Instance) -> None:
     found = overview.current_verdict(["carrier-*"])
-    assert (found.asking, found.worst) == ([], None)
+    assert (found.needing_attention, found.worst) == ([], None)
     assert found.keeping_up == found.total == 14
 
 

@@ -22,7 +22,7 @@ def test_silent_broker_is_taken_for_away(instance: Instance) -> None:
     broker_reports.record_revision(instance, 1, now - timedelta(minutes=1))
     state = policies.policy_status(instance, now)
     assert not state["converged"]
-    assert "last heard" in state["why"]
+    assert "last reported" in state["why"]
 
 
 def test_broker_behind_is_named_with_its_revision(instance: Instance) -> None:

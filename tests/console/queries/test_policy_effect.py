@@ -91,7 +91,7 @@ def test_a_rule_that_comes_is_said_once_and_its_limit_is_in_its_signals_unit() -
     told = policy_effect.summarise_effect(made(touched=[touched("a", *came, moved)]), {"old": "oldest_age"})
     assert (
         told.changes[0].sentence
-        == "comes under rule age (recorded only); old: limit 1.0 s → 20.0 s, from rule old"
+        == "is now under rule age (recorded only); old: limit 1.0 s → 20.0 s, from rule old"
     )
 
 
@@ -143,13 +143,13 @@ def test_who_is_left_without_records_is_named_and_counts_as_an_act() -> None:
         extent="part",
     )
     told = policy_effect.summarise_effect(made(unrecorded=[*lost, part], unrecorded_in_all=9))
-    assert told.headline == "8 clients left without new records, 1 client left with a part of their records."
+    assert told.headline == "8 clients without new records, 1 client with only a part of their records."
     assert [(line.kind, line.names, line.count, line.recorded_only) for line in told.at_once] == [
         ("unrecorded", ["desk-0", "desk-1"], 8, False),
         ("part_recorded", ["lake"], 1, False),
     ]
     assert told.at_once[0].sentence == (
-        "durable subscription of prices.a gets nothing more: the policy no longer journals it"
+        "durable subscription of prices.a gets no more records: the policy no longer journals it"
     )
 
 
@@ -158,7 +158,7 @@ def test_decisions_beyond_a_rollouts_allowance_are_told_apart_and_must_be_confir
     told = policy_effect.summarise_effect(made(acted_on=[decided("a"), *held]))
     assert (
         told.headline
-        == "1 client offlined, 3 decisions exceed the allowance: the revision is withdrawn immediately."
+        == "1 client offlined, 3 decisions exceed the allowance: Sluice withdraws the revision immediately."
     )
     assert [(line.kind, line.count, line.recorded_only) for line in told.at_once] == [
         ("offline", 1, False),

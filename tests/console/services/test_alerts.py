@@ -94,7 +94,7 @@ def test_an_alert_opens_after_its_time_is_told_once_and_told_when_it_is_over(
     alerts.evaluate_alerts(after(50))
     assert alerts.send_due_messages(after(50)) == 3 and alerts.send_due_messages(after(60)) == 0
     assert [one["state"] for one in hook.calls] == ["open", "over"]
-    assert "Over: stalled" in str(box.mails[-1]["Subject"])
+    assert "Resolved: stalled" in str(box.mails[-1]["Subject"])
     assert Alert.objects.get().closed_at == after(50)
 
 
@@ -151,7 +151,7 @@ def test_a_decision_that_was_carried_out_opens_an_alert_and_a_shadow_one_does_no
     assert not Alert.objects.exists()
     Decision.objects.create(at=after(-5), client="desk-7", mode="enforce", **facts)
     alerts.evaluate_alerts(NOW)
-    assert Alert.objects.get().sentence == "desk-7 was acted on."
+    assert Alert.objects.get().sentence == "desk-7 had a policy action."
     alerts.evaluate_alerts(NOW + alerts.DECISION_LASTS)
     assert Alert.objects.get().closed_at is not None
 
@@ -159,7 +159,7 @@ def test_a_decision_that_was_carried_out_opens_an_alert_and_a_shadow_one_does_no
 def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rules_name(
     actor: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule(actor, instance, AlertSubject.STANDING, for_s=0)
+    rule(actor, instance, AlertSubject.SYSTEM_CONDITION, for_s=0)
     told = system_conditions.SystemCondition("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
     monkeypatch.setattr(alerts.system_conditions, "current_conditions", lambda: [told])
     alerts.evaluate_alerts(NOW)
@@ -365,7 +365,7 @@ def test_old_alerts_are_forgotten_and_deleting_a_rule_is_in_the_audit(
     alerts.evaluate_alerts(after(10))
     alerts.delete_old_alerts(after(10))
     assert Alert.objects.exists()
-    alerts.delete_old_alerts(after(20) + alerts.KEPT)
+    alerts.delete_old_alerts(after(20) + alerts.CLOSED_RETENTION)
     assert not Alert.objects.exists()
     alerts.delete(actor, made, "not used")
     assert AuditEvent.objects.get(action="alert.delete").reason == "not used"

@@ -46,7 +46,7 @@ def test_what_was_written_holds(db: None, actor: Actor) -> None:
     before = AuditEvent.objects.count()
     write(actor, 12)
     found = verified()
-    assert (found.events - before, found.broken) == (12, None)
+    assert (found.events - before, found.first_break) == (12, None)
     assert found.head == AuditChainLink.objects.order_by("-number")[0].digest
 
 
@@ -65,9 +65,9 @@ def test_what_was_written_holds(db: None, actor: Actor) -> None:
 def test_a_changed_event_is_named(change: str, db: None, actor: Actor) -> None:
     made = write(actor)
     by_hand(f"UPDATE console_auditevent SET {change} WHERE id = %s", made[2].pk)
-    broken = verified().broken
+    broken = verified().first_break
     assert broken is not None
-    assert (broken.event_id, broken.why) == (made[2].pk, "the event was changed")
+    assert (broken.event_id, broken.problem) == (made[2].pk, "the event was changed")
     with pytest.raises(CommandError, match=rf"event {made[2].pk}\): the event was changed"):
         call_command("audit", "verify")
 
@@ -75,28 +75,31 @@ def test_a_changed_event_is_named(change: str, db: None, actor: Actor) -> None:
 def test_an_event_that_went_before_its_time_is_named(db: None, actor: Actor) -> None:
     made = write(actor)
     by_hand("DELETE FROM console_auditevent WHERE id = %s", made[1].pk)
-    broken = verified().broken
+    broken = verified().first_break
     assert broken is not None
-    assert (broken.event_id, broken.why) == (made[1].pk, "the event is missing before its time")
+    assert (broken.event_id, broken.problem) == (
+        made[1].pk,
+        "the event was deleted before its retention ended",
+    )
 
 
 def test_an_event_that_was_put_in_is_named(db: None, actor: Actor) -> None:
     write(actor)
     sneaked = AuditEvent(actor="nobody", actor_kind="person", action="login")
     sneaked.save()
-    broken = verified().broken
+    broken = verified().first_break
     assert broken is not None
-    assert (broken.event_id, broken.why) == (sneaked.pk, "the event was put in past the chain")
+    assert (broken.event_id, broken.problem) == (sneaked.pk, "the event was inserted outside the chain")
 
 
 def test_links_that_were_taken_out_are_named(db: None, actor: Actor) -> None:
     made = write(actor)
     by_hand("DELETE FROM console_auditevent WHERE id = %s", made[4].pk)
     AuditChainLink.objects.filter(event_id=made[4].pk).delete()
-    assert (verified().broken or (0, 0, ""))[2] == "the newest links are missing"
+    assert (verified().first_break or (0, 0, ""))[2] == "the newest links are missing"
     by_hand("DELETE FROM console_auditevent WHERE id = %s", made[1].pk)
     AuditChainLink.objects.filter(event_id=made[1].pk).delete()
-    assert "is missing" in (verified().broken or (0, 0, ""))[2]
+    assert "is missing" in (verified().first_break or (0, 0, ""))[2]
 
 
 def test_a_link_that_was_made_to_fit_its_event_breaks_the_next(db: None, actor: Actor) -> None:
@@ -107,9 +110,9 @@ def test_a_link_that_was_made_to_fit_its_event_breaks_the_next(db: None, actor: 
     AuditChainLink.objects.filter(pk=link.pk).update(
         content=content, digest=audit_chain.link_digest(link.former, content)
     )
-    broken = verified().broken
+    broken = verified().first_break
     assert broken is not None
-    assert (broken.event_id, broken.why) == (made[3].pk, "it doesn't follow from the one before")
+    assert (broken.event_id, broken.problem) == (made[3].pk, "it doesn't continue the previous link")
 
 
 def test_expiry_is_no_break_and_leading_links_go_with_their_events(
@@ -124,10 +127,10 @@ def test_expiry_is_no_break_and_leading_links_go_with_their_events(
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     by_hand("DELETE FROM console_auditevent WHERE action = %s", "login")
-    assert audit_chain.verify_chain(timezone.now()).broken is not None
-    assert audit_chain.verify_chain(later).broken is None
+    assert audit_chain.verify_chain(timezone.now()).first_break is not None
+    assert audit_chain.verify_chain(later).first_break is None
     assert audit_chain.delete_expired_links() == 3
-    assert audit_chain.verify_chain(later).broken is None
+    assert audit_chain.verify_chain(later).first_break is None
     assert AuditChainLink.objects.order_by("number").first() == AuditChainLink.objects.get(
         event_id=kept[0].pk
     )
@@ -145,7 +148,7 @@ def test_many_writers_make_one_chain(transactional_db: None, actor: Actor) -> No
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(one, range(4)))
     found = verified()
-    assert (found.events, found.broken) == (20, None)
+    assert (found.events, found.first_break) == (20, None)
     assert AuditChainHead.objects.get().number == 20
 
 
@@ -157,13 +160,13 @@ def test_a_transaction_that_is_taken_back_leaves_no_link(db: None, actor: Actor)
         write(actor, 2)
         raise ZeroDivisionError
     write(actor, 1)
-    assert (verified().events, verified().broken) == (3, None)
+    assert (verified().events, verified().first_break) == (3, None)
 
 
 def test_the_command_teaches(db: None, actor: Actor, capsys: Any) -> None:
     write(actor, 2)
     call_command("audit", "verify")
-    assert "The audit holds: 2 events" in capsys.readouterr().out
+    assert "The audit is intact: 2 events" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         call_command("audit", "--help")
     assert "at the same number" in " ".join(capsys.readouterr().out.split())

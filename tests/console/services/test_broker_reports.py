@@ -53,7 +53,7 @@ def test_client_that_comes_to_rest_is_sampled_at_once(instance: Instance) -> Non
 
 def test_second_process_does_not_store_a_sample_twice(instance: Instance) -> None:
     broker_reports.record_report(snapshot(0, make_client("one", lag=5)))
-    broker_reports._heard.clear()
+    broker_reports._report_caches.clear()
     broker_reports.record_report(snapshot(3, make_client("one", lag=6)))
     assert ClientSample.objects.count() == 1
 

@@ -60,12 +60,12 @@ def test_what_contradicts_itself_is_refused_everywhere(broker: FakeBroker, actor
     never = {"activemq": [{"topic": ">", "abort_slow_consumer_strategy": True, "max_slow_duration": -1}]}
     draft = drafts.create_draft(actor, "never")
     drafts.edit_draft(actor, draft.pk, never)
-    assert "nobody is ever aborted" in drafts.preview(drafts.draft_numbered(draft.pk)).problems[0]
+    assert "no client is ever aborted" in drafts.preview(drafts.draft_numbered(draft.pk)).problems[0]
     for save in (
         lambda: drafts.publish(actor, draft.pk, reason=""),
         lambda: policies.change_instance_policy(actor, never),
     ):
-        with pytest.raises(OperatorError, match="nobody is ever aborted"):
+        with pytest.raises(OperatorError, match="no client is ever aborted"):
             save()
 
 

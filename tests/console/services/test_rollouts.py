@@ -101,8 +101,8 @@ def test_a_held_decision_brings_the_revision_before_back_and_says_whose_it_was(
     change = rollouts.stop_if_exceeded(instance)
     assert change is not None
     assert change.revision.reason == (
-        "Back from staged revision 2: 1 decision was allowed. "
-        "The next one, on client desk-1 by age, was not carried out."
+        "Withdrawal of staged revision 2: 1 decision was allowed. The next one, on client desk-1 "
+        "by age, was not carried out."
     )
 
 
@@ -121,8 +121,8 @@ def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_t
     decide(instance, 2, 1, mode="shadow", rule="age", member="b", details={"held_at": 2})
     assert rollouts.stop_if_exceeded(instance) is not None
     why = (
-        "Member b used its part of 2 of the 5 decisions allowed. "
-        "The next one, on client desk-1 by age, was not carried out."
+        "Member b used its share of 2 of the 5 decisions allowed. The next one, on client "
+        "desk-1 by age, was not carried out."
     )
     assert AuditEvent.objects.get(action="rollout.returned").reason == why
     page = minified(browser.get("/policies/"))
@@ -207,7 +207,9 @@ def test_a_withdrawn_revision_is_announced_and_is_not_what_one_rolls_back_to(
 def test_a_return_opens_the_alert_about_what_stands_at_the_top(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    rule = AlertRule.objects.create(instance=instance, name="top", about=AlertSubject.STANDING, for_s=0)
+    rule = AlertRule.objects.create(
+        instance=instance, name="top", about=AlertSubject.SYSTEM_CONDITION, for_s=0
+    )
     staged(actor, client="desk-*", most_decisions=1)
     assert rollouts.stop_if_exceeded(instance, withdrawn=7) is None, "another rollout's"
     assert rollouts.stop_if_exceeded(instance, withdrawn=2) is not None, "a broker has done so already"

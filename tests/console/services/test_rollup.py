@@ -34,7 +34,7 @@ def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(
         state = "offlined" if second == 20 else "live"
         client = make_client("one", state, 100 + second, rate_out_messages=10.0 * second)
         report(second, client, messages_in=second, p99_ms=second or None)
-    assert rollup.roll_up(START + timedelta(seconds=91)) == 4
+    assert rollup.write_rollups(START + timedelta(seconds=91)) == 4
     minute = ClientMinute.objects.get()
     assert (minute.at, minute.lag_messages, minute.state) == (START, 150, "offlined")
     assert minute.rate_out_messages == 250
@@ -49,18 +49,18 @@ def test_a_minute_keeps_the_worst_of_clients_and_mean_rates_and_peaks_of_places(
 
 def test_a_minute_is_made_once_and_not_before_late_samples_may_come(instance: Instance) -> None:
     report(0, make_client("one", lag=5))
-    assert rollup.roll_up(START + timedelta(seconds=89)) == 0
-    made = rollup.roll_up(START + timedelta(seconds=90))
+    assert rollup.write_rollups(START + timedelta(seconds=89)) == 0
+    made = rollup.write_rollups(START + timedelta(seconds=90))
     assert made == 4
-    assert rollup.roll_up(START + timedelta(seconds=120)) == 0
+    assert rollup.write_rollups(START + timedelta(seconds=120)) == 0
     assert ClientMinute.objects.count() == 1
 
 
 def test_minutes_that_nobody_rolled_up_are_made_up_for(instance: Instance) -> None:
     for minute in range(45):
         report(60 * minute, make_client("one", lag=minute + 1))
-    rollup.roll_up(START + 60 * MINUTE)
-    rollup.roll_up(START + 60 * MINUTE)
+    rollup.write_rollups(START + 60 * MINUTE)
+    rollup.write_rollups(START + 60 * MINUTE)
     assert ClientMinute.objects.count() == 45
 
 
@@ -69,7 +69,7 @@ def test_after_hours_without_a_broker_minutes_go_on_and_places_have_hours(instan
     late = 3 * 3600
     report(late, make_client("one", lag=7), messages_in=30)
     for _ in range(2):
-        rollup.roll_up(START + timedelta(seconds=late + 91))
+        rollup.write_rollups(START + timedelta(seconds=late + 91))
     assert list(ClientMinute.objects.values_list("lag_messages", flat=True)) == [5, 7]
     hour = ResourceSample.objects.get(kind="instance", seconds=3600)
     assert (hour.at, hour.messages_in) == (START, 60.0)
@@ -104,7 +104,7 @@ def test_a_long_range_is_answered_from_minutes_and_a_short_one_from_samples(inst
         for second in (0, 10):
             report(60 * minute + second, make_client("one", lag=10 * minute + second + 1))
     now = START + 4 * MINUTE
-    rollup.roll_up(now)
+    rollup.write_rollups(now)
     fine = time_series(instance, "client", "one", START, now, 10, now)
     assert (fine["source"], [point["lag_messages"] for point in fine["points"]]) == (
         "samples",

@@ -95,7 +95,7 @@ def call(port: int, scheme: str = "http", **more: Any) -> webhooks.WebhookRespon
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "DEADLINE_S", 1.0)
     monkeypatch.setattr(audit_export, "DEADLINE_S", 1.0)
-    monkeypatch.setattr(bounded_call, "MAX_LEFT", 1_000)
+    monkeypatch.setattr(bounded_call, "MAX_ABANDONED", 1_000)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -120,7 +120,7 @@ def test_what_is_given_up_ends_too() -> None:
     with host(drip_body) as port, pytest.raises(OperatorError):
         call(port)
     deadline = time.monotonic() + LONG_S
-    while any(thread.is_alive() for thread in bounded_call._left):
+    while any(thread.is_alive() for thread in bounded_call._abandoned):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -143,7 +143,7 @@ def test_a_mail_server_that_drips_leaves_no_thread_behind(over_tls: bool, settin
         with pytest.raises(OSError):
             bounded_call.call_within(1.0, lambda sockets: bounded_mail.send(sockets, message))
         deadline = time.monotonic() + LONG_S / 4
-        while any(thread.is_alive() for thread in bounded_call._left):
+        while any(thread.is_alive() for thread in bounded_call._abandoned):
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
@@ -162,7 +162,7 @@ def test_a_call_ends_when_its_run_is_cancelled(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_so_many_calls_that_hang_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_call, "MAX_LEFT", 1)
+    monkeypatch.setattr(bounded_call, "MAX_ABANDONED", 1)
     ends = threading.Event()
     with pytest.raises(TimeoutError):
         bounded_call.call_within(0.2, lambda _: ends.wait(LONG_S))
@@ -170,7 +170,7 @@ def test_so_many_calls_that_hang_are_enough(monkeypatch: pytest.MonkeyPatch) -> 
         bounded_call.call_within(0.2, lambda _: None)
     assert refused.value.code == "call_refused"
     ends.set()
-    while any(thread.is_alive() for thread in bounded_call._left):
+    while any(thread.is_alive() for thread in bounded_call._abandoned):
         time.sleep(0.05)
     assert bounded_call.call_within(5, lambda _: 7) == 7
 

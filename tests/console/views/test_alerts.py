@@ -41,10 +41,10 @@ def test_a_rule_is_made_its_alert_is_shown_and_it_is_deleted_as_a_pending_change
     [
         ({"name": ""}, "required"),
         ({"client": "a b"}, "pattern of client names"),
-        ({"for_s": "100000"}, "At most a day"),
+        ({"for_s": "100000"}, "At most one day"),
         ({"webhook": "http://169.254.169.254/"}, "declared host"),
-        ({"emails": "nobody"}, "no e-mail address"),
-        ({"emails": "a@b.org\r\nBcc: x@y.org"}, "no e-mail address"),
+        ({"emails": "nobody"}, "an e-mail address"),
+        ({"emails": "a@b.org\r\nBcc: x@y.org"}, "an e-mail address"),
         ({"emails": ", ".join(f"a{n}@b.org" for n in range(11))}, "At most 10"),
         ({"about": "everything"}, "valid choice"),
     ],
@@ -62,9 +62,9 @@ def test_mail_needs_a_server_and_a_name_is_there_once(
     browser: Client, instance: Instance, settings: Any
 ) -> None:
     settings.SLUICE_SMTP_URL = ""
-    assert b"set SLUICE_SMTP_URL first" in browser.post("/alerts/new/", {**FORM, "emails": "a@b.org"}).content
+    assert b"Set SLUICE_SMTP_URL first" in browser.post("/alerts/new/", {**FORM, "emails": "a@b.org"}).content
     browser.post("/alerts/new/", FORM)
-    assert b"There is an alert of this name" in browser.post("/alerts/new/", FORM).content
+    assert b"An alert with this name exists already" in browser.post("/alerts/new/", FORM).content
 
 
 def test_whoever_sees_some_clients_reads_of_those_alone(
@@ -75,7 +75,7 @@ def test_whoever_sees_some_clients_reads_of_those_alone(
     desk = Client()
     desk.force_login(person("desk", Role.VIEWER, client_pattern="desk-*"))
     text = desk.get("/alerts/").content.decode()
-    assert "board-jfk" not in text and "Only clients that you don’t see." in text
+    assert "board-jfk" not in text and "Only clients that you aren’t allowed to see." in text
     assert "board-jfk" not in desk.get("/standing/").content.decode()
 
 

@@ -155,7 +155,7 @@ def test_its_subscriptions_are_paused_and_resumed_and_it_is_offlined(
     browser.post("/clients/carrier-aa/offline/")
     assert b"was offlined" in apply(browser).content
     browser.post("/clients/carrier-aa/offline/")
-    assert b"is offlined already" in browser.get("/tray/").content
+    assert b"is already offlined" in browser.get("/tray/").content
     assert [one["do"] for one in broker.asked if one["do"] in ("pause", "resume", "offline")] == [
         "pause",
         "resume",
@@ -201,5 +201,5 @@ def test_the_page_tells_losses_from_messages_that_the_log_keeps(
             messages=1,
         )
     text = minified(browser.get("/clients/board-jfk/"))
-    assert re.search(r"kept in the log <span[^>]*>not lost</span>", text)
+    assert re.search(r"stored in the log <span[^>]*>not lost</span>", text)
     assert text.count("not lost") == 1

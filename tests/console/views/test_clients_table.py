@@ -47,7 +47,7 @@ def test_a_view_is_saved_opened_renamed_and_deleted_by_its_owner_alone(
     assert view.name == "Desks"
     browser.post(reverse("clients_views"), {"name": "Other", "query": ""})
     browser.post(reverse("clients_view", args=[view.pk]), {"name": "Other"})
-    assert "You have a view “Other” already." in browser.get("/clients/").content.decode()
+    assert "You already have a view “Other”." in browser.get("/clients/").content.decode()
     browser.post(reverse("clients_view", args=[view.pk]), {"name": "<b>\u202e"})
     assert "<bdi>&lt;b&gt;\u202e</bdi>" in browser.get("/clients/").content.decode()
     gone = browser.post(reverse("clients_view", args=[view.pk]), {"delete": "1"})
@@ -77,7 +77,7 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
         )
     pause, cut = service.list_changes(maria).planned
     chosen = [one.name for one in broker.clients if "carrier" in one.name]
-    assert pause.preview.what == f"Pause {len(chosen)} clients that matched “carrier”, live"
+    assert pause.preview.title == f"Pause {len(chosen)} clients that matched “carrier”, live"
     assert cut.preview.headline == f"{len(chosen)} clients cut off" and cut.preview.warnings
     (line, *_) = cut.preview.lines
     assert line.count == len(chosen) and len(line.names) == 12 and set(line.names) < set(chosen)
@@ -86,7 +86,7 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
     late = structs.replace(broker.clients[-1], name="carrier-late")
     broker.clients = [one for one in broker.clients if one.name != chosen[0]] + [late]
     (pause,) = service.list_changes(maria).planned
-    assert "1 have disconnected meanwhile." in [one.sentence for one in pause.preview.lines]
+    assert "1 have disconnected in the meantime." in [one.sentence for one in pause.preview.lines]
     (outcome,) = service.apply_changes(
         maria, "because", confirmed=True, plan=service.list_changes(maria).digest
     )

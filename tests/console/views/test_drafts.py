@@ -106,7 +106,9 @@ def test_a_rollout_shows_itself_and_is_promoted(
     assert "It has made <b>0</b> of the 3 decisions that it may make" in page
     assert policies.policy_orders(instance.name)["staged"]["client"] == "desk-*"
     back = {"Referer": "http://testserver/policies/"}
-    assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True, headers=back).content
+    assert (
+        b"name the rollout" in browser.post("/policies/rollout/promote/", follow=True, headers=back).content
+    )
     browser.post("/policies/rollout/promote/", {"revision": "1"})
     assert browser.get("/tray/").context["pending"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
@@ -122,7 +124,7 @@ def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft,
     send(browser, draft, "plan/", whom="share", share="10")
     apply(browser, "carefully", confirmed="on")
     browser.post("/policies/rollout/stop/", {"revision": "2"})
-    assert "Give 10 % of the clients back revision 1" in browser.get("/tray/").content.decode()
+    assert "Restore revision 1 for 10 % of the clients" in browser.get("/tray/").content.decode()
     apply(browser, "too many", confirmed="on")
     assert "too many" in policies.newest_revision(instance).reason
     assert policies.newest_revision(instance).document["client_policy"]["client_max_capacity"] == 50
@@ -158,7 +160,7 @@ def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft
     ]
     page = browser.get(at(draft)).content.decode()
     assert "limit 64MiB" in page
-    assert "warn it: 11.0 s" in page and "go on from the log: 16.0 s" in page  # hold, after, and the tick
+    assert "warn it: 11.0 s" in page and "continue from the log: 16.0 s" in page  # hold, after, and the tick
     form = browser.get(at(draft, "rules/0/")).content.decode()
     assert 'value="64MiB"' in form and 'value="10s"' in form and 'value="5s"' in form
     send(browser, draft, "rules/new/", name="behind", client="desk-7", limit="1GiB", **RUNGS)
@@ -182,7 +184,7 @@ def test_a_form_brings_no_new_problem_and_says_it_in_the_brokers_words(
         abort_slow_consumer_strategy="true",
         max_slow_duration="-1",
     )
-    assert b"nobody is ever aborted" in never.content
+    assert b"no client is ever aborted" in never.content
     assert stored(draft)["rules"] == stored(draft)["activemq"] == []
 
 
@@ -426,7 +428,7 @@ def test_an_onlooker_sees_a_draft_and_no_way_to_change_it(onlooker: Client, draf
 
 
 def test_what_is_gone_is_said(browser: Client, draft: PolicyDraft) -> None:
-    assert b"no draft 99" in browser.get("/policies/drafts/99/", follow=True).content
+    assert b"draft 99 doesn" in browser.get("/policies/drafts/99/", follow=True).content
     assert b"no entry 8 of rules" in browser.get(at(draft, "rules/7/"), follow=True).content
     assert b"no transport" in browser.get(at(draft, "transports/none/"), follow=True).content
 

@@ -24,7 +24,7 @@ def test_one_is_deleted_as_a_pending_change_and_it_is_in_the_audit(
 ) -> None:
     browser.post("/clients/auditor/durables/night/delete/")
     assert [one["name"] for one in broker.durables] == ["orders", "night"]
-    assert b"kept for it any more" in browser.get("/tray/").content
+    assert b"lose their pin" in browser.get("/tray/").content
     assert b"night of auditor was deleted" in apply(browser).content
     assert [one["name"] for one in broker.durables] == ["orders"]
     assert AuditEvent.objects.get(action="client.durable_delete").result == "done"

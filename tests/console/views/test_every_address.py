@@ -15,7 +15,7 @@ from tests.browser.pages import DRAFT_PARTS, FURTHER, LOGIN, NO_PAGES, PAGES, SE
 from tests.support.fake_broker import FakeBroker
 
 SOME_UUID = "6f6c1c5e-2f53-4a53-9d55-4bb6a2b2b8f1"
-VALUES = {"part": "rules", "place": "1", "word": "pause"}
+VALUES = {"part": "rules", "index": "1", "word": "pause"}
 """For parameters of which not every text is one; "1" is good for all others."""
 LISTED = (
     *PAGES,

@@ -122,9 +122,9 @@ def test_what_is_said_of_a_group_on_each_page_agrees(
         machines.play("away b")
     RevisionReport.objects.filter(member="b").update(seen_at=timezone.now() - REPORT_FRESH * 2)
     told = page("/standing/")
-    assert "c: The broker runs revision 1" in told and "b: The broker was last heard" not in told
+    assert "c: The broker runs revision 1" in told and "b: The broker last reported" not in told
     assert "in force on <bdi>a</bdi></span>" in page("/policies/"), "nobody knows what b runs"
-    assert "b</b> The broker was last heard" in page("/policies/")
+    assert "b</b> The broker last reported" in page("/policies/")
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -205,7 +205,7 @@ def test_a_database_that_is_away_is_said_and_not_called_a_mistake(
     browser.raise_request_exception = False
     answer = browser.get("/")
     assert answer.status_code == 503
-    assert "The database doesn’t answer since" in answer.content.decode()
+    assert "The database hasn’t answered since" in answer.content.decode()
 
 
 def test_the_pages_name_their_instance(browser: Client, broker: FakeBroker) -> None:

@@ -70,16 +70,19 @@ def test_applying_a_plan_starts_a_run(browser: Client, broker: FakeBroker) -> No
 def test_a_plan_that_no_longer_holds_starts_nothing_and_stays(browser: Client, broker: FakeBroker) -> None:
     browser.post("/journals/plan/", {"action": "compress", "age": "7d"})
     answer = apply(browser, plan="another")
-    assert b"has changed since it was shown" in answer.content
+    assert b"changed since the preview" in answer.content
     assert not ActionRun.objects.exists()
     assert b"Compress segments" in browser.get("/tray/").content
 
 
 def test_removing_needs_a_yes_and_a_wrong_word_discards_nothing(browser: Client, broker: FakeBroker) -> None:
     browser.post("/journals/plan/", {"action": "remove", "age": "7d"})
-    assert b"be replayed any more" in browser.get("/tray/").content
+    assert b"no longer be replayed" in browser.get("/tray/").content
     answer = apply(browser)
-    assert b"must be confirmed first" in answer.content and b'value="wrong release"' in answer.content
+    assert (
+        b"Confirm the warnings of the change first" in answer.content
+        and b'value="wrong release"' in answer.content
+    )
     assert not ActionRun.objects.exists()
     apply(browser, confirmed="on")
     assert ActionRun.objects.get().kind == "remove"
@@ -91,7 +94,7 @@ def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
     for _ in range(2):
         browser.post("/journals/plan/", {"action": "compress", "age": "7d"})
         answer = apply(browser)
-    assert b"is under way" in answer.content
+    assert b"is in progress" in answer.content
     assert ActionRun.objects.count() == 1
     assert b"Remove 1" in browser.get("/tray/").content
 

@@ -51,9 +51,9 @@ def test_the_form_of_a_replay_takes_topic_and_bookmark_from_the_address(
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("start=nonsense", "Write a bookmark"),
-        ("end=yesterday", "Write a moment"),
-        ("before=%5Ba%3Ab%5D", "Write a bookmark"),
+        ("start=nonsense", "Enter a bookmark"),
+        ("end=yesterday", "Enter a time"),
+        ("before=%5Ba%3Ab%5D", "Enter a bookmark"),
         ("topic=" + "x" * 2_000, "at most 1024"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_message_is_published_as_a_pending_change_with_a_reason(
     browser.post("/messages/publish/", {"topic": "flights.ZZ", "format": kind, "body": body})
     assert not [one for one in broker.asked if one["do"].startswith("publish")]
     told = browser.get("/tray/").content.decode()
-    assert "flights.ZZ" in told and "get it, where their filters let it pass" in told
+    assert "flights.ZZ" in told and "receive it, if it matches their filters" in told
     apply(browser)
     (asked,) = [one for one in broker.asked if one["do"].startswith("publish")]
     assert {key: asked[key] for key in published} == published

@@ -80,7 +80,7 @@ def test_somebody_comes_in_and_has_no_role_until_it_is_given(provider: str) -> N
     assert "Log in at Example" in minified(browser.get("/login/"))
     back = browser.get(path_of(at_the_provider(browser, "1", "/account/")))
     assert (back.status_code, back["Location"]) == (302, "/account/")
-    assert b"your password and your second factor" in browser.get("/account/").content
+    assert b"manages your password and second factor" in browser.get("/account/").content
     assert browser.get("/clients/").status_code == 403
     ada = get_user_model().objects.get(username="ada")
     assert not ada.has_usable_password()
@@ -96,7 +96,7 @@ def test_a_name_of_an_account_here_isn_t_taken_over(provider: str) -> None:
     person("Maria", Role.ADMINISTRATOR)
     browser = Client()
     back = browser.get(path_of(at_the_provider(browser, "2")), follow=True)
-    assert "that isn&#x27;t the provider&#x27;s" in back.content.decode()
+    assert "doesn&#x27;t belong to the provider" in back.content.decode()
     assert browser.get("/account/").status_code == 302
     assert AuditEvent.objects.filter(action="login", result="denied").count() == 1
     assert not ExternalIdentity.objects.exists()

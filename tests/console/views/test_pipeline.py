@@ -176,7 +176,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
         assert f'id="run-{asked.pk}"' in html and f"/runs/{asked.pk}/cancel/" in html
         assert 'role="progressbar"' in html and f'hx-get="{page}runs/?page=1"' in html
     refused = minified(browser.post(page, {"save": "board-lhr", "end": "5"}))
-    assert "Another run of pipeline is under way" in refused
+    assert "Another run of pipeline is in progress" in refused
     assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
     other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in minified(browser.get(f"/policies/drafts/{other.pk}/backtest/"))

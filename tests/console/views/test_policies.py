@@ -62,7 +62,7 @@ def test_a_change_while_the_broker_is_away_needs_a_yes_is_kept_and_said(
     browser: Client, instance: Instance
 ) -> None:
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
-    assert b"must be confirmed first" in apply(browser).content
+    assert b"Confirm the warnings of the change first" in apply(browser).content
     answer = apply(browser, confirmed="on")
     assert b"Revision 2 is published. The broker doesn" in answer.content
 
@@ -81,8 +81,8 @@ def test_someone_elses_revision_meanwhile_stops_the_change(
 
 def test_a_limit_that_the_machine_cannot_reach_needs_a_yes(browser: Client, broker: FakeBroker) -> None:
     browser.post("/policies/transports/tcp/", {"row": "1", "message_memory_limit": "99999TB"})
-    assert b"is more than this machine has" in browser.get("/tray/").content
-    assert b"must be confirmed first" in apply(browser).content
+    assert b"exceeds this machine" in browser.get("/tray/").content
+    assert b"Confirm the warnings of the change first" in apply(browser).content
 
 
 def test_an_older_revision_is_rolled_back_as_a_pending_change(
@@ -145,7 +145,7 @@ def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     scope = newest.document["rules"][0]["scope"]
     assert (scope["topic"], scope["client"]) == ("prices.>", "desk-*")
     browser.post("/policies/rules/0/remove/", {"name": newest.document["rules"][0]["name"]})
-    assert "taken out" in browser.get("/tray/").content.decode()
+    assert "removed" in browser.get("/tray/").content.decode()
 
 
 def test_a_rule_with_a_limit_of_nothing_is_refused(browser: Client, broker: FakeBroker) -> None:
@@ -162,7 +162,7 @@ def test_what_is_discarded_was_never_done(browser: Client, broker: FakeBroker, i
 def test_a_value_that_cant_be_read_is_said_at_its_field(browser: Client, broker: FakeBroker) -> None:
     answer = browser.post("/policies/instance/", instance_form(message_memory_limit="lots"))
     assert answer.status_code == 422
-    assert b"Write a size such as" in answer.content
+    assert b"Enter a size such as" in answer.content
 
 
 def test_a_transport_gets_limits_of_its_own(browser: Client, broker: FakeBroker, instance: Instance) -> None:

@@ -17,18 +17,18 @@ def test_what_one_saves_holds_on_every_page_and_for_nobody_else(
 ) -> None:
     assert browser.post("/settings/save/", WANTED).status_code == 302
     page = browser.get("/").content.decode()
-    for told in ('data-theme-kept="dark"', 'data-clock-kept="utc"', 'data-density="comfortable"'):
+    for told in ('data-theme-saved="dark"', 'data-clock-saved="utc"', 'data-density="comfortable"'):
         assert told in page
     assert '?range=24h" aria-current="true"' in page
     assert '?range=3h" aria-current="true"' in browser.get("/?range=3h").content.decode(), (
         "the address comes first"
     )
-    assert 'data-theme-kept="auto"' in onlooker.get("/").content.decode()
+    assert 'data-theme-saved="auto"' in onlooker.get("/").content.decode()
 
 
 def test_what_isnt_a_choice_is_refused_and_nothing_is_kept(browser: Client, broker: FakeBroker) -> None:
     assert browser.post("/settings/save/", {**WANTED, "range": "9y"}).status_code == 422
-    assert 'data-theme-kept="auto"' in browser.get("/settings/").content.decode()
+    assert 'data-theme-saved="auto"' in browser.get("/settings/").content.decode()
 
 
 def test_the_installations_values_say_whether_they_are_set(

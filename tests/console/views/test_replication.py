@@ -41,7 +41,7 @@ def test_a_broker_by_itself_says_so_and_shows_its_links(browser: Client, broker:
     assert (
         "newyork" in text
         and "disconnected: Nobody answers." in text
-        and "async: no publisher waits for it" in text
+        and "async: publishers don’t wait" in text
     )
     assert "12,345" in text and "1 min 01 s" in text and "sluice-1|7|" in text
 

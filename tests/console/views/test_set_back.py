@@ -24,7 +24,7 @@ def test_it_is_said_everywhere_also_where_the_numbers_are_equal(
     assert (state["running"], state["wanted"], state["converged"], state["set_back"]) == (1, 1, False, True)
     assert "doesn't have" in state["why"] and read.running_revisions(instance) == {}
     change = policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 9}})
-    assert not change.applied and "keeps revision 1" in change.problem
+    assert not change.applied and "retains revision 1" in change.problem
     found = {one.key: one for one in system_conditions.current_conditions()}
     assert found["policy_set_back policy.stored"].severe
     parts = {one["name"]: one for one in client.get("/readyz").json()["parts"]}

@@ -104,7 +104,7 @@ def test_every_address_that_pages_ask_again_and_again_is_known() -> None:
                 polled |= set(names)
         # What a script asks for by itself is written so.
         polled |= set(re.findall(r"data-url=\"\{% url '(\w+)'", text))
-    assert polled == sessions.ASKED_BY_PAGES
+    assert polled == sessions.POLLED_BY_PAGES
     assert {resolve("/runs/list/").url_name} <= polled
 
 

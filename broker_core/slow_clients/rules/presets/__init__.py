@@ -187,17 +187,17 @@ def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Ite
         return
     # Each check is late by up to a tick. A hold that is one tick shorter needs the same number of checks.
     spare = TICK_MS if period > 2 * TICK_MS else 0
-    hold = max((checks - 1) * period - spare, 0)
+    delay_ms = max((checks - 1) * period - spare, 0)
     yield Rule(
         "activemq.max_time_since_last_ack",
         "maxTimeSinceLastAck",
         "",
         Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED,
-        Shape.SOFT_FOR if hold else Shape.HARD,
+        Shape.SOFT_FOR if delay_ms else Shape.HARD,
         settings["max_time_since_last_ack"],
         _abort(settings),
         revision,
-        hold_ms=hold,
+        hold_ms=delay_ms,
         check_ms=period,
         mode=settings["mode"],
         per_subscription=True,
@@ -285,8 +285,8 @@ def resolve_pools(
         merged = PoolSettings(
             **{key: getattr(transport.pool, key) or getattr(document.pool, key) for key in AMPS_POOL}
         )
-        own = pool_limits(TRANSPORT_POOL_PREFIX + transport.name, merged, *host)
-        pools[transport.name] = shared if own[1:] == shared[1:] else own
+        limits = pool_limits(TRANSPORT_POOL_PREFIX + transport.name, merged, *host)
+        pools[transport.name] = shared if limits[1:] == shared[1:] else limits
     return pools
 
 
@@ -362,7 +362,11 @@ def pool_rules(pool: PoolLimits, revision: int) -> list[Rule]:
 def amps_settings(document: PolicyDocument, transport: str) -> dict[str, EffectiveValue]:
     """Return AMPS's settings of a transport, each with its origin."""
     layers = [_layer("instance", document)]
-    layers += [_layer(f"transport {own.name}", own) for own in document.transports if own.name == transport]
+    layers += [
+        _layer(f"transport {settings.name}", settings)
+        for settings in document.transports
+        if settings.name == transport
+    ]
     return merge_layers(layers, dict.fromkeys(AMPS))
 
 

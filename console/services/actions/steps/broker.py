@@ -10,7 +10,7 @@ import msgspec
 from broker_core.documents import requests
 from broker_core.documents.base import Document
 from broker_core.errors import OperatorError, SluiceError
-from broker_core.names import OWN
+from broker_core.names import RESERVED_PREFIX
 from console.choices import AuditResult
 from console.models import Instance
 from console.services import audit
@@ -36,16 +36,16 @@ MAX_BODY = 1024 * 1024
 def _publish(context: StepContext, options: Options) -> StepResult:
     """Publish a message through the broker, and record it in the audit, also if the broker refuses."""
     body = expand_bytes(options["data"], context.variables)
-    if options["topic"].startswith(OWN):
+    if options["topic"].startswith(RESERVED_PREFIX):
         raise OperatorError(
-            "topic_refused", "Topics that start with $ are the broker's own.", "Publish on another."
+            "topic_refused", "Topics that start with $ are reserved for the broker.", "Choose another topic."
         )
     if len(body) > MAX_BODY:
         raise OperatorError(
             "message_too_long", f"The message has {len(body):,} bytes, over {MAX_BODY:,}.", "Publish less."
         )
     target = f"{context.instance.name}: topic {options['topic']}"
-    told = {"bytes": len(body), "run": str(context.run.pk)}
+    facts = {"bytes": len(body), "run": str(context.run.pk)}
     try:
         context.link.call(
             requests.PublishRawMessage(topic=options["topic"], body=base64.b64encode(body).decode())
@@ -53,14 +53,14 @@ def _publish(context: StepContext, options: Options) -> StepResult:
     except SluiceError as problem:
         # Possibly only the reply was lost, so the audit needs the publisher for the two-person rule.
         failed = AuditResult.FAILED
-        audit.record(context.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
+        audit.record(context.actor, PUBLISHED, target, after=facts, result=failed, message=problem.sentence)
         raise
-    audit.record(context.actor, PUBLISHED, target, after=told)
+    audit.record(context.actor, PUBLISHED, target, after=facts)
     return StepResult({"topic": options["topic"], "bytes": len(body)})
 
 
 def _disconnect(context: StepContext, options: Options) -> StepResult:
-    client, reason = _client(options), options["reason"] or "an action of the operator's"
+    client, reason = _client(options), options["reason"] or "an action of the operator"
     return _done(context, requests.DisconnectClient(name=client, reason=reason))
 
 
@@ -95,7 +95,7 @@ def _client(options: Options) -> str:
     if not options["client"]:
         raise OperatorError(
             "unknown_client",
-            "The step names no client: the variable in it is empty.",
+            "The step has no client, because its variable is empty.",
             "Check the trigger's variables.",
         )
     return options["client"]
@@ -118,12 +118,12 @@ STEPS = {
     "replay": StepHandler(template_plan("{change} the managed replay {name}"), _replay),
     "replication": StepHandler(
         template_plan(
-            "{change} {member}, a member of the group or the link of a destination, "
-            "for what this broker acknowledges"
+            "{change} {member}, a member of the group or the link of a destination, for the "
+            "acknowledgements of this broker"
         ),
         _replication,
     ),
     "shut_down": StepHandler(
-        template_plan("shut the broker down; its supervisor leaves it down"), _shut_down
+        template_plan("shut the broker down; its supervisor doesn't restart it"), _shut_down
     ),
 }

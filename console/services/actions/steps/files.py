@@ -16,7 +16,7 @@ from console.services.actions import file_selection
 from console.services.actions.step_context import Options, StepContext, StepHandler, StepPlan, StepResult
 from console.units.ages import parse_age
 
-Act = Callable[[file_selection.FileSelection, Callable[[int], None]], tuple[int, int]]
+FileOperation = Callable[[file_selection.FileSelection, Callable[[int], None]], tuple[int, int]]
 
 
 def _choose(options: Options, packed: bool) -> file_selection.FileSelection:
@@ -33,20 +33,20 @@ def _plan(word: str, packed: bool, instance: Instance, options: Options) -> Step
         [[found.name, found.nbytes, found.changed_ns] for found in choice.chosen],
         {
             "files": [found.name for found in choice.chosen[:200]],
-            "skipped": [{"name": name, "why": why} for name, why in choice.skipped],
+            "skipped": [{"name": name, "why": reason} for name, reason in choice.skipped],
         },
     )
 
 
-def _perform(act: Act, packed: bool, context: StepContext, options: Options) -> StepResult:
+def _perform(operation: FileOperation, packed: bool, context: StepContext, options: Options) -> StepResult:
     choice = _choose(options, packed)
-    for name, why in choice.skipped:
-        context.progress.log(f"left {name} alone: {why}")
+    for name, reason in choice.skipped:
+        context.progress.log(f"left {name} alone: {reason}")
 
     def each(number: int) -> None:
         context.progress.set_fraction(number, len(choice.chosen))
 
-    count, nbytes = act(choice, each)
+    count, nbytes = operation(choice, each)
     context.progress.log(f"{count} files, {nbytes:,} bytes")
     return StepResult(
         {"folder": str(choice.folder), "files": count, "bytes": nbytes},
@@ -59,14 +59,14 @@ def _rotate(context: StepContext, options: Options) -> StepResult:
 
     The supervisor, which writes them, then creates new ones. The name's time avoids overwriting.
     """
-    home, wanted = Path(settings.SLUICE_HOME) / "log", options["process"]
+    home, process = Path(settings.SLUICE_HOME) / "log", options["process"]
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    logs = [path for path in sorted(home.glob("*.log")) if wanted in ("all", path.stem)]
+    logs = [path for path in sorted(home.glob("*.log")) if process in ("all", path.stem)]
     if not logs:
         raise OperatorError(
             "no_log",
-            f"There is no log of {wanted} in {home}.",
-            "`make up` writes logs there; other supervisors rotate their own.",
+            f"{home} has no log of {process}.",
+            "Only `make up` writes logs there; other supervisors rotate their own logs.",
         )
     made = []
     for path in logs:

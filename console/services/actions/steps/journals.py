@@ -32,7 +32,7 @@ def plan_journal_step(kind: str, instance: Instance, options: Options) -> StepPl
     in_lake = options.get("which") == "lake"
     found = journals.plan(kind, options["age"], instance.name, in_lake=in_lake)
     count = len(found["chosen"])
-    which = ", of those that the lake has" if in_lake else ""
+    which = "that the lake has" if in_lake else ""
     sentence = f"{kind} {count} segment{'' if count == 1 else 's'} older than {found['age']}{which}"
     return StepPlan(sentence, plan_promise(found), {"plan": found})
 

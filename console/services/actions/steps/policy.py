@@ -18,12 +18,12 @@ def _plan_transport(instance: Instance, options: Options) -> StepPlan:
     changed = [
         {**one, "enabled": enabled} if one.get("name") == name else one for one in document["transports"]
     ]
-    told = _with_effect(
+    sentence = _with_effect(
         f"switch the transport {name}: enabled {options['enabled']}",
         instance,
         {**document, "transports": changed},
     )
-    return StepPlan(told)
+    return StepPlan(sentence)
 
 
 def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any]) -> str:
@@ -63,10 +63,10 @@ def _done(context: StepContext, change: policies.PolicyChange) -> StepResult:
 
 
 def _plan_revision(instance: Instance, options: Options) -> StepPlan:
-    wanted, newest = revision_numbered(instance, int(float(options["number"]))), newest_revision(instance)
+    revision, newest = revision_numbered(instance, int(float(options["number"]))), newest_revision(instance)
     return StepPlan(
-        _with_effect(f"make revision {wanted.number} the policy again", instance, wanted.document),
-        [wanted.number, newest.number if newest else 0],
+        _with_effect(f"restore the policy of revision {revision.number}", instance, revision.document),
+        [revision.number, newest.number if newest else 0],
     )
 
 

@@ -171,10 +171,10 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     reference(spool, 6)
     assert (spool.entries, spool.messages, spool.copied_messages) == (6, 26, 1)
     assert (spool.oldest_at, spool.first_sequence, spool.tallies[7].messages) == (2, 2, 26)
-    assert spool.held_bytes == copy().nbytes, "references hold nothing"
+    assert spool.requeued_bytes == copy().nbytes, "references hold nothing"
     assert [entry.accepted_at for entry in spool.pull(10**9)] == [2, 3, 4, 77, 6, 7]
     assert (spool.entries, spool.messages, spool.copied_messages, spool.backlog_bytes) == (0, 0, 0, 0)
-    assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.held_bytes) == (0, 0, 0)
+    assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.requeued_bytes) == (0, 0, 0)
     spool.requeue([], {7: 9})
     assert spool.empty and spool.first_sequence == 0
 

@@ -38,10 +38,10 @@ def step(
             handout.retry(holder, mine[:1])
         case "left":
             handout.remove_holder(holder, mine[:1])
-        case _ if len(handout.back):
-            sequences = np.arange(handout.back.first, handout.back.last + 1, dtype=np.uint64)
+        case _ if len(handout.released):
+            sequences = np.arange(handout.released.first, handout.released.last + 1, dtype=np.uint64)
             here[:] = sorted(here + sequences[handout.add_reread(sequences)].tolist())
-            handout.back.remove(int(sequences[0]), int(sequences[-1]))
+            handout.released.remove(int(sequences[0]), int(sequences[-1]))
 
 
 @given(st.lists(STEPS, max_size=60), st.sampled_from([0, 2]))
@@ -52,10 +52,10 @@ def test_each_record_is_in_one_place_and_the_numbers_are_those_of_what_is_there(
     for what, holder, number in steps:
         step(handout, here, done, what, holder, number)
         held = [sequence for holder in HOLDERS for sequence in handout.records_of(holder)]
-        back = [one for first, last in handout.back for one in range(first, last + 1)]
+        back = [one for first, last in handout.released for one in range(first, last + 1)]
         assert sorted([*here, *held, *back, *done]) == list(range(1, handout.upto + 1))
         assert handout.unacknowledged == len(held)
-        assert handout.outstanding_count == len(here) + len(held) + len(handout.back)
+        assert handout.outstanding_count == len(here) + len(held) + len(handout.released)
         position = handout.position(handout.upto + 1)
         assert position == min([*here, *held, *back], default=handout.upto + 1)
         kept = {one for first, last in handout.completed_intervals() for one in range(first, last + 1)}

@@ -45,7 +45,7 @@ def test_a_subscription_that_fills_up(signal: str, field: str) -> None:
     assert made.forecast("c", START + 3 * SECOND) == found
     setattr(one, field, 0)
     made.tick(START + 4 * SECOND)
-    assert forecast_of(made, "c", "own", START + 4 * SECOND).why_none == "nothing of it is used"
+    assert forecast_of(made, "c", "own", START + 4 * SECOND).why_none == "none of the limit is used"
 
 
 def test_what_is_in_flight_of_a_client_fills_up() -> None:
@@ -81,7 +81,10 @@ def test_in_a_filling_pool_only_the_next_choice_has_a_forecast() -> None:
     found = forecast_of(made, "big", rule, now)
     assert (found.value, found.limit, found.fires_in_ms) == (40_000, 100_000, 6_000)
     assert forecast_of(made, "small", rule, now).why_none == "big would be chosen first"
-    assert forecast_of(made, "idle", rule, now).why_none == "it has none of what the pool is short of"
+    assert (
+        forecast_of(made, "idle", rule, now).why_none
+        == "the client uses none of the exhausted resource of the pool"
+    )
     assert (first := made.forecast("big", now)) is not None and first.rule == rule, (
         "before its own share of memory"
     )

@@ -48,7 +48,7 @@ def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> 
     made.on_queued(account, 5_000, START)
     made.on_released(account, 300)
     pool = made.pool_for("tcp")
-    assert (pool.memory_used, pool.memory_leaving, pool.disk_used, len(pool.by_memory)) == (0, 0, 0, 0)
+    assert (pool.memory_used, pool.offlined_memory, pool.disk_used, len(pool.by_memory)) == (0, 0, 0, 0)
 
 
 def test_more_than_is_held_cannot_be_released() -> None:
@@ -71,7 +71,7 @@ def test_one_decision_and_no_second_while_it_is_carried_out() -> None:
     assert made.tick(START) == []
     made.on_released(account, 551)
     pool = account.pool
-    assert (pool.memory_used, pool.memory_leaving, pool.memory_ceiling) == (500, 0, 1_000)
+    assert (pool.memory_used, pool.offlined_memory, pool.memory_ceiling) == (500, 0, 1_000)
 
 
 def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
@@ -349,9 +349,9 @@ def _carry_out(made: SlowClientGuard, decision: Decision | None) -> None:
 def _check_sums(made: SlowClientGuard, accounts: list[ClientUsage]) -> None:
     pool, counted = made.pool_for("tcp"), [account for account in accounts if not account.is_closing]
     assert pool.memory_used == sum(account.memory for account in counted) >= 0
-    assert pool.memory_leaving == sum(account.memory for account in counted if account.is_offlined)
+    assert pool.offlined_memory == sum(account.memory for account in counted if account.is_offlined)
     assert pool.disk_used == sum(account.disk for account in counted) >= 0
-    assert pool.memory_used - pool.memory_leaving <= pool.limits.memory
+    assert pool.memory_used - pool.offlined_memory <= pool.limits.memory
     assert pool.disk_used <= pool.limits.disk
 
 

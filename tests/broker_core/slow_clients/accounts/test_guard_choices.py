@@ -101,7 +101,7 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
     found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
     assert [(d.client, d.reason) for d in found] == [("a", DecisionReason.DISK)]
     pool = made.pool_for("tcp")
-    assert (pool.memory_used, pool.memory_leaving, pool.disk_used) == (350, 100, 1_000) and not c.is_offlined
+    assert (pool.memory_used, pool.offlined_memory, pool.disk_used) == (350, 100, 1_000) and not c.is_offlined
 
 
 def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
@@ -207,8 +207,8 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
         ("spool", DecisionReason.DISK, EnforcementMode.ENFORCE),
         ("memory", DecisionReason.POOL_MEMORY, EnforcementMode.ENFORCE),
     ]
-    assert made.preview(strict, START, leaving={"spool", "memory"}) == []
-    assert [d.client for d in made.preview(strict, START, leaving={"memory"})] == ["spool"]
+    assert made.preview(strict, START, closing={"spool", "memory"}) == []
+    assert [d.client for d in made.preview(strict, START, closing={"memory"})] == ["spool"]
     made.apply_policy(strict)
     assert [(d.client, d.reason) for d in made.tick(START)] == [
         (client, reason) for client, reason, _ in said

@@ -10,7 +10,7 @@ from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_gu
 def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     pool = Pool(PoolLimits("p", 1_000, 1_000, ""))
     for part in range(3 * 40):
-        pool.memory_used, pool.memory_leaving = part, part // 4
+        pool.memory_used, pool.offlined_memory = part, part // 4
         pool.prepare_ranking(START + part * SECOND // 40)
     assert list(pool.samples.newest(10)) == [
         *(START, 0, 0),

@@ -83,7 +83,7 @@ def test_what_is_lost_is_said() -> None:
     assert decision_sentence(replace(AGE, kept=0, lost=2, resume_bookmark="")).endswith(
         "2 messages are lost, being of topics that aren't journaled."
     )
-    assert decision_sentence(replace(AGE, kept=0)).endswith("Nothing was waiting for it.")
+    assert decision_sentence(replace(AGE, kept=0)).endswith("It had no waiting messages.")
 
 
 def test_a_choice_names_the_share_and_who_came_next() -> None:

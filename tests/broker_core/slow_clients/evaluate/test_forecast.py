@@ -198,11 +198,11 @@ def test_counts_go_by_their_pace() -> None:
     made = add_sample(often, 5, state=RuleState(marks=marks))
     assert (made.value, made.limit, made.percent, made.fires_in_ms) == (5, 10, 50.0, 40_000)
     assert add_sample(replace(often, window_ms=60_000), 5, state=RuleState(marks=marks)).why_none.startswith(
-        "at its pace there are never"
+        "at the present rate the window never"
     )
     assert (
         add_sample(often, 2, state=RuleState(marks=marks[-2:])).why_none
-        == "it was counted 2 of 10 times, too few to tell a pace"
+        == "it was counted 2 of 10 times, too few for a rate"
     )
 
 

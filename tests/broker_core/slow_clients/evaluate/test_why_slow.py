@@ -121,7 +121,7 @@ def test_a_steady_reader_is_never_said_not_to_read() -> None:
     )
     assert (
         find_slow_cause(steady).sentence
-        == "A slow network, or slow reading: it takes 10,000 bytes/s, and 50,000 bytes/s come for it."
+        == "The network or the client is slow: the client reads 10,000 bytes/s, and 50,000 bytes/s arrive."
     )
 
 
@@ -132,8 +132,8 @@ def test_a_client_that_read_and_acknowledged_nothing_is_diagnosed_so() -> None:
     assert find_slow_cause(silent).cause == SlowCause.READING_SLOWLY
     assert (
         find_slow_cause(silent).sentence
-        == "A slow network, slow reading, or none: its connection has taken nothing for 30000 ms, "
-        "and 50,000 bytes/s come for it."
+        == "The network is slow, or the client reads slowly or not at all: its socket has "
+        "accepted no bytes for 30000 ms, and 50,000 bytes/s arrive."
     )
     mute = SlowEvidence(unread_messages=9, unacked_messages=100, ack_silence_ms=47_000, window_full_ms=46_000)
     assert find_slow_cause(mute).cause == SlowCause.SLOW_ACKS

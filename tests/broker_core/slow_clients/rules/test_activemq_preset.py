@@ -76,9 +76,9 @@ def test_a_constant_limit_keeps_that_many_beyond_the_prefetch_and_discards_the_o
     )
     assert (decision.kept, decision.lost, decision.setting) == (50, 3, "constantPendingMessageLimitStrategy")
     assert decision_sentence(decision) == (
-        "Subscription s1 of client c was cut back to its limit: it is owed 63 messages, over "
-        "constantPendingMessageLimitStrategy (60 messages). 3 messages are discarded, the oldest first; "
-        "50 messages are kept."
+        "Subscription s1 of client c was cut back to its limit: its backlog is 63 messages, "
+        "over constantPendingMessageLimitStrategy (60 messages). 3 messages are discarded, the "
+        "oldest first; 50 messages are kept."
     )
     assert pend(made, account, one, 51) is not None, "again for each that arrives"
 
@@ -232,7 +232,7 @@ def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:
         "maxSlowDuration",
     )
     assert 30 < second <= 60 and account.is_closing
-    assert "its connection has taken nothing for" in decision_sentence(decision)
+    assert "its socket has accepted no bytes for" in decision_sentence(decision)
 
 
 def test_without_a_window_one_that_stops_for_more_than_a_second_that_many_times_is_aborted() -> None:

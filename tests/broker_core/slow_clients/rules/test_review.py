@@ -24,22 +24,22 @@ def test_the_defaults_have_nothing_against_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "severity", "words"),
     [
-        ({"capacity": 100}, "warn", "one client may take the whole pool"),
+        ({"capacity": 100}, "warn", "one client can use the whole pool"),
         ({"pool": {"message_memory_limit": 500}}, "warn", "less than a message"),
         (
             {"pool": {"message_memory_limit": 1 << 30, "message_disk_limit": 1 << 20}},
             "warn",
-            "may not fit on disk",
+            "don't fit on disk",
         ),
-        ({"age_ms": 200}, "warn", "up to a second later"),
+        ({"age_ms": 200}, "warn", "up to a second late"),
         (
             {"age_ms": 4_000, "rules": [{**OWN, "shape": "soft_for", "limit": 1, "hold_ms": 9_000}]},
             "warn",
             "never acts",
         ),
-        ({"rules": [{**OWN, "scope": {"transport": "gone"}}]}, "warn", "matches nothing"),
+        ({"rules": [{**OWN, "scope": {"transport": "gone"}}]}, "warn", "matches no client"),
         ({"rules": [{**OWN, "scope": {"topic": "a.b*"}}]}, "refuse", "isn't a topic pattern"),
-        ({"rules": [{**OWN, "check_ms": 60_000}]}, "warn", "its worst case"),
+        ({"rules": [{**OWN, "check_ms": 60_000}]}, "warn", "can act this late"),
         ({"rules": [{**OWN, "signal": "outbound_bytes", "limit": 5}]}, "warn", "less than a message"),
         (
             {
@@ -51,7 +51,7 @@ def test_the_defaults_have_nothing_against_them() -> None:
             "warn",
             "Rule own is enforced and acts on the same clients first",
         ),
-        ({"activemq": [{**ABORT, "max_slow_duration": -1}]}, "refuse", "nobody is ever aborted"),
+        ({"activemq": [{**ABORT, "max_slow_duration": -1}]}, "refuse", "no client is ever aborted"),
         ({"activemq": [{"topic": "a.>>"}]}, "refuse", "isn't a topic pattern"),
         (
             {
@@ -64,10 +64,10 @@ def test_the_defaults_have_nothing_against_them() -> None:
                 ]
             },
             "warn",
-            "the lower one counts",
+            "the lower limit applies",
         ),
         ({"xap": [{"enabled": True, "retries": 40}]}, "warn", "40 looks don't fit into 500 ms"),
-        ({"qpid": [{"topic": "a"}]}, "warn", "triggers nothing"),
+        ({"qpid": [{"topic": "a"}]}, "warn", "triggers no action"),
         (
             {"qpid": [{"topic": "a", "message_age": 9_000}], "age_ms": 8_000},
             "warn",
@@ -90,7 +90,7 @@ def test_what_cannot_be_meant_is_said_in_a_sentence(
 
 def test_more_than_the_host_has() -> None:
     (found,) = findings(1 << 30, pool={"message_memory_limit": 1 << 31})
-    assert "more than this host's memory" in found.sentence
+    assert "exceeds this host's memory" in found.sentence
 
 
 def test_a_shadow_rule_with_a_lower_limit_or_another_scope_is_not_masked() -> None:

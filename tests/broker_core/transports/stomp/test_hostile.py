@@ -127,13 +127,13 @@ async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_con
 async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
         (connection,) = (one for one in broker.engine.roster if not one.logged_on)
-        heard = connection.liveness.heard_at
+        heard = connection.liveness.last_alive_at
         client.write(b"CONNECT\nfoo:")
         client.write(b"x")
         await asyncio.sleep(0)
         await until(lambda: connection.sink._session.reader.buffered_bytes > 12)  # type: ignore[attr-defined]
-        assert connection.liveness.heard_at == heard  # so that the ten seconds go on
-        connection.liveness.heard_at -= 10_001
+        assert connection.liveness.last_alive_at == heard  # so that the ten seconds go on
+        connection.liveness.last_alive_at -= 10_001
         assert (await client.read_error()).headers["message"] == "logon_timeout"
 
 

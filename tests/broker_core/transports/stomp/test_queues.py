@@ -193,7 +193,7 @@ async def test_a_client_that_unsubscribes_in_the_same_write_is_no_consumer(tmp_p
 async def test_no_more_is_unacknowledged_than_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_subscription, "MAX_OWED", 10)
+    monkeypatch.setattr(shared_subscription, "MAX_OUTSTANDING", 10)
     async with (
         running_broker(tmp_path, stomp_policy()) as broker,
         AsyncClient(address_of(broker), "p") as feed,

@@ -47,7 +47,7 @@ def choose(folder: Path, pattern: str = "*", *, packed: bool = False) -> file_se
 def test_only_old_files_of_that_folder_that_fit_are_chosen(folder: Path) -> None:
     choice = choose(folder, "*.log")
     assert [found.name for found in choice.chosen] == ["a.log", "b.log"]
-    assert choice.skipped == [("young.log", "it is too young")]
+    assert choice.skipped == [("young.log", "it is too recent")]
 
 
 def test_a_journal_is_never_touched(folder: Path) -> None:
@@ -109,10 +109,10 @@ def test_a_folder_below_a_declared_one_may_be_named_itself(folder: Path) -> None
 
 def test_the_journals_own_folder_is_refused_even_if_declared(folder: Path, settings: Any) -> None:
     settings.SLUICE_JOURNAL_DIRECTORY = folder
-    with pytest.raises(OperatorError, match="holds journals"):
+    with pytest.raises(OperatorError, match="contains journals"):
         choose(folder)
     settings.SLUICE_JOURNAL_DIRECTORY = folder / "below"
-    with pytest.raises(OperatorError, match="holds journals"):
+    with pytest.raises(OperatorError, match="contains journals"):
         choose(folder / "below")
 
 

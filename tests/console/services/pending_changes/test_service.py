@@ -140,7 +140,7 @@ def test_readers_who_are_left_without_records_need_the_tick(
     service.add_draft(maria, drafts.draft_numbered(draft.pk))
     held = service.list_changes(maria)
     (planned,) = held.planned
-    assert any("2 clients left without new records" in one for one in planned.preview.warnings)
+    assert any("2 clients without new records" in one for one in planned.preview.warnings)
     named = [line.names for line in planned.preview.lines if line.kind == "unrecorded"]
     assert named == [["desk-1", "desk-2"]] and planned.preview.severe
     with pytest.raises(OperatorError) as caught:
@@ -154,7 +154,7 @@ def test_limits_that_the_machine_cant_reach_are_named() -> None:
         "transports": [{"name": "tcp", "pool": {"message_disk_limit": 5_000}}],
     }
     assert beyond_the_machine(document, memory=100, disk=1_000) == [
-        "transport tcp: a disk limit of 4.88 KiB is more than this machine has (1000 B)."
+        "transport tcp: a disk limit of 4.88 KiB exceeds this machine's disk (1000 B)."
     ]
 
 
@@ -172,7 +172,7 @@ def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
     service.add_draft(maria, draft, RolloutPlan(client="desk-*", most_decisions=2))
     service.add_policy_change(maria, {"client_policy": {"client_max_capacity": 20}})
     (one,) = service.list_changes(maria).planned
-    assert one.preview.what == "carefully, for desk-* first"
+    assert one.preview.title == "carefully, for desk-* first"
     service.clear_changes(maria)
     assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # it was not begun as a pending change
 
@@ -189,7 +189,7 @@ def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, i
     service.add_change(maria, PendingChangeKind.ACCOUNT_CLOSE, "vera")
     held = service.list_changes(maria)
     assert "vera has no other role" in str(held.planned[0].preview.lines)
-    assert {one for one, _ in held.headlines} == {"1 role taken away", "1 token revoked", "1 account closed"}
+    assert {one for one, _ in held.headlines} == {"1 role revoked", "1 token revoked", "1 account closed"}
     assert all(one.done for one in service.apply_changes(maria, "left", confirmed=True, plan=held.digest))
     vera.refresh_from_db()
     token.refresh_from_db()

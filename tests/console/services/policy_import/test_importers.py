@@ -268,7 +268,7 @@ def test_actions_of_amps_that_sluice_has_whole() -> None:
         assert check_steps(action["steps"])
     assert imported.actions[0]["when"][0]["every"] == "Saturday at 00:30"
     assert imported.actions[1]["steps"][0]["age"] == "{{AGE}}"
-    assert "Half of an action" in why(imported, "Module=amps-action-on-startup")
+    assert "A partial action" in why(imported, "Module=amps-action-on-startup")
     assert "run no commands" in why(imported, "Module=amps-action-do-execute-system")
 
 
@@ -351,9 +351,9 @@ def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(
     [
         ('topicPrefetch="0"', "from 1 to 32767"),
         ('topicPrefetch="${prefetch}"', "variable"),
-        ('topicPrefetch="many"', "isn't a value"),
-        ('topicPrefetch="99999999999999999999999"', "isn't a value"),
-        ('memoryLimit="5mb"', "hold up producers"),
+        ('topicPrefetch="many"', "is invalid for this setting"),
+        ('topicPrefetch="99999999999999999999999"', "is invalid for this setting"),
+        ('memoryLimit="5mb"', "blocks producers"),
     ],
 )
 def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
@@ -408,7 +408,7 @@ def test_a_secured_transport_of_amps(kind: str) -> None:
         "/c.pem",
         None,
     )
-    assert "unless VerifyClient is true" in why(imported, "CAFile=/ca")
+    assert "only if VerifyClient is true" in why(imported, "CAFile=/ca")
 
 
 @pytest.mark.parametrize(
@@ -677,10 +677,10 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("given", "because"),
     [
-        ('ignoreIdleConsumers="true"', "changes nothing"),
+        ('ignoreIdleConsumers="true"', "has no effect"),
         ('ignoreIdleConsumers="false"', "would abort them too"),
         ('ignoreNetworkConsumers="false"', "no network"),
-        ('name="x"', "no setting"),
+        ('name="x"', "no equivalent setting"),
     ],
 )
 def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: str, because: str) -> None:
@@ -822,7 +822,7 @@ def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> Non
         "x": EnforcementMode.ENFORCE,
         "y": EnforcementMode.ENFORCE,
     }
-    assert any("prefetch can't be read" in one.into for one in imported.imported)
+    assert any("prefetch is unreadable" in one.into for one in imported.imported)
 
 
 def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
