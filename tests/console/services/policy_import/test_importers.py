@@ -188,7 +188,9 @@ def test_what_a_script_sets_under_a_condition_is_in_shadow(script: str, mode: st
 def test_an_entry_of_a_spring_profile_is_in_shadow() -> None:
     text = """<beans><beans profile="dev"><policyEntry topic="a"><slowConsumerStrategy>
       <abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry></beans>
-      <policyEntry topic="b"><slowConsumerStrategy><abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry></beans>"""
+      <policyEntry topic="b"><slowConsumerStrategy>
+      <abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry>
+      </beans>"""
     entries = {
         one.topic: one for one in taken_of_topics(policy_import.import_policy("activemq", text)).activemq
     }
