@@ -14,6 +14,7 @@ thread at the end. With a stalled reader the process would never end. Here the e
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import os
@@ -165,8 +166,9 @@ def install_logging() -> None:
     """Install non-blocking, rate-limited logging in a broker process.
 
     Replaces stdout, stderr and the configuration of structlog, and adds a filter to the root's handlers. Call
-    it before the first log line.
+    it before the first log line. The interpreter flushes the streams at its end, after a last traceback.
     """
+    atexit.register(flush_logs)
     before = sys.stdout, sys.stderr
     sys.stdout = output = LogPipe(1)
     sys.stderr = LogPipe(2)

@@ -88,6 +88,8 @@ class MissedRunPolicy(models.TextChoices):
 
 ACTIVE_RUN_STATES = (RunState.WAITING, RunState.RUNNING)
 """States of runs that have not ended and need no approval."""
+REPEATABLE_RUN_STATES = (RunState.LOST, RunState.FAILED, RunState.CANCELLED)
+"""States of runs that ended without success."""
 JOURNAL_ACTIONS = (RunKind.ARCHIVE, RunKind.COMPRESS, RunKind.REMOVE)
 """Runs that change journal files."""
 LONG_STEPS = (RunKind.PIPELINE, "webhook")

@@ -8,6 +8,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from console.live.redis_link import redis_connection
+from console.live.single_holder import single_holder
 from console.live.workers import note_pulse
 from console.services import (
     alerts,
@@ -59,8 +60,13 @@ def evaluate_alerts() -> None:
 
 @shared_task(name="console.tasks.send_alerts")
 def send_alerts() -> None:
-    """Send due messages of alerts, every 10 seconds. Sending calls other hosts, so it has its own task."""
-    alerts.send_due_messages(timezone.now())
+    """Send due messages of alerts, every 10 seconds, in one process at a time.
+
+    Sending calls other hosts, so it has its own task. Hosts that answer slowly occupy one slot.
+    """
+    with single_holder("alerts", alerts.SENDING_S + alerts.EMAIL_DEADLINE_S + 10) as mine:
+        if mine:
+            alerts.send_due_messages(timezone.now())
 
 
 @shared_task(name="console.tasks.pulse")

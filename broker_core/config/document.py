@@ -7,11 +7,12 @@ arbitrary directory of the machine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -39,6 +40,11 @@ from broker_core.config.presets import (
 from broker_core.config.rules import RuleSettings, read_rules
 from broker_core.config.transports import TRANSPORT_DEFAULTS, TransportSettings, read_transport
 from broker_core.errors import OperatorError
+
+MAX_NAME_BYTES: Final = 255
+"""Maximum bytes of one name in a path, on Linux's file systems."""
+MAX_PATH_BYTES: Final = 3_800
+"""Maximum bytes of a directory's path: Linux's 4,096 less the names of files in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +278,20 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _unreadable_paths(named: Sequence[tuple[str, Path]]) -> list[str]:
-    """Return one sentence for each setting whose path cannot be resolved, such as a link loop."""
+    """Return one sentence for each setting whose path cannot be resolved, such as a link loop, or created."""
     problems = []
     for setting, path in named:
+        if not str(path).isprintable():
+            problems.append(f"{setting}: {str(path)!r} has control characters")
+            continue
+        if len(os.fsencode(path)) > MAX_PATH_BYTES or any(
+            len(os.fsencode(name)) > MAX_NAME_BYTES for name in path.parts
+        ):
+            problems.append(
+                f"{setting}: the path is too long: it has at most {MAX_PATH_BYTES} bytes, and each of its "
+                f"names {MAX_NAME_BYTES}"
+            )
+            continue
         try:
             path.resolve()
         except (OSError, RuntimeError, ValueError) as problem:

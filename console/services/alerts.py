@@ -2,8 +2,9 @@
 
 `evaluate_alerts` opens and closes alerts every ten seconds. A rule has one open alert however many clients
 it matches, so that 400 stalled clients cause one message. `send_due_messages` sends messages, each at most
-`MAX_ATTEMPTS` times. A sender postpones the next attempt before it sends. So a message is retried after a
-crash, and two processes never send the same one.
+`MAX_ATTEMPTS` times. A sender postpones the next attempt beyond the deadline of its own before it sends. So a
+message is retried after a crash, and two processes never send the same one. One process sends at a time
+(`tasks.send_alerts`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.mail import EmailMessage
@@ -45,6 +47,11 @@ FIRST_PAUSE: Final = timedelta(seconds=10)
 Each further pause is three times as long: 10 s, 30 s, and so on to 13 min.
 """
 MAX_AT_ONCE: Final = 20
+"""Maximum messages that one `send_due_messages` call tries."""
+MAX_DUE: Final = 500
+"""Maximum due messages that one call considers."""
+SLOW_S: Final = 5.0
+"""Duration of an attempt in seconds from which its host counts as slow."""
 SENDING_S: Final = 30.0
 """Time budget of one `send_due_messages` call, in seconds."""
 EMAIL_DEADLINE_S: Final = 30.0
@@ -235,23 +242,41 @@ def queue_messages(alert: Alert, now: datetime, *, closed: bool) -> None:
 def send_due_messages(now: datetime) -> int:
     """Send due messages for at most `SENDING_S`, and return how many were tried.
 
-    The next call sends the rest.
+    The next call sends the rest. A host that answered slowly gets one message a call, so that it doesn't
+    delay messages to others.
     """
     due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
-    tried, began = 0, time.monotonic()
-    for message in due.select_related("alert__rule__instance")[:MAX_AT_ONCE]:
-        if time.monotonic() - began > SENDING_S:
+    tried, began, slow_hosts = 0, time.monotonic(), set[str]()
+    for message in due.select_related("alert__rule__instance")[:MAX_DUE]:
+        elapsed_s, host = time.monotonic() - began, _host(message)
+        if elapsed_s > SENDING_S or tried == MAX_AT_ONCE:
             break
+        if host in slow_hosts:
+            continue
         pause = FIRST_PAUSE * 3**message.attempts
-        # Claim the message: only one of two senders finds the same number of attempts.
+        # Claim the message until its attempt has certainly ended: only one of two senders finds the same
+        # number of attempts.
         claimed = AlertMessage.objects.filter(
             pk=message.pk, state=MessageState.WAITING, attempts=message.attempts
-        ).update(attempts=F("attempts") + 1, due_at=now + pause)
+        ).update(
+            attempts=F("attempts") + 1, due_at=now + timedelta(seconds=elapsed_s + EMAIL_DEADLINE_S) + pause
+        )
         if not claimed:
             continue
         tried += 1
         _attempt(message)
+        ended_s = time.monotonic() - began
+        AlertMessage.objects.filter(pk=message.pk, state=MessageState.WAITING).update(
+            due_at=now + timedelta(seconds=int(ended_s)) + pause
+        )
+        if ended_s - elapsed_s > SLOW_S:
+            slow_hosts.add(host)
     return tried
+
+
+def _host(message: AlertMessage) -> str:
+    """Return the host that a message is sent to; "" for the mail server."""
+    return "" if message.channel == EMAIL else urlsplit(message.target).netloc
 
 
 def _attempt(message: AlertMessage) -> None:

@@ -34,6 +34,7 @@ from console.choices import (
     JOURNAL_ACTIONS,
     JOURNAL_FILES,
     LONG_STEPS,
+    REPEATABLE_RUN_STATES,
     AuditResult,
     Permission,
     RunKind,
@@ -419,29 +420,39 @@ def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "
         OperatorError: `not_allowed`, `not_repeatable`, and the errors of `request`.
     """
     access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
-    if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
+    if run.state not in REPEATABLE_RUN_STATES:
         raise OperatorError(
             "not_repeatable",
             f"The run is {run.get_state_display().lower()}.",
             "Only runs that failed or were cancelled can be repeated.",
         )
     needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval)
-    return request(
-        actor,
-        run.instance,
-        RunKind(run.kind),
-        run.parameters,
-        plan=plan or run.plan,
-        plan_hash=plan_hash,
-        action=run.action,
-        trigger=run.trigger,
-        member=run.member,
-        steps=done_steps(run),
-        repeats=run,
-        origin=run.first_id,
-        needs_approval=needs_approval,
-        causes=run.causes,
-    )
+    with transaction.atomic():
+        # The run's row is the lock: of two requests that repeat it at once, one finds the other's run.
+        ActionRun.objects.select_for_update().get(pk=run.pk)
+        again = ActionRun.objects.filter(repeats=run).exclude(state__in=REPEATABLE_RUN_STATES).first()
+        if again is not None:
+            raise OperatorError(
+                "not_repeatable",
+                f"The run {again.pk} repeats it already, and is {again.get_state_display().lower()}.",
+                "See that run. Its steps would be done twice.",
+            )
+        return request(
+            actor,
+            run.instance,
+            RunKind(run.kind),
+            run.parameters,
+            plan=plan or run.plan,
+            plan_hash=plan_hash,
+            action=run.action,
+            trigger=run.trigger,
+            member=run.member,
+            steps=done_steps(run),
+            repeats=run,
+            origin=run.first_id,
+            needs_approval=needs_approval,
+            causes=run.causes,
+        )
 
 
 def done_steps(run: ActionRun) -> list[dict[str, Any]]:

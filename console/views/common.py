@@ -109,7 +109,7 @@ def referring_page(request: HttpRequest) -> str:
     referrer: str = request.META.get("HTTP_REFERER", "")
     if url_has_allowed_host_and_scheme(referrer, {request.get_host()}):
         parts = urlsplit(referrer)
-        return parts.path + (f"?{parts.query}" if parts.query else "")
+        return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return "/"
 
 

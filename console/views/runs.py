@@ -14,7 +14,15 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from broker_core.errors import SluiceError
-from console.choices import ACTIVE_RUN_STATES, PendingChangeKind, Permission, PipelineJobs, RunKind, RunState
+from console.choices import (
+    ACTIVE_RUN_STATES,
+    REPEATABLE_RUN_STATES,
+    PendingChangeKind,
+    Permission,
+    PipelineJobs,
+    RunKind,
+    RunState,
+)
 from console.models import ActionRun
 from console.queries import run_redaction
 from console.queries import runs as read
@@ -129,7 +137,7 @@ def runs_for_page(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
         run.summary = describe_parameters(run.parameters)
         run.facts = list(run.result.items()) if isinstance(run.result, dict) else []
         run.behind = ", ".join(dict.fromkeys([run.actor, *(str(one["name"]) for one in run.causes)]))
-        run.repeatable = run.state in (RunState.LOST, RunState.FAILED, RunState.CANCELLED)
+        run.repeatable = run.state in REPEATABLE_RUN_STATES
     return found
 
 

@@ -61,6 +61,17 @@ def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
     assert said("spool_failed") == [30, *[None] * (MAX_SIMILAR_LINES - 1)]
 
 
+def test_the_last_traceback_is_written_to_its_end() -> None:
+    text = (
+        "from broker_core import logs; logs.install_logging()\n"
+        "def fails(depth):\n    raise OSError('the reason') if not depth else fails(depth - 1)\n"
+        "fails(200)"
+    )
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+        assert ended.returncode == 1 and ended.stderr.rstrip().endswith("OSError: the reason")
+
+
 def test_a_traceback_has_no_values(capfd: pytest.CaptureFixture[str]):
     """A password is in the locals of many a function."""
     script = (

@@ -11,10 +11,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
 from broker_core.errors import OperatorError, SluiceError
@@ -253,14 +254,35 @@ def apply_changes(
 
 
 def _apply_change(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
-    """Apply one change, and delete it if that succeeds."""
+    """Apply one change. A change that fails stays pending."""
     try:
         _require_permission(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
-        sentence = CHANGE_KINDS[PendingChangeKind(item.kind)].do(actor, item, reason)
     except SluiceError as problem:
-        return ApplyOutcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
-    PendingChange.objects.filter(pk=item.pk).delete()
+        return _failed(item, problem)
+    # Deleting the row claims the change: of several requests that apply it, only one deletes it.
+    if not PendingChange.objects.filter(pk=item.pk).delete()[0]:
+        return ApplyOutcome(f"{item}: Another request has applied or removed it.", done=False)
+    try:
+        sentence = CHANGE_KINDS[PendingChangeKind(item.kind)].do(actor, item, reason)
+    except BaseException as problem:
+        _restore(item)
+        if not isinstance(problem, SluiceError):
+            raise
+        return _failed(item, problem)
     return ApplyOutcome(sentence, done=True)
+
+
+def _failed(item: PendingChange, problem: SluiceError) -> ApplyOutcome:
+    return ApplyOutcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
+
+
+def _restore(item: PendingChange) -> None:
+    """Store a claimed change again, unless its draft is gone or the operator has added an equal one."""
+    created_at = item.created_at
+    with suppress(IntegrityError), transaction.atomic():
+        if item.draft_id is None or PolicyDraft.objects.filter(pk=item.draft_id).exists():
+            item.save(force_insert=True)  # which sets the time
+            PendingChange.objects.filter(pk=item.pk).update(created_at=created_at)
 
 
 def _preview_of_change(item: PendingChange, patterns: list[str] | None) -> ChangePreview:

@@ -85,10 +85,14 @@ _TWICE: Final = (
     "shadow, because the file has another entry for its topic, which ActiveMQ may use: set "
     "enforce after you have compared the entries"
 )
+_PROFILE: Final = "shadow, as it is in a Spring profile: set enforce if that profile is active"
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, Sluice's widest window, which fills "
     "earlier: no consumer is aborted for it."
+)
+_NEVER_SLOW: Final = (
+    "With a topicPrefetch below 2 ActiveMQ calls no consumer of a topic slow: no consumer is aborted for it."
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
@@ -166,6 +170,8 @@ class _PolicyEntry:
     found: list[_Strategy] = field(default_factory=list)
     excess: int = 0
     """Number of messages by which the prefetch exceeds the largest window that Sluice allows."""
+    never_slow: bool = False
+    """Whether the prefetch is too small for ActiveMQ to call a consumer slow (TopicSubscription: over 1)."""
     shadow: str = ""
     """Reason why the entry is in shadow mode, or ""."""
 
@@ -190,6 +196,11 @@ def import_activemq(text: str) -> ImportReport:
             _entry(imported, element, entries, beans)
         elif element.name == "systemUsage":
             _usage(imported, element)
+    for profile in (one for one in root.walk() if "profile" in one.attributes):
+        within = list(profile.walk())
+        for entry in entries:
+            if any(entry.element is one for one in within):
+                entry.shadow = entry.shadow or _PROFILE
     _put_in_shadow(entries, unknown_topics=_has_unknown_topics(imported, root, entries))
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:
@@ -354,6 +365,7 @@ def _prefetch(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf) -> Non
     A value above `MAX_PREFETCH` is cut, and its excess later raises limits that count beyond it.
     """
     value = parse_int(leaf.value)
+    entry.never_slow = value is not None and value < 2
     if value is not None and value > MAX_PREFETCH:
         entry.settings["prefetch"] = MAX_PREFETCH
         entry.excess = value - MAX_PREFETCH
@@ -464,6 +476,8 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
             imported.record_skipped(child, "An entry has one strategy: the first was imported.")
         elif strategy is ABORT and entry.excess:
             _skip_strategy(imported, entry, child, _WIDE_WINDOW)
+        elif strategy is ABORT and entry.never_slow:
+            _skip_strategy(imported, entry, child, _NEVER_SLOW)
         else:
             _abort(imported, entry, child, strategy)
     imported.record_skipped(element, NO_SUCH_SETTING)

@@ -61,8 +61,8 @@ _MESSAGE_TYPES: Final = {
     "msgpack": "msgpack",
     "binary": "binary",
 }
-_ALLOWS_ALL: Final = "amps-default-"
-"""Prefix of the names of AMPS's modules that admit every user and allow everything."""
+_ALLOWS_ALL: Final = frozenset(("amps-default-authentication-module", "amps-default-entitlement-module"))
+"""AMPS's modules that admit every user and allow everything. Others of its default modules deny."""
 _NOT_POLICY: Final = frozenset((
     "AMPSVersionCompliance", "Admin", "Description", "Environment", "Externals", "Group", "Logging",
     "MessageTypes", "MiniDumpDirectory", "Modules", "ProcessName", "ProcessTuning", "Protocols",
@@ -247,7 +247,7 @@ class _TransportReader:
             leaf = found.text_of("Module") if found is not None else None
             if found is None or leaf is None:
                 continue
-            value = made[setting] = open_value if leaf.value.startswith(_ALLOWS_ALL) else closed_value
+            value = made[setting] = open_value if leaf.value in _ALLOWS_ALL else closed_value
             more = ", users and entitlements are set under access" if value == closed_value else ""
             self._imported.record_imported(
                 leaf,
@@ -293,7 +293,8 @@ def _tls(element: XmlElement) -> tuple[bool, dict[str, str]]:
 def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, Any]:
     """Return the journal's settings of a TransactionLog element.
 
-    Without a Topic nothing is journaled, as in AMPS. If no Topic can be imported, the journaled topics stay
+    Without a Topic nothing is journaled, as in AMPS. If one Topic of several can't be imported, all topics
+    are journaled, because AMPS stores its messages. If no Topic can be imported, the journaled topics stay
     unchanged.
     """
     made: dict[str, Any] = {}
@@ -308,7 +309,12 @@ def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, A
     empty = element.text is not None and not element.text.value
     if element.text is not None and empty:
         imported.record_imported(element.text, "instance", "no topic is journaled")
-    if topics or empty or (made and element.child("Topic") is None):
+    named = sum(child.name == "Topic" for child in element.children)
+    if topics and len(topics) < named:
+        topics = [*topics[: MAX_TEXTS - 1], ">"]
+        for child in element.children:
+            imported.remark(_topic_part(child), "all topics are journaled, as one can't be imported")
+    if topics or empty or (made and not named):
         made |= {"unjournaled_topics": [], "journaled_topics": topics}
     return made
 
@@ -344,7 +350,7 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
     if name is None or before >= MAX_TEXTS:
         imported.record_skipped(element, f"A policy has at most {MAX_TEXTS} journaled topics.")
         return []
-    part = f"journaled topic {pattern}"
+    part = _topic_part(element)
     imported.record_imported(name, part, "topic")
     message_type = _MESSAGE_TYPES.get(leaf_value(kind) or "json", "binary")
     if kind is not None and kind.value in _MESSAGE_TYPES:
@@ -354,6 +360,11 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
     selected = _filter(imported, chosen, message_type, part) if chosen is not None else None
     imported.record_skipped(element, NO_SUCH_SETTING)
     return [JournaledTopic(pattern, message_type, selected).to_json()]
+
+
+def _topic_part(element: XmlElement) -> str:
+    """Return the name of the part that a Topic element is imported into."""
+    return f"journaled topic {topic_pattern(leaf_value(element.text_of('Name')))}"
 
 
 def _filter(imported: ImportReport, leaf: XmlLeaf, message_type: str, part: str) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from broker_core.config.presets import read_xap
+from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import OperatorError
 from console.services.policy_import.result import ImportReport, parse_bool, parse_int, value_problem
 from console.services.policy_import.xml_leaves import (
@@ -50,6 +51,13 @@ _PROPERTY: Final = re.compile(
 _COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
 
 
+_EXPECTS_NOTHING: Final = frozenset(("throughput", "latency"))
+"""Settings that make XAP expect no bytes if they are 0: then no client is slow."""
+
+_CONDITION: Final = re.compile(r"(?:if|case|for|while|until)\b(?!\s*[=:.])", re.IGNORECASE)
+_CONDITION_END: Final = re.compile(r"(?:^|;\s*)(?:fi|esac|done)\b\s*;?$|^\)", re.IGNORECASE)
+
+
 class _JvmProperty(NamedTuple):
     """System property: its name, the leaf of its value, and other leaves that belong to it (a key)."""
 
@@ -69,15 +77,17 @@ def import_xap(text: str) -> ImportReport:
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
         leaves, found = list(root.all_leaves()), list(_list_properties(root))
+        conditional: set[int] = set()
     else:
+        conditional = _conditional_lines(text)
         leaves = list(parse_options(text))
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
     imported = ImportReport(leaves)
-    made: dict[str, Any] = {}
+    reading = _PropertyReader(imported, conditional)
     for one in reversed(found):
-        _property(imported, one, made)
-    if made:
-        imported.document["xap"] = [{setting: made[setting] for setting in _SETTINGS if setting in made}]
+        reading.property(one)
+    if made := reading.finish():
+        imported.document["xap"] = [made]
     settled = {leaf for one in found if _is_known(one.name) for leaf in (one.value, *one.beside)}
     for leaf in leaves:
         if leaf not in settled and (PREFIX in leaf.name or PREFIX in leaf.value):
@@ -96,27 +106,75 @@ def _name(leaf: XmlLeaf) -> str:
     return leaf.name.removeprefix("-D")
 
 
-def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -> None:
-    """Import a property, or record why it is skipped. Call it for the last property first."""
-    setting = one.name.removeprefix(PREFIX)
-    if not _is_known(one.name):
-        return
-    if one.name in _CLIENTS:
-        reason = _CLIENTS[one.name]
-    elif setting not in _SETTINGS:
-        reason = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
-    elif setting in made:
-        reason = "The file sets it again later: the last value applies."
-    else:
-        value = _SETTINGS[setting](one.value.value)
-        reason = value_problem(one.value, value, lambda reader: read_xap(reader, [{setting: value}]))
-        if not reason:
-            made[setting] = value
-    for leaf in (one.value, *one.beside):
-        if reason:
-            imported.record_skipped(leaf, reason)
+class _PropertyReader:
+    """Settings read from a file's properties so far, the last property of the file first.
+
+    An imported policy never acts earlier than XAP: where a value can't be read, it is in shadow mode.
+    """
+
+    def __init__(self, imported: ImportReport, conditional: set[int]) -> None:
+        self._imported = imported
+        self._conditional = conditional
+        """Lines of a script that depend on a condition."""
+        self._depends = False
+        """Whether an imported value is on such a line."""
+        self._made: dict[str, Any] = {}
+        self._unread: list[str] = []
+        """Settings whose last value in the file can't be read."""
+        self._never = False
+        """Whether XAP expects no bytes, so that no client is slow."""
+
+    def property(self, one: _JvmProperty) -> None:
+        """Import a property, or record why it is skipped."""
+        setting = one.name.removeprefix(PREFIX)
+        if not _is_known(one.name):
+            return
+        if one.name in _CLIENTS:
+            reason = _CLIENTS[one.name]
+        elif setting not in _SETTINGS:
+            reason = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
+        elif setting in self._made or setting in self._unread:
+            reason = "The file sets it again later: the last value applies."
         else:
-            imported.record_imported(leaf, "xap", setting)
+            reason = self._read(setting, one.value)
+        for leaf in (one.value, *one.beside):
+            if reason:
+                self._imported.record_skipped(leaf, reason)
+            else:
+                self._imported.record_imported(leaf, "xap", setting)
+
+    def _read(self, setting: str, leaf: XmlLeaf) -> str:
+        """Read a setting's value. Returns why it can't be imported, or ""."""
+        value = _SETTINGS[setting](leaf.value)
+        reason = value_problem(leaf, value, lambda reader: read_xap(reader, [{setting: value}]))
+        if not reason:
+            self._made[setting] = value
+            self._depends |= leaf.line in self._conditional
+            return ""
+        self._unread.append(setting)
+        if setting in _EXPECTS_NOTHING and value == 0:
+            self._never = True
+            reason = "With 0, XAP expects no bytes, and no client is slow."
+        return reason
+
+    def finish(self) -> dict[str, Any]:
+        """Return the settings of the policy's entry, in shadow mode if one of the file can't be read."""
+        made = self._made
+        if made.get("enabled") and self._never:
+            made["enabled"] = False
+            self._imported.remark("xap", "false, as XAP expects no bytes with a throughput or latency of 0")
+        elif made.get("enabled") and self._unread:
+            made["mode"] = EnforcementMode.SHADOW.value
+            names = ", ".join(sorted(self._unread))
+            self._imported.remark(
+                "xap", f"shadow, as a default stands for {names}, which can't be read: set it, and enforce"
+            )
+        elif made.get("enabled") and self._depends:
+            made["mode"] = EnforcementMode.SHADOW.value
+            self._imported.remark(
+                "xap", "shadow, as the script has it under a condition: enforce if that holds"
+            )
+        return {name: made[name] for name in (*_SETTINGS, "mode") if name in made}
 
 
 def parse_options(text: str) -> Iterator[XmlLeaf]:
@@ -168,6 +226,18 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         )
     if parts:
         yield first, " ".join(parts)
+
+
+def _conditional_lines(text: str) -> set[int]:
+    """Return the numbers of lines inside, or on, a condition or loop of a script."""
+    depth, found = 0, set[int]()
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        begins = _CONDITION.match(line) is not None
+        if begins or depth:
+            found.add(number)
+        depth += begins
+        depth = max(0, depth - (_CONDITION_END.search(line) is not None))
+    return found
 
 
 def _is_quoted(line: str) -> bool:

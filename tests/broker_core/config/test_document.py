@@ -101,6 +101,23 @@ def test_no_directory_overlaps_what_has_another_purpose(tmp_path: Path, way: str
 
 
 @pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a" * 256, "too long"),
+        ("ä" * 128, "too long"),
+        ("/".join("a" * 255 for _ in range(20)), "too long"),
+        ("a\nb", "control characters"),
+        ("a\x1b[2J", "control characters"),
+    ],
+)
+def test_a_directory_that_no_broker_could_create_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    for policy in (naming(journal=tmp_path / name), naming(spool=tmp_path / name)):
+        (problem,) = misplaced_directories(policy, [tmp_path])
+        assert why in problem and problem.isprintable()
+    assert misplaced_directories(naming(journal=tmp_path / ("a" * 255)), [tmp_path]) == []
+
+
+@pytest.mark.parametrize(
     ("journal", "archive", "spool", "wrong"),
     [
         ("j", "a", "s", False),

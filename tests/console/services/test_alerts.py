@@ -17,6 +17,7 @@ from django.db import connection
 from msgspec import structs
 
 from broker_core.documents.clients import Health
+from console import tasks
 from console.choices import AlertSubject, MessageState
 from console.models import Alert, AlertMessage, AlertRule, AuditEvent, Decision, Instance
 from console.queries import system_conditions
@@ -266,6 +267,65 @@ def test_a_host_that_drips_holds_up_an_alert_for_its_deadline_alone(
         sending.join(30)
         assert not sending.is_alive(), "no other alert is sent while it drips"
     assert AlertMessage.objects.get().problem
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slow_mail_server_gets_each_mail_once(
+    actor: Actor, instance: Instance, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def send(message: AlertMessage) -> None:
+        asked.append(message.pk)
+        if len(asked) == 1:  # the next sender, 20 s later, while this mail is on its way
+            assert alerts.send_due_messages(after(20)) == 0
+
+    monkeypatch.setattr(alerts, "_send_email", send)
+    made = rule(actor, instance, for_s=0)
+    opened = Alert.objects.create(rule=made, begun_at=NOW, opened_at=NOW, sentence="It stalls.", members={})
+    AlertMessage.objects.create(alert=opened, channel="email", target="night@example.org", due_at=NOW)
+    assert alerts.send_due_messages(NOW) == 1
+    assert len(asked) == 1
+    assert AlertMessage.objects.get().state == MessageState.SENT
+
+
+def test_a_slow_host_gets_one_message_a_call_and_delays_no_other(
+    actor: Actor, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def fails(message: AlertMessage) -> None:
+        tried.append(message.target)
+        raise OSError("no whole answer")
+
+    monkeypatch.setattr(alerts, "SLOW_S", -1.0)
+    monkeypatch.setattr(alerts, "_send_email", fails)
+    monkeypatch.setattr(alerts, "_call_webhook", fails)
+    made = rule(actor, instance, for_s=0)
+    opened = Alert.objects.create(rule=made, begun_at=NOW, opened_at=NOW, sentence="It stalls.", members={})
+    mails = [("email", f"{number}@example.org") for number in range(30)]
+    for channel, target in [*mails, ("webhook", "http://127.0.0.1:1/a"), ("webhook", "http://127.0.0.1:1/b")]:
+        AlertMessage.objects.create(alert=opened, channel=channel, target=target, due_at=NOW)
+    assert alerts.send_due_messages(NOW) == 2
+    assert tried == ["0@example.org", "http://127.0.0.1:1/a"]
+    assert alerts.send_due_messages(NOW) == 2
+    assert tried[2:] == ["1@example.org", "http://127.0.0.1:1/b"]
+
+
+def test_one_process_at_a_time_sends(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[datetime] = []
+
+    def send(now: datetime) -> int:
+        sent.append(now)
+        if len(sent) == 1:
+            tasks.send_alerts()
+        return 0
+
+    monkeypatch.setattr(alerts, "send_due_messages", send)
+    tasks.send_alerts()
+    assert len(sent) == 1
+    tasks.send_alerts()
+    assert len(sent) == 2
 
 
 def send_in_a_thread() -> None:

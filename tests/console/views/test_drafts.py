@@ -81,6 +81,11 @@ def test_a_draft_is_made_previewed_and_published(
     assert policies.newest_revision(instance).reason == "they asked"
 
 
+def test_a_referrer_without_a_path_leads_to_the_overview(browser: Client, draft: PolicyDraft) -> None:
+    browser.defaults["HTTP_REFERER"] = "http://testserver"
+    assert browser.post("/tray/clear/")["Location"] == "/"
+
+
 def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draft: PolicyDraft) -> None:
     answer = browser.post(at(draft, "preview/")).content.decode()
     assert "<html" in answer and "Differences from the newest revision" in answer

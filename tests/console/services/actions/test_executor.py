@@ -250,6 +250,21 @@ def test_a_lost_run_is_repeated_from_the_step_it_was_in(instance: Instance, brok
     assert broker.asked == []  # what was done isn't done again
 
 
+def test_a_run_is_repeated_once_unless_its_repetition_fails(instance: Instance, broker: FakeBroker) -> None:
+    action = make(instance, [{"do": "event", "name": "x"}])
+    run = event_runs.start_run(MARIA, action, {"on": "hand"}, {}, timezone.now())
+    ActionRun.objects.filter(pk=run.pk).update(state=RunState.CANCELLED)
+    run.refresh_from_db()
+    again = runs.repeat(MARIA, run)
+    for state in (RunState.WAITING, RunState.RUNNING, RunState.APPROVAL, RunState.SUCCEEDED):
+        ActionRun.objects.filter(pk=again.pk).update(state=state)
+        with pytest.raises(OperatorError) as refused:
+            runs.repeat(MARIA, run)
+        assert refused.value.code == "not_repeatable" and str(again.pk) in refused.value.sentence
+    ActionRun.objects.filter(pk=again.pk).update(state=RunState.FAILED)
+    assert runs.repeat(MARIA, run).repeats == run
+
+
 def test_logs_are_rotated_and_never_over_another(instance: Instance, settings: Any, tmp_path: Path) -> None:
     settings.SLUICE_HOME = tmp_path
     (tmp_path / "log").mkdir()

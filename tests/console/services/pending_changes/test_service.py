@@ -12,7 +12,7 @@ from broker_core.errors import OperatorError
 from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import PendingChangeKind, Permission, Role
 from console.models import Grant, Instance, PendingChange, PolicyDraft
-from console.services import drafts, operators, people
+from console.services import access, drafts, operators, people
 from console.services.actors import Actor, access_of
 from console.services.pending_changes import service
 from console.services.policy_effects import beyond_the_machine
@@ -45,6 +45,45 @@ def test_what_fails_stays_and_the_others_are_done(
     )
     assert [one.done for one in outcomes] == [True] and done(broker) == ["pause"]
     assert not PendingChange.objects.exists()
+
+
+def test_two_requests_that_apply_at_once_apply_a_change_once(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_change(maria, PendingChangeKind.PUBLISH, "orders.eu", {"data": {"a": 1}})
+    plan = service.list_changes(maria).digest
+    others: list[list[service.ApplyOutcome]] = []
+    permitted = access.require_permission
+
+    def request_comes_between(*args: Any, **about: Any) -> None:
+        permitted(*args, **about)
+        monkeypatch.setattr(access, "require_permission", permitted)
+        others.append(service.apply_changes(maria, "because", confirmed=True, plan=plan))
+
+    monkeypatch.setattr(access, "require_permission", request_comes_between)
+    (outcome,) = service.apply_changes(maria, "because", confirmed=True, plan=plan)
+    assert not outcome.done and "Another request" in outcome.sentence
+    ((other,),) = others
+    assert other.done
+    assert len([one for one in broker.asked if one["do"].startswith("publish")]) == 1
+    assert not PendingChange.objects.exists()
+
+
+def test_a_change_that_ends_with_an_error_is_pending_again(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa", {"a": 1})
+    (before,) = PendingChange.objects.values("pk", "kind", "target", "parameters", "created_at")
+    plan = service.list_changes(maria).digest
+
+    def breaks(*args: Any) -> str:
+        raise RuntimeError("a fault")
+
+    kind = dataclasses.replace(service.CHANGE_KINDS[PendingChangeKind.PAUSE], do=breaks)
+    monkeypatch.setitem(service.CHANGE_KINDS, PendingChangeKind.PAUSE, kind)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError):
+        service.apply_changes(maria, "because", confirmed=True, plan=plan)
+    assert list(PendingChange.objects.values("pk", "kind", "target", "parameters", "created_at")) == [before]
 
 
 def test_whoever_lost_the_right_meanwhile_does_nothing(

@@ -144,11 +144,97 @@ def test_system_properties_of_xap() -> None:
     imported = policy_import.import_policy("xap", XAP)
     (policy,) = taken(imported).xap
     assert (policy.enabled, policy.throughput, policy.latency, policy.retries) == (True, 8_000, 250, None)
+    assert policy.mode is EnforcementMode.SHADOW  # its retries can't be read
     assert left_out(imported) == {
         "com.gs.transport_protocol.lrmi.slow-consumer.retries=many",
         "com.gs.fifo_notify.queue=1000",
     }
     assert [one.what for one in imported.unrelated] == ["java", "user.home=/somewhere"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("throughput=${T}", {"enabled": True, "mode": "shadow"}),
+        ("throughput=8000 -D{0}throughput=${T}", {"enabled": True, "mode": "shadow"}),  # the last one counts
+        ("throughput=0", {"enabled": False}),
+        ("latency=0", {"enabled": False}),
+        ("throughput=8000", {"enabled": True, "throughput": 8_000}),
+    ],
+)
+def test_clients_that_xap_never_calls_slow_are_not_cut_off(more: str, expected: dict[str, Any]) -> None:
+    prefix = policy_import.xap.PREFIX
+    text = f"java -D{prefix}enabled=true -D{prefix}{more.replace('{0}', prefix)}"
+    assert policy_import.import_policy("xap", text).document == {"xap": [expected]}
+
+
+@pytest.mark.parametrize(
+    ("script", "mode"),
+    [
+        ("{}", None),
+        ('if [ "$SLOW" = 1 ]; then\n  {}\nfi', "shadow"),
+        ("case $1 in\nslow)\n{}\n;;\nesac", "shadow"),
+        ("if defined SLOW (\n{}\n)", "shadow"),
+        ('if [ -z "$JAVA_HOME" ]; then\n  export JAVA_HOME=/x\nfi\n{}', None),
+        ("for f in *; do echo $f; done\n{}", None),
+    ],
+)
+def test_what_a_script_sets_under_a_condition_is_in_shadow(script: str, mode: str | None) -> None:
+    option = f"export XAP_OPTIONS='-D{policy_import.xap.PREFIX}enabled=true'"
+    (entry,) = policy_import.import_policy("xap", script.replace("{}", option)).document["xap"]
+    assert (entry["enabled"], entry.get("mode")) == (True, mode)
+
+
+def test_an_entry_of_a_spring_profile_is_in_shadow() -> None:
+    text = """<beans><beans profile="dev"><policyEntry topic="a"><slowConsumerStrategy>
+      <abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry></beans>
+      <policyEntry topic="b"><slowConsumerStrategy>
+      <abortSlowConsumerStrategy/></slowConsumerStrategy></policyEntry>
+      </beans>"""
+    entries = {
+        one.topic: one for one in taken_of_topics(policy_import.import_policy("activemq", text)).activemq
+    }
+    assert entries["a"].mode is EnforcementMode.SHADOW
+    assert entries["b"].mode in (None, EnforcementMode.ENFORCE)
+
+
+@pytest.mark.parametrize(
+    ("module", "restricted"),
+    [
+        ("amps-default-entitlement-module", False),
+        ("amps-default-no-entitlement-module", True),
+        ("amps-default-", True),
+        ("web-auth", True),
+    ],
+)
+def test_a_module_that_denies_everything_opens_no_transport(module: str, restricted: bool) -> None:
+    text = f"""<AMPSConfig><Entitlement><Module>{module}</Module></Entitlement><Transports><Transport>
+      <Name>t</Name><Type>tcp</Type><InetAddr>9007</InetAddr></Transport></Transports></AMPSConfig>"""
+    (transport,) = policy_import.import_policy("amps", text).document["transports"]
+    assert transport["restricted"] is restricted
+
+
+def test_messages_of_a_topic_that_cant_be_imported_are_still_journaled() -> None:
+    text = """<TransactionLog><Topic><Name>orders</Name><MessageType>nvfix</MessageType></Topic>
+      <Topic><Name>^(?!test).*</Name></Topic></TransactionLog>"""
+    imported = policy_import.import_policy("amps", text)
+    topics = [{"topic": "orders", "message_type": "nvfix"}, ">"]
+    assert imported.document["instance"] == {"unjournaled_topics": [], "journaled_topics": topics}
+    assert "all topics are journaled" in imported.imported[0].into
+    assert left_out(imported) == {"Name=^(?!test).*"}
+
+
+@pytest.mark.parametrize("prefetch", ["0", "1", "-1"])
+def test_consumers_with_a_prefetch_below_two_are_never_aborted_as_in_activemq(prefetch: str) -> None:
+    text = f"""<policyEntries><policyEntry topic="&gt;"><slowConsumerStrategy><abortSlowConsumerStrategy/>
+      </slowConsumerStrategy></policyEntry><policyEntry topic="a" topicPrefetch="{prefetch}">
+      <slowConsumerStrategy><abortSlowConsumerStrategy abortConnection="true"/></slowConsumerStrategy>
+      </policyEntry></policyEntries>"""
+    imported = policy_import.import_policy("activemq", text)
+    entries = {one.topic: one for one in taken_of_topics(imported).activemq}
+    assert entries[">"].abort_slow_consumer_strategy is True
+    assert entries["a"].abort_slow_consumer_strategy is False
+    assert "below 2" in why(imported, "abortConnection=true")
 
 
 def test_configuration_of_amps() -> None:
