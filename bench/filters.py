@@ -16,7 +16,7 @@ from rich.table import Table
 
 from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.filters import compile_filter
-from broker_core.subscriptions import Subscription, SubscriptionRegistry, TopicPattern
+from broker_core.subscriptions import SubscriptionRegistry, TopicPattern, TopicSubscription
 
 NUMBERS = (10, 100, 1_000, 10_000)
 RECORDS = 512
@@ -33,7 +33,7 @@ def nanoseconds(text: str, number: int, runs: int) -> float:
     registry = SubscriptionRegistry[None](None)
     pattern = TopicPattern.parse("orders")
     for one in range(number):
-        registry.add(Subscription(None, f"s{one}", one, pattern, compile_filter(text.format(one))))
+        registry.add(TopicSubscription(None, f"s{one}", one, pattern, compile_filter(text.format(one))))
     bodies = [b'{"account":"A-%d","price":%.2f}' % (row % number, row % 100) for row in range(RECORDS)]
     built = build_single_topic_batch("publisher", "orders", bodies)
     times = []

@@ -32,7 +32,7 @@ from broker_core.replay.positions.file import SHARED_OWNER
 from broker_core.replay.span import SpanResult, depends_on_end, translate_bookmarks
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.keys import parse_key
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -277,7 +277,7 @@ class SubscribePreparation:
             )
         chosen = compile_filter(command.filter) if command.filter else None
         granted = self.connection.rights.check_subscribe(pattern, chosen)
-        subscription = Subscription(
+        subscription = TopicSubscription(
             None, command.id, self.stream, granted.pattern, granted.filter, self.topics.decoder_of
         )
         if command.snapshot_key is not None:
@@ -331,7 +331,7 @@ class SubscribePreparation:
         reader = self.services.facilities.reader
         return min(await reader.run(self.services.facilities.journal.sequence_at, span.not_before), now)
 
-    async def _resume(self, resume: str, subscription: Subscription[object], newest: int) -> int:
+    async def _resume(self, resume: str, subscription: TopicSubscription[object], newest: int) -> int:
         """Verify a resume token. Return the first record to read from the log, as `resume_how` requires."""
         command, now = self.command, self.services.facilities.clock.now_ns()
         listed = self.services.tokens.verify(resume, self.connection.name, now // 1_000_000)
@@ -358,7 +358,7 @@ class SubscribePreparation:
         self._set_resumed(how, matched + uncounted, suspended.position, newest, exact=not uncounted)
         return newest + 1
 
-    async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
+    async def _fold(self, subscription: TopicSubscription[object], first: int, newest: int, how: str) -> int:
         """Queue the last record per key of an interval as first deliveries.
 
         Return the sequence behind the interval.

@@ -22,7 +22,7 @@ from broker_core.headers import decode as headers_of
 from broker_core.journal.journal import Journal
 from broker_core.names import publisher_origin
 from broker_core.protocols.stomp.destinations import format_destination
-from broker_core.subscriptions.subscription import Subscription, select_rows
+from broker_core.subscriptions.subscription import TopicSubscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 class BrowseQuery(NamedTuple):
     """Validated browse request. `end_at` is a time, ns UTC."""
 
-    subscription: Subscription[None]
+    subscription: TopicSubscription[None]
     """Topic pattern and filter of the request, as a subscription."""
     start: int
     """Sequence of the first record."""
@@ -58,7 +58,7 @@ def parse_browse_request(
     if request.from_ns:
         start = max(start, journal.sequence_at(request.from_ns))
     chosen = compile_filter(request.filter) if request.filter else None
-    subscription = Subscription(None, "browse", 0, TopicPattern.parse(request.topic), chosen, decoder_of)
+    subscription = TopicSubscription(None, "browse", 0, TopicPattern.parse(request.topic), chosen, decoder_of)
     return BrowseQuery(subscription, start, request.to_ns or 2**63 - 1, min(request.limit, MAX_MESSAGES))
 
 

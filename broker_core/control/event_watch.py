@@ -25,7 +25,7 @@ from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.names import BROKER_NAME, CLIENTS_TOPIC, DECISIONS_TOPIC
 from broker_core.replay.client_subscription import ClientSubscription
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 
 CAPACITY = 2_000
@@ -75,7 +75,7 @@ class EventWatch:
         self.capacity = capacity
         self._queue: deque[BrokerEvent] = deque()
         self._kinds: frozenset[str] = frozenset()
-        self._listeners: dict[MessageWatch, Subscription[MatchReceiver]] = {}
+        self._listeners: dict[MessageWatch, TopicSubscription[MatchReceiver]] = {}
         self._users: dict[str, str] = {}
         self.dropped = 0
         engine.roster.on_connected = self._on_connected
@@ -97,7 +97,7 @@ class EventWatch:
                 chosen = compile_filter(added.filter) if added.filter else None
             except ClientError:
                 continue  # the control plane has checked it when the action was saved
-            self._listeners[added] = Subscription(
+            self._listeners[added] = TopicSubscription(
                 _MessageListener(self, self._engine, added), "", 0, pattern, chosen
             )
             registry.add(self._listeners[added])

@@ -29,7 +29,7 @@ from broker_core.filters import DecoderOf
 from broker_core.names import BROKER_NAME
 from broker_core.quantities import parse_client_interval
 from broker_core.subscriptions.keys import RecordKey, parse_key
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 
 RECORD_OVERHEAD_BYTES: Final = 200
 """Memory that a held record uses besides its topic, headers and body, bytes: measured, rounded up."""
@@ -229,7 +229,7 @@ class SubscriptionConflator:
         facilities: InstanceResources,
         backlog: Backlog,
         recipient: DeliveryTarget,
-        subscription: Subscription[object],
+        subscription: TopicSubscription[object],
         conflation: ConflationOptions,
     ) -> None:
         self._clock = facilities.clock

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from broker_core.batch import CONFLATED, Batch, Rows
 from broker_core.journal.segment import BatchPosition
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class BatchSlice(NamedTuple):
     has delivered some already.
     """
 
-    subscription: Subscription[object]
+    subscription: TopicSubscription[object]
     source: BatchPosition | None
     length: int
     rows: Rows | None

@@ -55,7 +55,7 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 from broker_core.subscriptions.destinations import SyncDestinationFilter
 from broker_core.subscriptions.journaled_topics import JournaledTopics
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 from broker_core.sync_replication.sync_replication import SyncReplication
 
@@ -206,7 +206,7 @@ class Engine:
             following.run_id,
         )
         pattern = TopicPattern.parse(POSITIONS_TOPIC)
-        subscription: Subscription[MatchReceiver] = Subscription(sync, "", 0, pattern, None)
+        subscription: TopicSubscription[MatchReceiver] = TopicSubscription(sync, "", 0, pattern, None)
         self.subscriptions.registry.add(subscription)
         self.position_store.on_secured = lambda: sync.publish_and_wait(self.dispatch.barrier)
         self.position_store.on_disconnect = sync.schedule_publish

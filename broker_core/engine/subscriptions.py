@@ -30,7 +30,7 @@ from broker_core.replay.rate_limit import parse_rate
 from broker_core.replay.span import ReplaySpan, SpanResult, find_span
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import SubscriptionRegistry
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 
 MAX_STREAM = 65_535
@@ -198,7 +198,7 @@ class SubscriptionManager:
             durability=self._durability(command),
             rate=rate,
         )
-        subscription = target.subscription = Subscription(
+        subscription = target.subscription = TopicSubscription(
             target, command.id, stream, pattern, chosen, self._find_decoder
         )
         if conflation is not None:

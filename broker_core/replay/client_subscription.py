@@ -29,7 +29,7 @@ from broker_core.replay.cursor import Cursor, CursorState
 from broker_core.replay.positions.file import DurableSubscriptionRecord, ManagedReplayRecord
 from broker_core.replay.rate_limit import ReplayRate
 from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Bytes that are sent again to a client that doesn't acknowledge.
@@ -159,7 +159,7 @@ class ClientSubscription:
     filter_text: str | None
     bookmark: str | None
     cursor: Cursor
-    subscription: Subscription[ClientSubscription] = field(init=False)
+    subscription: TopicSubscription[ClientSubscription] = field(init=False)
     """Entry in the registry. Set right after creation, because the two objects refer to each other."""
     timestamp: bool = False
     """Whether the client wants each message with its acceptance time."""

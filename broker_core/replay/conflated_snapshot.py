@@ -17,7 +17,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
 from broker_core.subscriptions.keys import KeyOf, LastPerKey
-from broker_core.subscriptions.subscription import Subscription, select_rows
+from broker_core.subscriptions.subscription import TopicSubscription, select_rows
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
 """Bytes per read; other replays may read in between."""
@@ -28,7 +28,7 @@ FOLD_BYTES: Final = 256 * 1024 * 1024
 class FoldRange:
     """Range of the log that the reader thread folds to the last record of each key."""
 
-    def __init__(self, journal: Journal, subscription: Subscription[object]) -> None:
+    def __init__(self, journal: Journal, subscription: TopicSubscription[object]) -> None:
         self.matched = 0
         self._journal = journal
         self._subscription = subscription
@@ -83,7 +83,11 @@ def fold_start(journal: Journal, upto: int) -> int:
 
 
 async def fold_latest(
-    facilities: InstanceResources, subscription: Subscription[object], first: int, last: int, key_of: KeyOf
+    facilities: InstanceResources,
+    subscription: TopicSubscription[object],
+    first: int,
+    last: int,
+    key_of: KeyOf,
 ) -> tuple[int, list[OutboxEntry]]:
     """Return the number of matching records from `first` to `last`, and the last record of each key.
 

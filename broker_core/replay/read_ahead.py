@@ -31,13 +31,13 @@ from broker_core.journal.segment import BatchPosition
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.replay.span import ReplaySpan
-from broker_core.subscriptions.subscription import Subscription, select_rows
+from broker_core.subscriptions.subscription import TopicSubscription, select_rows
 
 
 class ReplayTarget(NamedTuple):
     """Subscription of a replay, and the first sequence that it has not been given."""
 
-    subscription: Subscription[object]
+    subscription: TopicSubscription[object]
     next_sequence: int
 
 

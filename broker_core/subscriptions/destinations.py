@@ -11,7 +11,7 @@ from broker_core.errors import SluiceError
 from broker_core.filters import DecoderOf, compile_filter
 from broker_core.names import MAX_ORIGIN, publisher_origin
 from broker_core.subscriptions.registry import SubscriptionRegistry
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 
 
@@ -30,7 +30,9 @@ class SyncDestinationFilter:
         for one in destinations:
             if one.is_sync:
                 chosen = compile_filter(one.filter) if one.filter else None
-                self._taking.add(Subscription(one.name, one.name, 0, TopicPattern.parse(one.topic), chosen))
+                self._taking.add(
+                    TopicSubscription(one.name, one.name, 0, TopicPattern.parse(one.topic), chosen)
+                )
 
     def has_sync_destination(self, batch: Batch) -> bool:
         """Return whether a sync destination takes a record of the batch.

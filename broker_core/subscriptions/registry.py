@@ -25,7 +25,7 @@ import numpy.typing as npt
 from broker_core.batch import Batch, Rows
 from broker_core.filters import BatchEvaluator, DecoderOf, Filter
 from broker_core.subscriptions.filter_index import FilterIndex
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 
 V = TypeVar("V")
@@ -97,7 +97,7 @@ INDEXED_FROM = 16
 class SubscriptionMatch(NamedTuple, Generic[T]):
     """Subscription and its matching rows, ascending; None means all rows."""
 
-    subscription: Subscription[T]
+    subscription: TopicSubscription[T]
     rows: Rows | None
 
 
@@ -112,14 +112,14 @@ class _PatternGroup(Generic[T]):
     def __init__(self, pattern: TopicPattern, change: int) -> None:
         self.pattern = pattern
         self.change = change
-        self.unfiltered: dict[Subscription[T], SubscriptionMatch[T]] = {}
+        self.unfiltered: dict[TopicSubscription[T], SubscriptionMatch[T]] = {}
         """Matches of its subscriptions without a filter: all rows."""
-        self.filtered: dict[Filter, dict[Subscription[T], SubscriptionMatch[T]]] = {}
+        self.filtered: dict[Filter, dict[TopicSubscription[T], SubscriptionMatch[T]]] = {}
         """Its subscriptions by filter."""
         self.index: FilterIndex | None = None
         """Index of its filters, once it has INDEXED_FROM of them."""
 
-    def add(self, subscription: Subscription[T]) -> bool:
+    def add(self, subscription: TopicSubscription[T]) -> bool:
         """Add a subscription; return False when it was already in the group."""
         chosen = subscription.filter
         members = self.unfiltered if chosen is None else self.filtered.get(chosen)
@@ -131,12 +131,12 @@ class _PatternGroup(Generic[T]):
         members[subscription] = SubscriptionMatch(subscription, None)
         return new
 
-    def has(self, subscription: Subscription[T]) -> bool:
+    def has(self, subscription: TopicSubscription[T]) -> bool:
         """Return whether the subscription is in the group."""
         chosen = subscription.filter
         return subscription in (self.unfiltered if chosen is None else self.filtered.get(chosen, {}))
 
-    def remove(self, subscription: Subscription[T]) -> bool:
+    def remove(self, subscription: TopicSubscription[T]) -> bool:
         """Remove a subscription; return False when it wasn't in the group."""
         chosen = subscription.filter
         if chosen is None:
@@ -197,18 +197,18 @@ class SubscriptionRegistry(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
-    def has(self, subscription: Subscription[T]) -> bool:
+    def has(self, subscription: TopicSubscription[T]) -> bool:
         """Return whether batches are matched for this subscription."""
         group = self._groups.get(subscription.pattern.text)
         return group is not None and group.has(subscription)
 
-    def __iter__(self) -> Iterator[Subscription[T]]:
+    def __iter__(self) -> Iterator[TopicSubscription[T]]:
         for group in self._groups.values():
             yield from group.unfiltered
             for members in group.filtered.values():
                 yield from members
 
-    def add(self, subscription: Subscription[T]) -> None:
+    def add(self, subscription: TopicSubscription[T]) -> None:
         """Add a subscription; it takes part from the next batch on."""
         pattern = subscription.pattern
         group = self._groups.get(pattern.text)
@@ -221,7 +221,7 @@ class SubscriptionRegistry(Generic[T]):
                 self._index.add(pattern.levels, group)
         self._size += group.add(subscription)
 
-    def remove(self, subscription: Subscription[T]) -> bool:
+    def remove(self, subscription: TopicSubscription[T]) -> bool:
         """Remove a subscription; return False when it wasn't there."""
         pattern = subscription.pattern
         group = self._groups.get(pattern.text)
@@ -351,5 +351,5 @@ def _match_filtered(
             found += _with_rows(members, rows)
 
 
-def _with_rows(members: Iterable[Subscription[T]], rows: Rows) -> list[SubscriptionMatch[T]]:
+def _with_rows(members: Iterable[TopicSubscription[T]], rows: Rows) -> list[SubscriptionMatch[T]]:
     return [SubscriptionMatch(subscription, rows) for subscription in members]

@@ -21,7 +21,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(slots=True, eq=False, frozen=True)
-class Subscription(Generic[T_co]):
+class TopicSubscription(Generic[T_co]):
     """Request of one client: pattern and filter. Two subscriptions are never equal: identity counts."""
 
     client: T_co
@@ -42,7 +42,7 @@ EMPTY.flags.writeable = False
 
 
 def select_rows(
-    subscription: Subscription[object],
+    subscription: TopicSubscription[object],
     batch: Batch,
     from_sequence: int,
     evaluator: BatchEvaluator | None = None,
@@ -77,7 +77,7 @@ def _within(batch: Batch, first: int, last: int) -> Rows | None:
     return EMPTY if start >= stop else np.arange(start, stop)
 
 
-def _of_pattern(subscription: Subscription[object], batch: Batch, rows: Rows | None) -> Rows | None:
+def _of_pattern(subscription: TopicSubscription[object], batch: Batch, rows: Rows | None) -> Rows | None:
     """Return those of `rows` whose topic matches; None for all, EMPTY for none."""
     matches = subscription.pattern.matches
     topic = batch.single_topic

@@ -34,7 +34,7 @@ from broker_core.journal.segment_copies import VerifyReport, verify_segment
 from broker_core.journal.segment_index import SegmentIndex
 from broker_core.journal.segment_reader import iter_batches, open_source, scan_segment
 from broker_core.safe_text import escape_json
-from broker_core.subscriptions.subscription import Subscription, select_rows
+from broker_core.subscriptions.subscription import TopicSubscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 EVERY_TOPIC: Final = TopicPattern("every topic", None, lambda topic: True)
@@ -159,7 +159,7 @@ def dump_records(
     `topic` is a pattern that selects records. Raises JournalError journal_damaged at unreadable bytes, after
     all records before them.
     """
-    subscription = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
+    subscription = TopicSubscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
     frontier = read_frontier(directory, instance)
     limit = last if last is not None else frontier if frontier is not None else 2**63
     for file in segment_files(directory, instance, archive_directory):

@@ -39,7 +39,7 @@ from broker_core.journal.segment_reader import (
     scan_segment,
 )
 from broker_core.journal.tools.inspect import EVERY_TOPIC, segment_files
-from broker_core.subscriptions.subscription import EMPTY, Subscription, select_rows
+from broker_core.subscriptions.subscription import EMPTY, TopicSubscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK = 4 * 1024 * 1024
@@ -93,7 +93,7 @@ class LogSearch:
         frontier = read_frontier(location.directory, location.instance)
         self._location = location
         self._query = query
-        self._subscription = Subscription(
+        self._subscription = TopicSubscription(
             None, "search", 0, query.pattern or EVERY_TOPIC, query.filter, query.decoder_of
         )
         self._last = min(query.last, MAX_SEQUENCE if frontier is None else frontier)

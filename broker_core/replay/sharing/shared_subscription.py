@@ -45,7 +45,7 @@ from broker_core.replay.positions.file import DurableSubscriptionRecord, SharedP
 from broker_core.replay.read_ahead import ReplayTarget, read_chunk
 from broker_core.replay.sharing.assignments import MAX_OUTSTANDING, RecordAssignments
 from broker_core.replay.span import ReplaySpan
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 
 log = structlog.get_logger("sluice.sharing")
@@ -157,7 +157,7 @@ class SharedSubscription:
         target = ClientSubscription(
             self, record.topic, record.filter, None, Cursor(ReplaySpan(self._assignments.upto + 1))
         )
-        target.subscription = Subscription(
+        target.subscription = TopicSubscription(
             target,
             record.name,
             1,

@@ -23,7 +23,7 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.replay.read_ahead import CHUNKS_AHEAD, ReadAhead, ReadPosition, ReplayTarget
 from broker_core.replay.span import ReplaySpan
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 from tests.broker_core.journal.support import fill
 
@@ -40,8 +40,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     made.close()
 
 
-def subscription(stream: int) -> Subscription:
-    return Subscription(None, str(stream), stream, TopicPattern.parse("t.a"))
+def subscription(stream: int) -> TopicSubscription:
+    return TopicSubscription(None, str(stream), stream, TopicPattern.parse("t.a"))
 
 
 def sequences(chunk: Any, stream: int = 1) -> list[int]:

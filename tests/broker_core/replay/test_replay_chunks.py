@@ -11,7 +11,7 @@ from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES, MAX_CHUNK_BYTES_B
 from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.replay.read_ahead import ReplayChunk, ReplayTarget, read_chunk
 from broker_core.replay.span import ReplaySpan
-from broker_core.subscriptions.subscription import Subscription
+from broker_core.subscriptions.subscription import TopicSubscription
 from broker_core.subscriptions.topics import TopicPattern
 from tests.broker_core.journal.support import fill
 
@@ -28,7 +28,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def reader(next_sequence: int) -> ReplayTarget:
-    return ReplayTarget(Subscription(None, "s", 1, TopicPattern.parse("t.a")), next_sequence)
+    return ReplayTarget(TopicSubscription(None, "s", 1, TopicPattern.parse("t.a")), next_sequence)
 
 
 def chunks(journal: Journal, start: int, max_bytes: int) -> list[ReplayChunk]:

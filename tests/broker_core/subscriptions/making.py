@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from broker_core.batch import Batch, build_batch
 from broker_core.filters import compile_filter
-from broker_core.subscriptions import Subscription, TopicPattern
+from broker_core.subscriptions import TopicPattern, TopicSubscription
 
 
 def batch_of(records: Sequence[tuple[str, bytes]], first_sequence: int = 0) -> Batch:
@@ -18,7 +18,7 @@ def batch_of(records: Sequence[tuple[str, bytes]], first_sequence: int = 0) -> B
     return batch
 
 
-def subscription(pattern: str, text: str | None = None, stream: int = 1) -> Subscription[None]:
-    return Subscription(
+def subscription(pattern: str, text: str | None = None, stream: int = 1) -> TopicSubscription[None]:
+    return TopicSubscription(
         None, f"s{stream}", stream, TopicPattern.parse(pattern), compile_filter(text) if text else None
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker_core.batch import Batch
 from broker_core.filters import batch_evaluator
-from broker_core.subscriptions import Subscription, SubscriptionRegistry, TopicPattern, registry
+from broker_core.subscriptions import SubscriptionRegistry, TopicPattern, TopicSubscription, registry
 
 from .making import batch_of, subscription
 
@@ -43,7 +43,7 @@ records = st.tuples(
 )
 
 
-def matching_rows(batch: Batch, one: Subscription[None]) -> list[int]:
+def matching_rows(batch: Batch, one: TopicSubscription[None]) -> list[int]:
     """Return the rows that one subscription matches, record by record."""
     rows = []
     for row, record in enumerate(batch.records()):
@@ -52,7 +52,7 @@ def matching_rows(batch: Batch, one: Subscription[None]) -> list[int]:
     return rows
 
 
-def _passes(one: Subscription[None], body: bytes) -> bool:
+def _passes(one: TopicSubscription[None], body: bytes) -> bool:
     assert one.filter is not None
     try:
         return one.filter.matches_object(orjson.loads(body))
@@ -60,7 +60,7 @@ def _passes(one: Subscription[None], body: bytes) -> bool:
         return False
 
 
-def found_by(subject: SubscriptionRegistry[None], batch: Batch) -> dict[Subscription[None], list[int]]:
+def found_by(subject: SubscriptionRegistry[None], batch: Batch) -> dict[TopicSubscription[None], list[int]]:
     matches = subject.match(batch)
     found = {
         match.subscription: list(range(batch.count)) if match.rows is None else match.rows.tolist()
@@ -90,7 +90,7 @@ def test_matching_agrees_with_looking_at_every_record(
 def check_against_every_record(
     changes: list[tuple[bool, str, str | None]], batches: list[list[tuple[str, bytes]]]
 ) -> None:
-    subject, live = SubscriptionRegistry[None](None), list[Subscription[None]]()
+    subject, live = SubscriptionRegistry[None](None), list[TopicSubscription[None]]()
     for leaves, pattern, text in changes:
         if leaves and live:
             assert subject.remove(live.pop(0))
@@ -158,7 +158,7 @@ def test_narrowed_patterns_differ_by_their_texts() -> None:
     subject, asked = SubscriptionRegistry[None](None), TopicPattern.parse("a.>")
     for part in ("b", "c"):
         narrowed = TopicPattern(f"a.> within a.{part}", None, f"a.{part}".__eq__, asked.levels)
-        subject.add(Subscription(None, part, 1, narrowed))
+        subject.add(TopicSubscription(None, part, 1, narrowed))
     assert [match.subscription.id for match in subject.match(batch_of([("a.c", b"{}")]))] == ["c"]
     for one in list(subject):
         assert subject.remove(one)
