@@ -1,4 +1,4 @@
-"""Subscription: its client, its pattern and filter, and the selection of its rows from a batch.
+"""Topic subscription: its client, its pattern and filter, and the selection of its rows from a batch.
 
 A replay reads whole batches. The batch with its first record may also have earlier records, and the last
 batch that it reads may arrive again when the subscription becomes live. So `select_rows` takes the cursor's

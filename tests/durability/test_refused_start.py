@@ -92,7 +92,7 @@ async def test_an_empty_directory_in_the_place_of_the_log_stops_the_start(instal
     assert words is not None and words.code == "journal_behind"
 
     accepted = await asyncio.to_thread(installation.manage("journal", "accept").communicate, timeout=60)
-    assert "0 records kept" in accepted[0], accepted[0]
+    assert "0 records retained" in accepted[0], accepted[0]
     running = installation.manage("runbroker")
     try:
         await until(installation.control.exists)

@@ -82,7 +82,7 @@ async def test_a_new_database_sets_no_policy_back_until_an_operator_restores_the
         await ready(installation)
         for size in (20, 21, 22, 23):
             told = await asyncio.to_thread(publish, installation, size * 1_048_576)
-            assert "keeps revision 3" in told, told
+            assert "retains revision 3" in told, told
         await asyncio.sleep(12)  # more than two looks at the database
         status = await until_status(installation, lambda one: CODE in codes_of(one))
         assert [one.since for one in status.problems if one.code == CODE] == [problem.since]

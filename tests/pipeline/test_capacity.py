@@ -57,7 +57,7 @@ def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
         "3 hours",
         "70 %",
     )
-    assert "the log held 24.0 hours at the end" in told[1]["why"]
+    assert "the log covered 24.0 hours at the end" in told[1]["why"]
     told = setting_advice([pool], 7_200.0, 86_400.0, None, [disk], 50, 45.0)
     assert (told[1]["now"], told[1]["recommended"]) == ("nothing is removed", "3 hours at least")
     assert "full in 2.0 days" in told[3]["why"]
