@@ -198,10 +198,7 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
         ColumnType.NESTED,
         sortable=False,
     ),
-    ClientColumn("rate_out_messages", "Out /s", "Delivered messages per second", ColumnType.RATE, shown=True),
-    ClientColumn(
-        "rate_out_messages", "Out /s", "Messages sent to it each second", ColumnType.RATE, shown=True
-    ),
+    ClientColumn("rate_out_messages", "Out /s", "Messages sent per second", ColumnType.RATE, shown=True),
     ClientColumn(
         "write_blocked_ms",
         "Socket blocked",

@@ -235,10 +235,10 @@ def setting_value(path: object, value: Any, signal_code: object = "") -> str:
 def rule_sentence(rule: Mapping[str, Any]) -> str:
     """Return a custom rule as a sentence.
 
-    Example: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it".
+    Example: "When the oldest age of prices.> for desk-* passes 20.0 s, disconnect it".
     """
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
-    words = [f"When {signal_label(rule.get('signal') or rule.get('name'))}"]
+    words = [f"When the {signal_label(rule.get('signal') or rule.get('name'))}"]
     words += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
     targets = [
         f"{key} {value}" if key != "client" else str(value)
@@ -255,7 +255,7 @@ def rule_sentence(rule: Mapping[str, Any]) -> str:
     )
     words += [f"for {duration(rule['hold_ms'])}"] if rule.get("hold_ms") else []
     does = [rung(one) for one in rule.get("ladder") or ()]
-    return f"{' '.join(words)}, {', then '.join(does) or 'tell the operators'}"
+    return f"{' '.join(words)}, {', then '.join(does) or 'notify the operators'}"
 
 
 def audit_label(code: object) -> str:

@@ -39,7 +39,7 @@ def test_every_document_has_a_serializer_with_all_its_fields(document: type[Docu
 def test_null_help_and_choices_come_from_the_struct() -> None:
     fields: Any = serializer_for(ClientEntry)().fields
     assert fields["offlined_since"].allow_null and not fields["name"].allow_null
-    assert fields["caught_up_in_s"].help_text.startswith("Predicted seconds until the backlog")
+    assert fields["caught_up_in_s"].help_text.startswith("Estimated seconds until nothing waits")
     assert list(fields["health"].choices) == [one.value for one in clients.Health]
     assert isinstance(fields["subscriptions"], serializers.ListSerializer)
     assert fields["gone"].child.__class__ is serializers.IntegerField

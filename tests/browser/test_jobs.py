@@ -90,7 +90,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, hands: Hands) -> 
     hands.choose(page.get_by_label("Mode"), "shadow")
     hands.click(page.get_by_role("button", name="Preview changes"))
     expect(page.locator("#pending-changes")).to_contain_text(
-        "When oldest age of flights.> for board-* passes 20.0 s, disconnect it"
+        "When the oldest age of flights.> for board-* passes 20.0 s, disconnect it"
     )
     hands.fill(page.get_by_label("Reason"), "ticket 9")
     page.locator("#pending-changes").get_by_role("checkbox").check()

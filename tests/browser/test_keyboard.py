@@ -124,7 +124,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, keys: Keys) -> No
     keys.reach(page.get_by_role("button", name="Preview changes"), 1)
     keys.press("Enter")
     expect(page.locator("#pending-changes")).to_contain_text(
-        "When oldest age of flights.> for board-* passes 20.0 s, disconnect it"
+        "When the oldest age of flights.> for board-* passes 20.0 s, disconnect it"
     )
     applied(keys, "ticket 12")
     expect(page.get_by_text(re.compile("Revision \\d+ is published"))).to_be_visible()

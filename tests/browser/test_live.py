@@ -286,7 +286,7 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
     # The worst pool's cone is the large one; of the others, and of the disk, there is a small one.
     expect(page.locator("#pools .cone:visible")).to_have_count(1)
     expect(page.get_by_role("img", name="Pool websocket, memory of the last hour")).to_have_accessible_name(
-        re.compile("it isn’t full within 45 min$")
+        re.compile("not full within 45 min$")
     )
     expect(page.locator("#pools .cone:visible .cone-wide")).to_have_attribute("points", re.compile(r"^\d"))
     expect(page.get_by_role("img", name="The log on its disk: not full within")).to_be_visible()

@@ -35,7 +35,7 @@ def test_taken_port_without_a_known_holder() -> None:
 def test_port_wanted_twice_names_both() -> None:
     twice = PortRequest("transport tcp", "127.0.0.1", 8000, "Set SLUICE_TCP_PORT to a free port")
     (found,) = port_problems([CONSOLE, twice], lambda host, port: None, lambda port: None)
-    assert "wanted twice: by the console and by transport tcp" in found
+    assert "configured twice: by the console and by transport tcp" in found
 
 
 def test_every_taken_port_is_named() -> None:

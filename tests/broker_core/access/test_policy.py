@@ -62,7 +62,7 @@ def test_wrong_settings_of_a_transport_are_named(change: dict[str, object], prob
             "two users have the same token",
         ),
         ({"users": [{"name": "a", "password": 1}]}, "password must be a text"),
-        ({"entitlements": [{"publish": ["a"]}]}, "entitlement 1: who must name somebody"),
+        ({"entitlements": [{"publish": ["a"]}]}, "entitlement 1: who must name a user or group"),
         ({"entitlements": [{"who": "maria"}]}, "who must be a list of names"),
         ({"entitlements": 3}, "must be a list"),
     ],

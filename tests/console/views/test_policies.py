@@ -137,7 +137,7 @@ def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     text = browser.post("/policies/rules/try/", form).content.decode()
     assert "interpreted as <b>20.0 s</b>" in text and "past it now" in text
     browser.post("/policies/rules/new/", form)
-    sentence = "When oldest age of prices.&gt; for desk-* passes 20.0 s, disconnect it"
+    sentence = "When the oldest age of prices.&gt; for desk-* passes 20.0 s, disconnect it"
     assert sentence in browser.get("/policies/").content.decode()
     apply(browser, confirmed="on")
     newest = read.newest_revision(instance)
@@ -154,7 +154,7 @@ def test_a_rule_on_unsent_messages_has_a_limit_in_messages(
     form = {"signal": "waiting_messages", "limit": "50000", "action": "notify", "mode": "enforce"}
     browser.post("/policies/rules/new/", form)
     page = browser.get("/policies/").content.decode()
-    assert "When number of unsent messages passes 50,000 messages, tell the operators" in page
+    assert "When the number of unsent messages passes 50,000 messages, notify the operators" in page
     apply(browser, confirmed="on")
     newest = read.newest_revision(instance)
     assert newest is not None
