@@ -54,5 +54,5 @@ def test_what_is_no_record_of_traffic_is_refused(wrong: Any) -> None:
 
 def test_a_record_whose_rows_are_fewer_than_it_says_is_refused() -> None:
     entry = pack_samples(1, [], array("q"), 0)
-    with pytest.raises(ValueError, match="as many"):
+    with pytest.raises(ValueError, match="number of rows"):
         unpack_samples(TrafficEntry(at=1, rows=1, packed=entry.packed))
