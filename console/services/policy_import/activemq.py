@@ -33,7 +33,12 @@ from console.services.policy_import.result import (
     parse_number,
     value_problem,
 )
-from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
+from console.services.policy_import.topic_layers import (
+    has_wildcards,
+    is_laid_under,
+    partly_overlapping,
+    patterns_beside_topics,
+)
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, parse_xml
 
 CONSTANT: Final = "constant_pending_message_limit_strategy"
@@ -86,6 +91,14 @@ _TWICE: Final = (
     "enforce after you have compared the entries"
 )
 _PROFILE: Final = "shadow, as it is in a Spring profile: set enforce if that profile is active"
+_OVERLAP: Final = (
+    "shadow, because another entry has some of its topics, and ActiveMQ may use that one: set enforce "
+    "after you have compared the entries"
+)
+_SEVERAL_BROKERS: Final = (
+    "shadow, because the file has several brokers, and here the entry concerns all clients: set enforce "
+    "if it concerns them all"
+)
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, Sluice's widest window, which fills "
@@ -201,6 +214,11 @@ def import_activemq(text: str) -> ImportReport:
         for entry in entries:
             if any(entry.element is one for one in within):
                 entry.shadow = entry.shadow or _PROFILE
+    several_brokers = sum(one.name == "broker" for one in root.walk()) > 1
+    overlapping = partly_overlapping({name: entry.settings for entry in entries for name in entry.patterns})
+    for entry in entries:
+        overlap = _OVERLAP if not overlapping.isdisjoint(entry.patterns) else ""
+        entry.shadow = entry.shadow or overlap or (_SEVERAL_BROKERS if several_brokers else "")
     _put_in_shadow(entries, unknown_topics=_has_unknown_topics(imported, root, entries))
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:
@@ -218,12 +236,20 @@ def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[
     """Return whether an entry was skipped whose topics have no imported entry."""
     known = [entry.element for entry in entries]
     names = {name for entry in entries for name in entry.patterns}
-    return any(
+    return any(map(_names_topic_elsewhere, root.walk())) or any(
         one.name == "policyEntry"
         and (topic := one.attributes.get("topic")) is not None
         and not any(one is element for element in known)
         and not _has_entries_for(topic.value, names)
         for one in root.walk()
+    )
+
+
+def _names_topic_elsewhere(element: XmlElement) -> bool:
+    """Return whether an element is an entry with its topic in a child element, or a Spring bean."""
+    kind = element.attributes.get("class")
+    return (element.name == "policyEntry" and element.child("destination") is not None) or (
+        element.name == "bean" and kind is not None and kind.value.strip() == f"{_PACKAGE}.PolicyEntry"
     )
 
 

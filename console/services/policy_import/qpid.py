@@ -37,7 +37,12 @@ from console.services.policy_import.result import (
     parse_int,
     value_problem,
 )
-from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
+from console.services.policy_import.topic_layers import (
+    has_wildcards,
+    is_laid_under,
+    partly_overlapping,
+    patterns_beside_topics,
+)
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value, parse_xml
 
 # The document misspells it as `maessageAge`, and so do files that were copied from it.
@@ -68,6 +73,18 @@ _BESIDE: Final = "Sluice's topics of queues and temporary destinations"
 _IN_SHADOW: Final = (
     "in shadow, because an entry that was not imported may overlap its topics: set enforce "
     "after you have added that entry"
+)
+_OVERLAP: Final = (
+    "in shadow, because another entry has some of its topics, and Qpid may use that one: set enforce "
+    "after you have compared the entries"
+)
+_GENTLER_QUEUE: Final = (
+    "in shadow, because a queue of a durable subscription has a higher limit, and Sluice applies both: set "
+    "enforce if this limit may apply to that subscription"
+)
+_SEVERAL_HOSTS: Final = (
+    "in shadow, because the file has several virtual hosts, and here the limits concern all clients: set "
+    "enforce if they concern them all"
 )
 _TWICE: Final = (
     "in shadow, because the file has another entry for it, for example of another virtual "
@@ -123,8 +140,10 @@ def import_qpid(text: str) -> ImportReport:
             reading.topic(element)
         elif element.name == "queue":
             reading.queue(element)
+    reading.several_hosts = sum(one.name == "virtualhost" for one in root.walk()) > 1
+    reading.overlapping = partly_overlapping({one["topic"]: {**one, "topic": ""} for one in reading.entries})
     if reading.rules:
-        imported.document["rules"] = reading.rules
+        imported.document["rules"] = reading.complete_rules()
     entries = [reading.complete_entry(entry) for entry in reading.entries]
     if entries:
         beside = patterns_beside_topics([one["topic"] for one in entries], "#")
@@ -196,6 +215,10 @@ class _QpidReader:
         self.rules: list[dict[str, Any]] = []
         """Rules for durable subscriptions, made from queues with their names."""
         self._everything: dict[str, Any] = {}
+        self.several_hosts = False
+        """Whether the file has several virtual hosts."""
+        self.overlapping: set[str] = set()
+        """Topics of entries that have topics in common while neither entry covers the other."""
 
     def everything(self, element: XmlElement) -> None:
         """Read the limits for all topics: those of <topics>, or else of <queues> (for topics' queues)."""
@@ -301,13 +324,40 @@ class _QpidReader:
             **{limit: _NO_LIMIT[limit] for limit in sorted(limits) if limit not in entry},
             **entry,
         }
-        if not self._has_unknown_topics and not self._twice:
-            return made
-        unknown = self._has_unknown_topics and has_wildcards(key)
-        if unknown or key in self._twice:
-            self.imported.remark(f"qpid {key}", _IN_SHADOW if unknown else _TWICE)
+        if reason := self._shadow_reason(entry):
+            self.imported.remark(f"qpid {key}", reason)
             return {**made, "mode": EnforcementMode.SHADOW.value}
-        return {**made, "mode": EnforcementMode.ENFORCE.value}
+        if any(self._shadow_reason(other) for other in under):
+            return {**made, "mode": EnforcementMode.ENFORCE.value}
+        return made
+
+    def _shadow_reason(self, entry: dict[str, Any]) -> str:
+        """Return why Qpid may act later than an entry says, or ""."""
+        key = entry["topic"]
+        if self._has_unknown_topics and has_wildcards(key):
+            return _IN_SHADOW
+        if key in self._twice:
+            return _TWICE
+        if self.several_hosts:
+            return _SEVERAL_HOSTS
+        if key in self.overlapping:
+            return _OVERLAP
+        limits = {signal.value: entry[name] for name, signal in _LIMIT_SIGNALS.items() if name in entry}
+        gentler = any(limits.get(rule["signal"], rule["limit"]) < rule["limit"] for rule in self.rules)
+        return _GENTLER_QUEUE if gentler else ""
+
+    def complete_rules(self) -> list[dict[str, Any]]:
+        """Return the rules, in shadow mode if the file has several virtual hosts."""
+        if not self.several_hosts:
+            return self.rules
+        for rule in self.rules:
+            rule["mode"] = EnforcementMode.SHADOW.value
+        for client, name, topic in {
+            (one["client"], one["subscription"], one.get("topic", ""))
+            for one in (rule["scope"] for rule in self.rules)
+        }:
+            self.imported.remark(f"rules {client}:{name} {topic}".rstrip(), _SEVERAL_HOSTS)
+        return self.rules
 
     def _limits(self, element: XmlElement, key: str, into: str = "qpid") -> dict[str, Any]:
         """Return the entry of a topic or subscription; empty if no limit can be imported."""

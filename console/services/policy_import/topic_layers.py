@@ -5,12 +5,13 @@ Sluice merges them by specificity; other systems use only the most specific one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from itertools import combinations
+from typing import Any, Final
 
 from broker_core.config import Scope
-from broker_core.config.scopes import specificity
+from broker_core.config.scopes import pattern_covers, specificity
 from broker_core.protocols.stomp.destinations import QUEUES, TEMPORARY_TOPICS
 
 _MULTI_LEVEL: Final = frozenset(">#")
@@ -21,6 +22,26 @@ _WILDCARDS: Final = _MULTI_LEVEL | {"*"}
 def is_laid_under(wider: str, pattern: str) -> bool:
     """Return whether entries for two patterns share a topic, and `pattern` takes precedence over `wider`."""
     return _rank(wider) <= _rank(pattern) and _meet(_levels(wider), _levels(pattern))
+
+
+def partly_overlapping(entries: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the patterns that share topics with another one, though neither covers the other.
+
+    Examples are `*.b` and `a.*`. For a common topic the other system may use the other entry than Sluice.
+    Entries with equal settings don't count.
+
+    Args:
+        entries: Settings of each entry by its pattern.
+    """
+    found: set[str] = set()
+    for one, other in combinations(sorted(entries), 2):
+        if (
+            entries[one] != entries[other]
+            and _meet(_levels(one), _levels(other))
+            and not (pattern_covers(one, other) or pattern_covers(other, one))
+        ):
+            found |= {one, other}
+    return found
 
 
 def patterns_beside_topics(patterns: Iterable[str], wildcard: str) -> list[str]:

@@ -13,10 +13,12 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from broker_core.config.preset_settings import XAP
 from broker_core.config.presets import read_xap
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import OperatorError
 from console.services.policy_import.result import ImportReport, parse_bool, parse_int, value_problem
+from console.services.policy_import.script_conditions import conditional_lines, without_comment
 from console.services.policy_import.xml_leaves import (
     MAX_LEAVES,
     XmlElement,
@@ -54,9 +56,6 @@ _COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
 _EXPECTS_NOTHING: Final = frozenset(("throughput", "latency"))
 """Settings that make XAP expect no bytes if they are 0: then no client is slow."""
 
-_CONDITION: Final = re.compile(r"(?:if|case|for|while|until)\b(?!\s*[=:.])", re.IGNORECASE)
-_CONDITION_END: Final = re.compile(r"(?:^|;\s*)(?:fi|esac|done)\b\s*;?$|^\)", re.IGNORECASE)
-
 
 class _JvmProperty(NamedTuple):
     """System property: its name, the leaf of its value, and other leaves that belong to it (a key)."""
@@ -77,9 +76,11 @@ def import_xap(text: str) -> ImportReport:
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
         leaves, found = list(root.all_leaves()), list(_list_properties(root))
-        conditional: set[int] = set()
+        conditional = {
+            leaf.line for one in root.walk() if "profile" in one.attributes for leaf in one.all_leaves()
+        }
     else:
-        conditional = _conditional_lines(text)
+        conditional = conditional_lines(text, _lines(text))
         leaves = list(parse_options(text))
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
     imported = ImportReport(leaves)
@@ -115,7 +116,7 @@ class _PropertyReader:
     def __init__(self, imported: ImportReport, conditional: set[int]) -> None:
         self._imported = imported
         self._conditional = conditional
-        """Lines of a script that depend on a condition."""
+        """Lines that depend on a condition, or that the file may override."""
         self._depends = False
         """Whether an imported value is on such a line."""
         self._made: dict[str, Any] = {}
@@ -135,6 +136,9 @@ class _PropertyReader:
             reason = f"XAP's settings of slow consumers are {', '.join(_SETTINGS)}."
         elif setting in self._made or setting in self._unread:
             reason = "The file sets it again later: the last value applies."
+            # A script may put the value of a variable before or after its new options.
+            is_option = one.value.name.startswith("-D")
+            self._depends |= is_option and _SETTINGS[setting](one.value.value) != self._made.get(setting)
         else:
             reason = self._read(setting, one.value)
         for leaf in (one.value, *one.beside):
@@ -160,9 +164,11 @@ class _PropertyReader:
     def finish(self) -> dict[str, Any]:
         """Return the settings of the policy's entry, in shadow mode if one of the file can't be read."""
         made = self._made
-        if made.get("enabled") and self._never:
+        throughput, latency = (made.get(name, XAP[name].default) for name in ("throughput", "latency"))
+        # XAP divides integers.
+        if made.get("enabled") and (self._never or throughput * latency < 1_000):
             made["enabled"] = False
-            self._imported.remark("xap", "false, as XAP expects no bytes with a throughput or latency of 0")
+            self._imported.remark("xap", "false, as XAP expects no bytes with this throughput and latency")
         elif made.get("enabled") and self._unread:
             made["mode"] = EnforcementMode.SHADOW.value
             names = ", ".join(sorted(self._unread))
@@ -172,7 +178,7 @@ class _PropertyReader:
         elif made.get("enabled") and self._depends:
             made["mode"] = EnforcementMode.SHADOW.value
             self._imported.remark(
-                "xap", "shadow, as the script has it under a condition: enforce if that holds"
+                "xap", "shadow, as the file may have it under a condition only: enforce if it always holds"
             )
         return {name: made[name] for name in (*_SETTINGS, "mode") if name in made}
 
@@ -228,18 +234,6 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield first, " ".join(parts)
 
 
-def _conditional_lines(text: str) -> set[int]:
-    """Return the numbers of lines inside, or on, a condition or loop of a script."""
-    depth, found = 0, set[int]()
-    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-        begins = _CONDITION.match(line) is not None
-        if begins or depth:
-            found.add(number)
-        depth += begins
-        depth = max(0, depth - (_CONDITION_END.search(line) is not None))
-    return found
-
-
 def _is_quoted(line: str) -> bool:
     """Whether a line assigns a quoted text, which may continue in the next line."""
     found = _ASSIGNMENT.fullmatch(line)
@@ -274,6 +268,10 @@ def _words(text: str) -> list[str]:
 def _parse_leaves(line: int, text: str) -> Iterator[XmlLeaf]:
     """Yield the leaves of one logical line."""
     where = f"line {line}"
+    if re.search(
+        r"(^|[\s'\"=])-[DX]", text
+    ):  # a line of a script: in a properties file a # may be part of a value
+        text = without_comment(text)
     if found := _ASSIGNMENT.fullmatch(text):
         name = found["name"] or found["csh"]
         # The shell splits a variable's value again where it is used, after it has removed the quotes.

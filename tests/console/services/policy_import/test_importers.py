@@ -159,6 +159,7 @@ def test_system_properties_of_xap() -> None:
         ("throughput=8000 -D{0}throughput=${T}", {"enabled": True, "mode": "shadow"}),  # the last one counts
         ("throughput=0", {"enabled": False}),
         ("latency=0", {"enabled": False}),
+        ("throughput=1", {"enabled": False, "throughput": 1}),  # 500 ms of it are half a byte
         ("throughput=8000", {"enabled": True, "throughput": 8_000}),
     ],
 )
@@ -177,12 +178,104 @@ def test_clients_that_xap_never_calls_slow_are_not_cut_off(more: str, expected: 
         ("if defined SLOW (\n{}\n)", "shadow"),
         ('if [ -z "$JAVA_HOME" ]; then\n  export JAVA_HOME=/x\nfi\n{}', None),
         ("for f in *; do echo $f; done\n{}", None),
+        ('if [ -z "$X" ]; then foo; fi # as before\n{}', None),
+        ("if a; then\n(\nb\n)\n{}\nfi", "shadow"),
+        ("slow() {\n  {}\n}", "shadow"),
+        ("test -n $SLOW && {\n{}\n}", "shadow"),
+        ("test -n $SLOW &&\n{}", "shadow"),
+        ("test -z $SLOW && return\n{}", "shadow"),
+        ("cat <<END\n{}\nEND", "shadow"),
+        ("{}\nunset XAP_OPTIONS", "shadow"),
+        ("{}\nexport XAP_OPTIONS=-Xmx1g", "shadow"),
+        ('{}\nexport XAP_OPTIONS="$XAP_OPTIONS -Xmx1g"', None),
     ],
 )
 def test_what_a_script_sets_under_a_condition_is_in_shadow(script: str, mode: str | None) -> None:
     option = f"export XAP_OPTIONS='-D{policy_import.xap.PREFIX}enabled=true'"
     (entry,) = policy_import.import_policy("xap", script.replace("{}", option)).document["xap"]
     assert (entry["enabled"], entry.get("mode")) == (True, mode)
+
+
+def test_options_that_a_script_only_prints_or_keeps_from_spaces_are_in_shadow() -> None:
+    option = f"-D{policy_import.xap.PREFIX}enabled=true"
+    for line in (f'echo "{option}"', f'export XAP_LUS_OPTIONS="{option}"'):
+        assert policy_import.import_policy("xap", line).document == {
+            "xap": [{"enabled": True, "mode": "shadow"}]
+        }
+
+
+def test_of_two_values_of_a_script_either_may_count() -> None:
+    prefix = policy_import.xap.PREFIX
+    text = f"""X="-D{prefix}throughput=1"\nX="-D{prefix}enabled=true -D{prefix}throughput=90000 $X\""""
+    (entry,) = policy_import.import_policy("xap", text).document["xap"]
+    assert entry["mode"] == "shadow"
+
+
+def test_an_option_in_a_comment_at_the_end_of_a_line_is_no_option() -> None:
+    option = f"-D{policy_import.xap.PREFIX}enabled=true"
+    with pytest.raises(OperatorError, match="Nothing in this file was imported"):
+        policy_import.import_policy("xap", f'export XAP_OPTIONS="-Xmx1g" # {option}')
+
+
+def test_a_property_of_a_spring_profile_is_in_shadow() -> None:
+    enabled = f'<prop key="{policy_import.xap.PREFIX}enabled">true</prop>'
+    text = f'<beans><beans profile="slow">{enabled}</beans></beans>'
+    assert policy_import.import_policy("xap", text).document == {"xap": [{"enabled": True, "mode": "shadow"}]}
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [
+        '<policyEntry><destination><topic physicalName="a"/></destination></policyEntry>',
+        '<bean class="org.apache.activemq.broker.region.policy.PolicyEntry">'
+        '<property name="topic" value="a"/></bean>',
+    ],
+)
+def test_beside_a_topic_that_is_named_elsewhere_wider_entries_are_in_shadow(narrower: str) -> None:
+    imported = activemq_entries(f'<policyEntry topic=">">{PENDING}</policyEntry>', narrower)
+    assert [one.mode for one in taken_of_topics(imported).activemq] == [EnforcementMode.SHADOW]
+
+
+def test_entries_with_some_common_topics_are_in_shadow() -> None:
+    """ActiveMQ uses a.*.* for a.b.c, which has fewer literal levels."""
+    other = '<policyEntry topic="a.*.*" topicPrefetch="9"/>'
+    imported = activemq_entries(f'<policyEntry topic="*.b.c">{PENDING}</policyEntry>', other)
+    assert {one.mode for one in taken_of_topics(imported).activemq} == {EnforcementMode.SHADOW}
+    keys = (("*.b", 5), ("a.*", 9_000), ("c", 5))
+    entries = taken_of_topics(
+        qpid(
+            *(f'<topic key="{key}"><consumer><depth>{size}</depth></consumer></topic>' for key, size in keys)
+        )
+    ).qpid
+    assert {one.topic: one.mode for one in entries} == {
+        "*.b": EnforcementMode.SHADOW,
+        "a.*": EnforcementMode.SHADOW,
+        "c": None,
+    }
+
+
+def test_what_one_of_several_brokers_or_virtual_hosts_limits_is_in_shadow() -> None:
+    """Clients of the others have no such limit there."""
+    entry = f'<policyEntry topic="a">{PENDING}</policyEntry>'
+    text = f"<beans><broker>{entry}</broker><broker/></beans>"
+    (taken_entry,) = taken_of_topics(policy_import.import_policy("activemq", text)).activemq
+    limits = "<consumer><depth>5</depth></consumer>"
+    host = f'<virtualhost><topic key="a">{limits}</topic><queue name="c:s">{limits}</queue></virtualhost>'
+    policy = policy_import.import_policy("qpid", f"<virtualhosts>{host}<virtualhost/></virtualhosts>")
+    modes = {one["mode"] for one in (*policy.document["qpid"], *policy.document["rules"])}
+    assert (taken_entry.mode, modes) == (EnforcementMode.SHADOW, {"shadow"})
+    assert sum("several virtual hosts" in one.into for one in policy.imported) == 2
+
+
+def test_a_topics_limit_below_that_of_a_durable_subscription_is_in_shadow() -> None:
+    consumer = "<consumer><depth>{}</depth></consumer>"
+    queue = f'<queue name="c:s">{consumer.format(9_000)}</queue>'
+    policy = qpid(
+        f'<topic key="a">{consumer.format(5)}</topic>',
+        f'<topic key="b">{consumer.format(10_000)}</topic>',
+        queue,
+    )
+    assert {one["topic"]: one.get("mode") for one in policy.document["qpid"]} == {"a": "shadow", "b": None}
 
 
 def test_an_entry_of_a_spring_profile_is_in_shadow() -> None:
@@ -843,7 +936,7 @@ def test_limits_of_qpid_that_the_file_has_twice_are_in_shadow() -> None:
     everything = "<topics><slow-consumer-detection><depth>{}</depth></slow-consumer-detection></topics>"
     topic = '<topic key="a.b"><consumer><depth>{}</depth></consumer></topic>'
     queue = '<queue name="fix-1:desk"><consumer><depth>{}</depth></consumer></queue>'
-    once = '<topic key="c"><consumer><depth>5</depth></consumer></topic>'
+    once = '<topic key="c"><consumer><depth>500</depth></consumer></topic>'
     policy = qpid(*(part.format(size) for part in (everything, topic, queue) for size in (10, 99)), once)
     made = policy.document
     modes = {one["topic"]: one["mode"] for one in made["qpid"]}
