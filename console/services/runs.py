@@ -414,6 +414,8 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
 def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "") -> ActionRun:
     """Request a lost, failed or cancelled run again. Steps that were done are skipped.
 
+    Of a run and its repetitions only the newest can be repeated.
+
     `plan` and `plan_hash` cover the remaining steps.
 
     Raises:
@@ -428,14 +430,18 @@ def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "
         )
     needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval)
     with transaction.atomic():
-        # The run's row is the lock: of two requests that repeat it at once, one finds the other's run.
-        ActionRun.objects.select_for_update().get(pk=run.pk)
-        again = ActionRun.objects.filter(repeats=run).exclude(state__in=REPEATABLE_RUN_STATES).first()
-        if again is not None:
+        # The rows of the run and its repetitions are the lock: of two requests at once, one finds the
+        # other's run. Each repetition knows the steps of those before, so only the newest may be repeated.
+        family = ActionRun.objects.filter(Q(pk=run.first_id) | Q(origin=run.first_id))
+        list(family.order_by("pk").select_for_update())
+        newest = family.order_by("created_at").last()
+        if newest is not None and newest.pk != run.pk:
             raise OperatorError(
                 "not_repeatable",
-                f"The run {again.pk} repeats it already, and is {again.get_state_display().lower()}.",
-                "See that run. Its steps would be done twice.",
+                f"The run {newest.pk} repeats it already, and is {newest.get_state_display().lower()}.",
+                "Repeat that run: it skips the completed steps."
+                if newest.state in REPEATABLE_RUN_STATES
+                else "See that run. Its steps would be done twice.",
             )
         return request(
             actor,

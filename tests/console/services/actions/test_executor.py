@@ -250,19 +250,30 @@ def test_a_lost_run_is_repeated_from_the_step_it_was_in(instance: Instance, brok
     assert broker.asked == []  # what was done isn't done again
 
 
-def test_a_run_is_repeated_once_unless_its_repetition_fails(instance: Instance, broker: FakeBroker) -> None:
+def test_a_run_is_repeated_once_and_then_its_repetition(instance: Instance, broker: FakeBroker) -> None:
     action = make(instance, [{"do": "event", "name": "x"}])
     run = event_runs.start_run(MARIA, action, {"on": "hand"}, {}, timezone.now())
     ActionRun.objects.filter(pk=run.pk).update(state=RunState.CANCELLED)
     run.refresh_from_db()
     again = runs.repeat(MARIA, run)
-    for state in (RunState.WAITING, RunState.RUNNING, RunState.APPROVAL, RunState.SUCCEEDED):
+    for state in (
+        RunState.WAITING,
+        RunState.RUNNING,
+        RunState.APPROVAL,
+        RunState.SUCCEEDED,
+        RunState.CANCELLED,
+        RunState.FAILED,
+    ):
         ActionRun.objects.filter(pk=again.pk).update(state=state)
         with pytest.raises(OperatorError) as refused:
             runs.repeat(MARIA, run)
         assert refused.value.code == "not_repeatable" and str(again.pk) in refused.value.sentence
-    ActionRun.objects.filter(pk=again.pk).update(state=RunState.FAILED)
-    assert runs.repeat(MARIA, run).repeats == run
+    again.refresh_from_db()
+    third = runs.repeat(MARIA, again)
+    ActionRun.objects.filter(pk=third.pk).update(state=RunState.SUCCEEDED)
+    for earlier in (run, again):  # the third run has completed their steps
+        with pytest.raises(OperatorError, match=str(third.pk)):
+            runs.repeat(MARIA, earlier)
 
 
 def test_logs_are_rotated_and_never_over_another(instance: Instance, settings: Any, tmp_path: Path) -> None:
