@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from console.choices import AuditResult
 from console.models import AuditEvent
+from console.queries.database import database_problem
 from console.services import audit_chain, audit_export
 from console.services.actors import Actor, actor_of
 
@@ -54,6 +55,16 @@ def record(
         audit_chain.append_link(event)
         audit_export.schedule_export(event)
     return event
+
+
+def require_database() -> None:
+    """Raise OperatorError if the database can't store an event, as `database_read_only`.
+
+    Commands to a broker call this first: a command without an event would be executed, answered 503, and
+    sent again. The check is at most two seconds old.
+    """
+    if (problem := database_problem()) is not None:
+        raise problem
 
 
 def _text(text: str, max_length: int) -> str:

@@ -1,4 +1,7 @@
-"""Operators' commands for a client: disconnect, pause, resume, offline; delete a durable subscription."""
+"""Operators' commands for a client: disconnect, pause, resume, offline; delete a durable subscription.
+
+Without a database that stores the audit's event, each is refused before the broker gets it.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None =
             "A reason is required: the broker sends it to the client.",
             "Send it in `reason`.",
         )
+    audit.require_database()
     try:
         result = link_to(instance.name).call(requests.DisconnectClient(name=name, reason=stripped[:500]))
     except SluiceError as problem:
@@ -70,6 +74,7 @@ def control_client(
     instance, stripped = instance_named(instance_name), reason.strip()[:500]
     target, word = f"{instance.name}: client {request.name}", requests.request_name(request)
     link = link_to(instance.name)
+    audit.require_database()
     try:
         result = link.call(cast("requests.Request[PauseReply | OfflineReply]", request))
     except SluiceError as problem:
@@ -95,6 +100,7 @@ def delete_durable(actor: Actor, client: str, name: str, instance_name: str | No
     """
     instance = instance_named(instance_name)
     target = f"{instance.name}: durable subscription {name} of {client}"
+    audit.require_database()
     try:
         result = link_to(instance.name).call(requests.DeleteDurable(client=client, name=name))
     except SluiceError as problem:

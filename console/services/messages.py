@@ -30,7 +30,7 @@ def publish(
     it.
 
     Raises:
-        OperatorError: `bad_topic` or `message_too_large`.
+        OperatorError: `bad_topic` or `message_too_large`, and the errors of `audit.require_database`.
         BrokerUnavailable: no broker answers.
     """
     return _publish(
@@ -79,6 +79,7 @@ def _publish(
     problem = publish_problem(topic, size)
     if problem is not None:
         raise problem
+    audit.require_database()
     try:
         link_to(instance.name).call(request)
     except SluiceError as refused:

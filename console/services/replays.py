@@ -60,6 +60,7 @@ def forget_replay(actor: Actor, name: str, instance_name: str | None = None) -> 
     """Remove an ended replay from the list. Raises OperatorError `unknown_replay` or `replay_not_ended`."""
     instance = instance_named(instance_name)
     target, link = _target(instance, name), link_to(instance.name)
+    audit.require_database()
     try:
         link.call(requests.ForgetReplay(name=name))
     except SluiceError as problem:
@@ -109,6 +110,7 @@ def _do(
 ) -> ReplayEntry:
     """Send a request about a replay to the broker, and record success or refusal in the audit."""
     target = _target(instance, request.name)
+    audit.require_database()
     try:
         made = link_to(instance.name).call(request)
     except SluiceError as problem:
