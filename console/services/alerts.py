@@ -13,6 +13,7 @@ import json
 import smtplib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
@@ -47,7 +48,7 @@ FIRST_PAUSE: Final = timedelta(seconds=10)
 Each further pause is three times as long: 10 s, 30 s, and so on to 13 min.
 """
 MAX_AT_ONCE: Final = 20
-"""Maximum messages that one `send_due_messages` call tries."""
+"""Maximum messages that one `send_due_messages` call tries, and maximum hosts that it calls at a time."""
 MAX_DUE: Final = 500
 """Maximum due messages that one call considers."""
 SLOW_S: Final = 5.0
@@ -242,36 +243,45 @@ def queue_messages(alert: Alert, now: datetime, *, closed: bool) -> None:
 def send_due_messages(now: datetime) -> int:
     """Send due messages for at most `SENDING_S`, and return how many were tried.
 
-    The next call sends the rest. A host that answered slowly gets one message a call, so that it doesn't
-    delay messages to others.
+    The next call sends the rest. Messages to different hosts are sent at the same time, and a host that
+    answered slowly gets one message a call, so that it doesn't delay messages to others.
     """
     due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
+    waiting = list(due.select_related("alert__rule__instance")[:MAX_DUE])
     tried, began, slow_hosts = 0, time.monotonic(), set[str]()
-    for message in due.select_related("alert__rule__instance")[:MAX_DUE]:
-        elapsed_s, host = time.monotonic() - began, _host(message)
-        if elapsed_s > SENDING_S or tried == MAX_AT_ONCE:
+    while tried < MAX_AT_ONCE and (elapsed_s := time.monotonic() - began) <= SENDING_S:
+        first: dict[str, AlertMessage] = {}
+        for message in waiting:
+            if (host := _host(message)) not in slow_hosts:
+                first.setdefault(host, message)
+        chosen = list(first.values())[: MAX_AT_ONCE - tried]
+        if not chosen:
             break
-        if host in slow_hosts:
-            continue
-        pause = FIRST_PAUSE * 3**message.attempts
-        # Claim the message until its attempt has certainly ended: only one of two senders finds the same
-        # number of attempts.
-        claimed = AlertMessage.objects.filter(
-            pk=message.pk, state=MessageState.WAITING, attempts=message.attempts
-        ).update(
-            attempts=F("attempts") + 1, due_at=now + timedelta(seconds=elapsed_s + EMAIL_DEADLINE_S) + pause
-        )
-        if not claimed:
-            continue
-        tried += 1
-        _attempt(message)
-        ended_s = time.monotonic() - began
-        AlertMessage.objects.filter(pk=message.pk, state=MessageState.WAITING).update(
-            due_at=now + timedelta(seconds=int(ended_s)) + pause
-        )
-        if ended_s - elapsed_s > SLOW_S:
-            slow_hosts.add(host)
+        waiting = [message for message in waiting if message not in chosen]
+        claimed = [message for message in chosen if _claim(message, now + timedelta(seconds=elapsed_s))]
+        tried += len(claimed)
+        outcomes = _attempt_all(claimed)
+        ended_at = now + timedelta(seconds=int(time.monotonic() - began))
+        for message, (problem, took_s) in zip(claimed, outcomes, strict=True):
+            _store_outcome(message, problem, ended_at)
+            if took_s > SLOW_S:
+                slow_hosts.add(_host(message))
     return tried
+
+
+def _pause(message: AlertMessage) -> timedelta:
+    """Return the pause after the message's next attempt fails."""
+    return FIRST_PAUSE * 3**message.attempts
+
+
+def _claim(message: AlertMessage, now: datetime) -> bool:
+    """Claim a message until its attempt has certainly ended. Return False if another sender has claimed it.
+
+    Only one of two senders finds the same number of attempts.
+    """
+    row = AlertMessage.objects.filter(pk=message.pk, state=MessageState.WAITING, attempts=message.attempts)
+    until = now + timedelta(seconds=EMAIL_DEADLINE_S) + _pause(message)
+    return bool(row.update(attempts=F("attempts") + 1, due_at=until))
 
 
 def _host(message: AlertMessage) -> str:
@@ -279,18 +289,36 @@ def _host(message: AlertMessage) -> str:
     return "" if message.channel == EMAIL else urlsplit(message.target).netloc
 
 
-def _attempt(message: AlertMessage) -> None:
-    row = AlertMessage.objects.filter(pk=message.pk)
+def _attempt_all(messages: Sequence[AlertMessage]) -> list[tuple[str, float]]:
+    """Send messages to different hosts at the same time. Return the results of `_attempt`."""
+    if len(messages) <= 1:
+        return [_attempt(message) for message in messages]
+    with ThreadPoolExecutor(len(messages), thread_name_prefix="alerts") as pool:
+        return list(pool.map(_attempt, messages))
+
+
+def _attempt(message: AlertMessage) -> tuple[str, float]:
+    """Send a message. Return the problem, or "", and the seconds that it took. Uses no database."""
+    began = time.monotonic()
     try:
         (_send_email if message.channel == EMAIL else _call_webhook)(message)
-    except (SluiceError, OSError, smtplib.SMTPException, ValueError) as problem:
-        sentence = (
-            problem.sentence if isinstance(problem, SluiceError) else f"{type(problem).__name__}: {problem}"
-        )
-        is_last = message.attempts + 1 >= MAX_ATTEMPTS
-        row.update(problem=sentence[:500], state=MessageState.FAILED if is_last else MessageState.WAITING)
-    else:
+    except (SluiceError, OSError, smtplib.SMTPException, ValueError) as error:
+        problem = error.sentence if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+        return problem[:500], time.monotonic() - began
+    return "", time.monotonic() - began
+
+
+def _store_outcome(message: AlertMessage, problem: str, ended_at: datetime) -> None:
+    row = AlertMessage.objects.filter(pk=message.pk)
+    if not problem:
         row.update(state=MessageState.SENT, problem="")
+        return
+    is_last = message.attempts + 1 >= MAX_ATTEMPTS
+    row.update(
+        problem=problem,
+        state=MessageState.FAILED if is_last else MessageState.WAITING,
+        due_at=ended_at + _pause(message),
+    )
 
 
 def _send_email(message: AlertMessage) -> None:
