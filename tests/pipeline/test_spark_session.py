@@ -67,7 +67,7 @@ def test_an_unknown_job_is_a_wrong_call() -> None:
 
 WRONG = {
     "home": (["--home", "{home}-not"], "bad_setting: The data directory"),
-    "journal": (["--journal", "{home}/jurnal"], "no_journal: The journal directory"),
+    "journal": (["--journal", "{home}/jurnal"], "no_journal: There is no journal directory"),
     "archive": (["--archive", "{home}/arhcive"], "no_journal: There is no archive directory"),
     "instance": (["--instance", "sluice-2"], "no_journal: There is no journal of sluice-2"),
     "bad name": (["--instance", "a b"], "bad_setting: 'a b' can't be"),
