@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -49,6 +50,18 @@ def well(say: Happens) -> Iterator[None]:
     yield
     for scene in ("back b", "took c", "upgraded c", "linked"):
         say(scene)
+
+
+def reload_until(page: Page, selector: str, words: str) -> None:
+    """Reload a page that isn't live until an element has these words.
+
+    A scene takes effect shortly after `say` returns.
+    """
+    deadline = time.monotonic() + SEEN_MS / 1_000
+    page.reload()
+    while words not in " ".join(page.locator(selector).inner_text().split()) and time.monotonic() < deadline:
+        page.reload()
+    expect(page.locator(selector)).to_contain_text(words)
 
 
 def row(page: Page, title: str, name: str) -> Locator:
@@ -207,8 +220,7 @@ def test_the_journal_of_a_member_that_is_away_isnt_called_empty(page: Page, say:
     page.get_by_role("link", name="24 h").click()
     expect(page.locator("main")).to_contain_text("At b: 5 segments")
     say("away b")
-    page.reload()
-    expect(page.locator("main")).to_contain_text("The log's contents are known when b answers")
+    reload_until(page, "main", "The log's contents are known when b answers")
     expect(page.locator("main")).not_to_contain_text("free to go.")
     expect(page.locator("main")).not_to_contain_text("0 segments")
 

@@ -91,7 +91,12 @@ def test_refusals_failures_and_pages_without_a_session_are_accessible_and_fit_a_
         accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, page.url
 
-    words = ("Unknown client", "There is no page", "Internal error of the console", "The database doesn’t")
+    words = (
+        "Unknown client",
+        "There is no page",
+        "Internal error of the console",
+        "The database hasn’t answered",
+    )
     for path, said in zip((*ABSENT, *FAILING), words, strict=True):
         page.goto(path)
         looked_at(said)
