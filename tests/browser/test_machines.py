@@ -1,5 +1,5 @@
-"""A console over several machines in a browser: the chooser, the brokers' table, a group whose members come
-and go, links in each state.
+"""Console with several machines in a browser: instance chooser, table of brokers, a group with changing
+members, links in each state.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ busy.
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[Console]:
-    """In place of the one that stands before one broker."""
+    """Run a console with several machines in place of the standard console."""
     with running_console("machines") as (address, process):
         yield Console(address, process)
 
 
 @pytest.fixture(scope="module")
 def say(console: Console) -> Happens:
-    """Let something happen: a scene of tests/support/machines.py."""
+    """Return a function that plays a scene of tests/support/machines.py."""
 
     def happens(scene: str) -> None:
         process: subprocess.Popen[bytes] = console.process
@@ -46,7 +46,7 @@ def say(console: Console) -> Happens:
 
 @pytest.fixture(autouse=True)
 def well(say: Happens) -> Iterator[None]:
-    """Each test begins with everybody there, and leaves it so."""
+    """Restore all members and links after each test."""
     yield
     for scene in ("back b", "took c", "upgraded c", "linked"):
         say(scene)
@@ -65,7 +65,7 @@ def reload_until(page: Page, selector: str, words: str) -> None:
 
 
 def row(page: Page, title: str, name: str) -> Locator:
-    """The row of a table that is of this name."""
+    """Return the row with this name in a table."""
     named = page.locator("td.first bdi", has_text=re.compile(f"^{re.escape(name)}$"))
     return page.locator(f"section[aria-labelledby={title}] tbody tr:not(.note)").filter(has=named)
 

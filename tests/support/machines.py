@@ -71,7 +71,7 @@ class Machines:
             one.begin_morning()
             mine = [client for number, client in enumerate(everyone) if min(number % 5, 2) == place]
             one.clients = [structs.replace(client, member=one.member) for client in mine]
-            if place:  # each knows them all; only the first has these clients
+            if place:  # every member knows these clients, but only the first serves them
                 one.replays, one.durables = [], []
         self.other.begin_morning()
         self.other.clients = [make_client("price-board"), make_client("price-loader", "replaying", 4_000)]
