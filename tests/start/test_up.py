@@ -1,4 +1,6 @@
-"""The real `manage.py up`: every process, with its own ports and data directory; then Ctrl-C."""
+"""The real `manage.py up` with its own ports and data directory: every process starts, and Ctrl-C stops
+them.
+"""
 
 from __future__ import annotations
 
