@@ -37,7 +37,7 @@ class Door(NamedTuple):
 
     @property
     def route(self) -> str:
-        """The path without its query."""
+        """Return the path without its query."""
         return self.path.partition("?")[0]
 
     def __str__(self) -> str:

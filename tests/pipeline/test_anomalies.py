@@ -27,7 +27,7 @@ ARGUMENTS = argparse.Namespace(days=14, recent=24, threshold=8.0)
 
 
 def hour(client: str, number: int, messages: float, **more: Any) -> dict[str, Any]:
-    """An hour of a client that keeps up."""
+    """Return the row of one hour of a client that keeps up."""
     calm = {
         "client": client,
         "transport": "tcp",

@@ -377,7 +377,7 @@ def test_the_age_of_a_slow_readers_backlog_is_interpolated_between_samples() -> 
 def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(
     data: st.DataObject, steps: list[int]
 ) -> None:
-    """Also if several samples have equal values, such as bytes when no message arrived."""
+    """Some samples have equal values, such as bytes when no message arrived."""
     xs = np.cumsum(np.array(steps, np.int64))
     ys = np.array(data.draw(st.lists(st.integers(0, 2**52), min_size=len(xs), max_size=len(xs))), np.int64)
     last = int(xs[-1])

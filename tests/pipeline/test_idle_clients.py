@@ -186,8 +186,10 @@ def policy(seed: int) -> PolicyDocument:
 
 
 def tight(seed: int) -> PolicyDocument:
-    """Pools at their limits most of the time, of each transport or one for all, and rules that discard,
+    """Return a random policy whose pools are at their limits most of the time, with rules that discard,
     offline and disconnect.
+
+    Pools are per transport, or one for all.
     """
     chance = random.Random(seed)
     limits = {

@@ -79,7 +79,7 @@ def draft_with(actor: Actor, **settings: Any) -> PolicyDraft:
 def test_what_the_page_and_the_api_say_is_what_happens(
     real: BrokerThread, browser: Client, api: APIClient, actor: Actor, mode: str
 ) -> None:
-    """Also when a draft enforces a rule that is in shadow."""
+    """The case `enforce` promotes the rule, which is in shadow before."""
     draft = draft_with(actor, mode=mode, limit=20 if mode == "enforce" else 21)
     effect = api.post(f"/api/v1/drafts/{draft.pk}/preview").data["effect"]
     said = {(one["client"], one["action"], one["mode"]) for one in effect["acted_on"]}

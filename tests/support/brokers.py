@@ -31,8 +31,9 @@ def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
 
 
 def no_websocket(*_: Any) -> Any:
-    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole
-    processes.
+    """Reject a WebSocket transport.
+
+    It needs daphne's reactor, which only tests of whole broker processes have.
     """
     raise AssertionError("the policy names no WebSocket transport")
 

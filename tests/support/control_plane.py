@@ -77,7 +77,7 @@ def _rows_of_a_new_instance(django_db_setup: None, django_db_blocker: Any) -> li
 
 @pytest.fixture
 def instance(db: None, _rows_of_a_new_instance: list[list[Model]]) -> Instance:
-    """The installation's instance with its default policy."""
+    """Create the installation's instance with its default policy."""
     if not Instance.objects.exists():
         for rows in copy.deepcopy(_rows_of_a_new_instance):
             for row in rows:

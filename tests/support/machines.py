@@ -43,12 +43,12 @@ class Machines:
 
     @property
     def addresses(self) -> list[BrokerAddress]:
-        """Addresses of all brokers, as SLUICE_BROKERS lists them."""
+        """Return the addresses of all brokers, as SLUICE_BROKERS lists them."""
         return [BrokerAddress(one.instance, one.member, one.path) for one in self._all]
 
     @property
     def there(self) -> list[FakeBroker]:
-        """Brokers that can be reached."""
+        """Return the brokers that can be reached."""
         return [one for one in self._all if one.member not in self.gone]
 
     @property

@@ -59,7 +59,7 @@ class FaultyFiles:
         self.met: list[FileFault] = []
 
     def install(self) -> None:
-        """Patch `FileSystem` for the rest of the process, which must be a broker and nothing else."""
+        """Patch `FileSystem` for the rest of the process, which must run only a broker."""
         for call in CALLS:
             setattr(FileSystem, call, self._wrapped(call, getattr(FileSystem, call)))
 

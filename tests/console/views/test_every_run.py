@@ -130,7 +130,7 @@ def test_pages_show_a_run_with_every_step(
 def test_pages_show_a_run_of_every_kind_in_every_state(
     kind: RunKind, instance: Instance, operator: Any, broker: FakeBroker
 ) -> None:
-    """Also a run with incomplete data, as a lost worker leaves it."""
+    """The states include a run with incomplete data, as a lost worker leaves it."""
     browser = Client()
     browser.force_login(operator)
     plans: list[Any] = [
