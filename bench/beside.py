@@ -52,7 +52,7 @@ Runs = list[dict[str, Figures]]
 
 
 class Role:
-    """A started process with a role."""
+    """Process with a role."""
 
     def __init__(self, target: Callable[..., None], *arguments: object) -> None:
         self._pipe, theirs = processes.Pipe()
@@ -61,7 +61,7 @@ class Role:
         theirs.close()
 
     def answer(self, within: float = 20.0) -> Any:
-        """Return its next message. Raises RuntimeError if it ends or stays silent."""
+        """Return the next message of the process. Raises RuntimeError if it ends or sends nothing in time."""
         if not self._pipe.poll(within):
             raise RuntimeError("a role is silent")
         try:
@@ -137,7 +137,7 @@ def measure_way(way: Way, port: int, pid: int, number: int, seconds: float, rate
 
 
 def measure(peer: str, seconds: float, rate: int) -> dict[str, Figures]:
-    """Measure all ways into one fresh server, the idle clients first."""
+    """Measure one fresh server with each of its protocols and libraries, the idle clients first."""
     contender = CONTENDERS[peer]
     found: dict[str, Figures] = {}
     with contender.serve() as server:

@@ -69,7 +69,7 @@ def publish(pipe: Connection, way: Way, port: int, topic: str, seconds: float, r
 
 
 class Tally:
-    """Counts received messages, until the end message."""
+    """Counter of received messages, until the end message."""
 
     def __init__(self, timed: bool) -> None:
         self._timed = timed

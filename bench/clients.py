@@ -46,7 +46,7 @@ class Nowhere:
         self.written_bytes = 0
 
     def acked_bytes(self) -> int:
-        """Return all bytes sent, as if the peer acknowledged immediately."""
+        """Return all bytes sent, as if the peer had acknowledged them immediately."""
         return self.written_bytes
 
     def read_progress(self) -> ReadProgress:
@@ -80,7 +80,7 @@ class Nowhere:
 
 
 def crowd(broker: Broker, number: int, behind: int) -> None:
-    """Log on `number` clients with a subscription each. The first `behind` of them accept nothing."""
+    """Log on `number` clients with one subscription each. The first `behind` of them accept no data."""
     for index in range(number):
         connection: Connection = broker.engine.add_connection("tcp", Nowhere(index < behind))
         topic = "busy.>" if index < behind else f"quiet.{index}"
@@ -104,7 +104,9 @@ async def page(broker: Broker, **asked: Any) -> dict[str, Any]:
 
 
 class Stalls:
-    """Times in ms for which the loop was busy. Runs of Python's garbage collector are recorded apart."""
+    """Recorder of times in ms in which the loop was busy. Runs of Python's garbage collector are recorded
+    separately.
+    """
 
     def __init__(self) -> None:
         self.late: list[float] = []
@@ -112,7 +114,7 @@ class Stalls:
         self._began = 0.0
 
     async def watch(self) -> None:
-        """Wake each millisecond, and record the delay."""
+        """Wake every millisecond, and record the delay."""
         gc.callbacks.append(self._collecting)
         try:
             while True:

@@ -1,9 +1,8 @@
-"""The brokers of `bench.beside`.
+"""Brokers of `bench.beside`: their servers, which `bench.peers` starts, and their fastest clients in
+Python.
 
-Their servers, which `bench.peers` starts, and the fastest ways into them from Python.
-
-A way has a publisher and a subscriber. A publisher gets batches from an asynchronous iterator that sets the
-pace. It keeps a bounded number of messages unanswered, if the broker answers, and returns after the last
+A `Way` has a publisher and a subscriber. A publisher gets batches from an asynchronous iterator that sets the
+pace. It keeps a limited number of messages unanswered, if the broker answers, and returns after the last
 answer. A batch of one is a single message.
 """
 
@@ -34,7 +33,7 @@ ALL = (THROUGHPUT, FAN_OUT, REPLAY, LATENCY)
 
 
 class Way(Protocol):
-    """A way into a server: a protocol or client library, and the tests in which it is measured."""
+    """Client protocol or library for a server, and the tests in which it is measured."""
 
     @property
     def name(self) -> str: ...
@@ -51,13 +50,13 @@ class Way(Protocol):
     async def subscribe(
         self, port: int, topic: str, ready: Callable[[], None], received: Received, replay: bool
     ) -> None:
-        """Deliver messages until it is cancelled. `replay`: from the start of the stored messages."""
+        """Deliver messages until cancelled. `replay`: from the start of the stored messages."""
         ...
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Configuration of a server. `disk`: what it does about the disk before it acknowledges."""
+    """Configuration of a server. `disk`: what the server does with the disk before it acknowledges."""
 
     name: str
     disk: str
@@ -73,7 +72,7 @@ class Contender:
 
 
 class Unanswered:
-    """Counter of messages without an answer of the broker."""
+    """Counter of messages that the broker has not answered."""
 
     def __init__(self, limit: int = UNANSWERED) -> None:
         self._limit = limit
@@ -280,7 +279,7 @@ class RedisWay:
         ready()
         last: Any = "0-0"
         while True:
-            await asyncio.sleep(0)  # lets a cancellation in
+            await asyncio.sleep(0)  # lets the event loop deliver a cancellation
             found: Any = connection.xread({topic: last}, count=1_000, block=100)
             for _, entries in found or ():
                 received([fields[b"b"] for _, fields in entries])
@@ -306,7 +305,7 @@ class PackedRedisWay:
         async def read() -> None:
             before = b"\n"
             while data := await reader.read(READ):
-                if b"\n-" in before + data:  # a refused command, whose answer would never come
+                if b"\n-" in before + data:  # an error reply: the number of replies would stay too small
                     raise RuntimeError(data[:100])
                 unanswered.answered(data.count(b"$"))
                 before = data[-1:]
@@ -392,7 +391,7 @@ class RabbitWay:
                 if self.sub_entries:
                     answered = partial(answer, len(bodies))
                     await producer.send_sub_entry(topic, bodies, on_publish_confirm=answered)
-                    # The producer flushes every half second, which would be measured instead.
+                    # Flush explicitly; else the measured time is that of the producer's timer, half a second.
                     await producer._publish_buffered_messages(topic)
                 else:
                     await producer.send_batch(topic, bodies, on_publish_confirm=one)
@@ -422,7 +421,7 @@ async def idle_rabbitmq(port: int, _number: int) -> object:
 
     consumer = rstream.Consumer(HOST, port, **CREDENTIALS)
     await consumer.start()
-    await consumer.stream_exists("idle")  # it connects with the first request
+    await consumer.stream_exists("idle")  # the first request opens the connection
     return consumer
 
 
@@ -458,7 +457,7 @@ class MosquittoWay:
                 client.publish(topic, body, qos=self.qos)
             if len(bodies) > 1:
                 await store.wait_empty()
-        client.publish("flush", b"", qos=1)  # its answer shows that the broker has read everything before
+        client.publish("flush", b"", qos=1)  # its reply means that all data was read
         await store.wait_empty()
 
     async def subscribe(

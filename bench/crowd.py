@@ -1,8 +1,8 @@
 """Many stalled clients: `python -m bench.crowd [--stalled 2000] [--healthy 50]`.
 
-The stalled WebSocket clients subscribe and then read nothing, beside healthy ones, in one broker with a
-small pool. Figures: what the healthy clients get, the broker's memory against its pool, and the states of
-the stalled ones at the end.
+The stalled WebSocket clients subscribe and then stop reading, beside healthy ones, in one broker with a small
+pool. Figures: throughput and latency of the healthy clients, the broker's memory compared with its pool, and
+the final states of the stalled clients.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ async def _publishes(host: str, port: int, index: int) -> None:
 
 
 async def _reads_nothing(host: str, port: int, index: int) -> None:
-    """Subscribe to everything and never read."""
+    """Subscribe to everything and stop reading."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 12)
     writer.write(encode_command({"c": "logon", "name": f"stalled-{index}"}))
     writer.write(encode_command({"c": "subscribe", "id": "s", "topic": ">"}))
@@ -187,7 +187,7 @@ async def _handshakes(host: str, port: int, number: int) -> None:
             for one in await asyncio.gather(*(start_handshake() for _ in range(number)))
             if one is not None
         ]
-        await asyncio.sleep(0.5)  # until the broker has read each
+        await asyncio.sleep(0.5)  # until the broker has read each first byte
         for _, writer in there:
             writer.write(hello[1:])
         with contextlib.suppress(TimeoutError):
@@ -212,7 +212,7 @@ ATTACKS: dict[str, tuple[str, Attack, int]] = {
 
 
 class Beside:
-    """A well-behaved client, and the memory of its broker."""
+    """Well-behaved client, and the memory of its broker."""
 
     def __init__(self, client: AsyncClient, pid: int) -> None:
         self._client, self._pid = client, pid

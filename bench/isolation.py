@@ -101,7 +101,7 @@ def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figur
     growth.
     """
     if mode == "return":
-        seconds = max(seconds, AWAY_S + 4)  # the slow ones return during the measurement
+        seconds = max(seconds, AWAY_S + 4)  # the slow subscribers return during the measurement
     skip = int(WARM_S * rate)
     with (
         PEERS[peer].serve() as server,

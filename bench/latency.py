@@ -57,7 +57,7 @@ def body(due: int) -> bytes:
 
 
 async def pace(seconds: float, rate: int) -> Any:
-    """Yield due times in ns, each when it has come."""
+    """Yield each due time in ns when it is reached."""
     start, number = time.monotonic_ns(), int(seconds * rate)
     for count in range(number):
         due = start + count * 1_000_000_000 // rate
@@ -217,13 +217,13 @@ def paced(durability: str, seconds: float, rate: int) -> Figures:
 
 
 def traced(seconds: float, rate: int) -> dict[str, Figures]:
-    """Return the times of a batch between the stations in the broker."""
+    """Return the times of a batch between the traced stations in the broker."""
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as home,
         started("bench.traced_broker", home) as process,
     ):
         assert process.stdout is not None
-        ports = next(json.loads(line) for line in process.stdout if line.startswith("{"))  # after its log
+        ports = next(json.loads(line) for line in process.stdout if line.startswith("{"))  # skip log lines
         address = f"tcp://127.0.0.1:{ports['tcp']}"
         with role_of("subscribe", address, "durable", rate) as subscriber:
             answer(subscriber)

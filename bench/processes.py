@@ -24,7 +24,7 @@ def role(*words: object) -> Process:
 
 
 def go(process: Process) -> None:
-    """Tell a waiting role to continue."""
+    """Signal a waiting role to continue."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()

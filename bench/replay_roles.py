@@ -25,7 +25,7 @@ BUFFER = 1024 * 1024
 
 
 class Drain:
-    """Counts delivered records from the frames' headers."""
+    """Counter of delivered records, from the frames' headers."""
 
     def __init__(self) -> None:
         self.records = self.commands = 0

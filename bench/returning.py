@@ -100,7 +100,7 @@ def state_of(home: Path, name: str) -> str:
 
 
 def until(home: Path, name: str, state: str, seconds: float = 100.0) -> float:
-    """Wait for a client's state; return the time."""
+    """Wait until a client has this state; return the time."""
     ends = time.monotonic() + seconds
     while (found := state_of(home, name)) != state:
         if time.monotonic() > ends:

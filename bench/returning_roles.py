@@ -61,7 +61,7 @@ async def subscribe(address: str, name: str, topic: str, number: int, bookmark: 
 
 
 def drain(address: str, name: str, topic: str, number: int, bookmark: str = "") -> None:
-    """Do the same with a bare socket that walks frame headers and drops the rest."""
+    """Read the same messages with a bare socket, which walks frame headers and drops the rest."""
     reading = Drain()
     connection = None if bookmark else connect(address, name, topic=topic)
     while connection is not None and reading.commands < 2:

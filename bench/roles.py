@@ -27,7 +27,7 @@ BODY = (
 
 
 def orders(number: int) -> list[bytes]:
-    """Return different orders of 100 bytes. A journal of one repeated body would compress too well."""
+    """Return different orders of 100 bytes each. A journal of one repeated body would compress too well."""
     pick = random.Random(1)
     return [
         b'{"symbol":"%s","side":"%s","price":%06.2f,"quantity":%03d,"venue":"XNAS","order":"A-%012d"}'

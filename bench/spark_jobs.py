@@ -47,7 +47,7 @@ class Ran(NamedTuple):
 
 
 def ran(job: str, journal: Path, instance: str, master: str, lake: Path, *words: str) -> Ran:
-    """Run a job in its own lake."""
+    """Run a job in its own lake; return its result."""
     command = [sys.executable, "-m", "pipeline", job, "--journal", str(journal), "--instance", instance]
     began = time.perf_counter()
     process = subprocess.Popen(

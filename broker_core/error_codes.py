@@ -817,6 +817,7 @@ CODES: Final = MappingProxyType({
         "A reader still needs the segment; `needed_by`",
         _OPERATOR, _CONFLICT, None, SHORTLY,
     ),
+    "journal_reseeding": ErrorCode("A reseed was interrupted while it replaced the journal", _OPERATOR),
     "journal_short": ErrorCode("Records are missing inside a segment; `first`, `last`", _OPERATOR),
     "journal_there": ErrorCode("The new member already has a journal", _OPERATOR),
     "lake_busy": ErrorCode("Another job is writing to the lake", _OPERATOR, None, None, SHORTLY),

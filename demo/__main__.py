@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run, and end quietly on SIGTERM or SIGINT, so that clients close their connections."""
+    """Run a coroutine until SIGTERM or SIGINT, then cancel it, so that clients close their connections."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
-"""Publisher of the flights. It continues where it stopped, and publishes nothing twice.
+"""Publisher of the flights, which continues where it stopped and publishes nothing twice.
 
-The publish store numbers the published messages and survives the process. Flight n of the year is number n
-in the store. So the store tells which flight is next, also after a crash, and the broker drops repeated
+The publish store numbers the published messages and survives the process. Flight n of the year has number n
+in the store. So the store determines the next flight, also after a crash, and the broker drops repeated
 flights.
 """
 

@@ -56,9 +56,9 @@ class Flights:
 
 
 class Moment:
-    """Reader of a line's time.
+    """Parser of the departure time in a CSV line.
 
-    `time_hour` is the scheduled hour in UTC, so daylight saving doesn't matter.
+    `time_hour` is the scheduled hour in UTC, so daylight saving does not matter.
     """
 
     def __init__(self, columns: list[str]) -> None:

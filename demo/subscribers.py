@@ -35,7 +35,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """Behaviour of the slow one: it reads for some seconds, then stops reading for some seconds."""
+    """Behaviour of the slow subscriber: it reads for `reads_s` seconds, then stops reading for `stops_s`
+    seconds.
+    """
 
     reads_s: float = 20.0
     stops_s: float = 40.0

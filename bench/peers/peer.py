@@ -40,7 +40,7 @@ class Peer(Protocol):
     options: str
 
     def available(self) -> bool:
-        """Whether its server and client are installed here."""
+        """Return whether the server and client of this peer are installed."""
         ...
 
     def serve(self) -> contextlib.AbstractContextManager[Server]:

@@ -636,6 +636,8 @@ class Dispatcher:
         # the logon reply reports the numbers when they return.
         for one in self._unconfirmed:
             if one.waiting is not None:
+                # The unjournaled batches behind it are delivered, perhaps on a later connection.
+                self._acknowledge_trailing(one.waiting)
                 numbers_by_client.setdefault(one.waiting.connection, [])
         self._unconfirmed = deque(one._replace(waiting=None) for one in self._unconfirmed)
         self.numbers.in_flight.clear()

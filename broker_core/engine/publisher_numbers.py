@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from broker_core.batch import MAX_SESSION, PROVEN, Batch
@@ -134,10 +135,12 @@ class DuplicatePublish:
 
     Attributes:
         last: Highest repeated number.
-        answers: Replies that wait until that number is durable.
+        last_journaled: Highest repeated number of a batch with journaled records; 0 for none.
+        answers: Replies that wait until `last` is finished.
     """
 
     last: int = 0
+    last_journaled: int = 0
     answers: list[replies.Ack] = field(default_factory=list)
 
 
@@ -262,20 +265,38 @@ class PublisherNumbers:
         *,
         waits: bool,
     ) -> None:
-        """Reply to a repeat: `persisted` when the first copy is durable, `processed` where not journaled."""
-        last = batch.last_publisher_sequence
-        if topics.split_batch(batch).journaled is None:
-            connection.publishing.on_forwarded(answers)
-            if not answers:
-                connection.reply(replies.processed_ack(batch.first_publisher_sequence, last))
+        """Reply to a repeat: `persisted` when the first copy is durable, `processed` where not journaled.
+
+        `waits`: the first copy is in flight to the disk, or waits behind a batch that is. It may be refused.
+        """
+        first, last = batch.first_publisher_sequence, batch.last_publisher_sequence
+        is_journaled = topics.split_batch(batch).journaled is not None
+        if waits and not is_journaled:
+            forwarded = [msgspec.structs.replace(answers[0], ack="processed")] if answers else []
+            self._wait_for_repeat(connection, last, forwarded or [replies.processed_ack(first, last)])
         elif waits:
-            self._wait_for_repeat(connection, last, answers)
-        else:
+            for answer in answers:
+                if answer.ack == "processed":
+                    connection.reply(answer)
+            later = [answer for answer in answers if answer.ack != "processed"]
+            self._wait_for_repeat(connection, last, later, last_journaled=last)
+        elif is_journaled:
             connection.reply(replies.persisted_ack(last))
             connection.publishing.reply_when_committed(answers)
+        else:
+            connection.publishing.on_forwarded(answers)
+            if not answers:
+                connection.reply(replies.processed_ack(first, last))
 
-    def _wait_for_repeat(self, connection: ConnectionView, last: int, answers: Sequence[replies.Ack]) -> None:
-        """Delay the reply to a repeat until the first copy is durable.
+    def _wait_for_repeat(
+        self,
+        connection: ConnectionView,
+        last: int,
+        answers: Sequence[replies.Ack],
+        *,
+        last_journaled: int = 0,
+    ) -> None:
+        """Delay the replies to a repeat until the first copy is finished.
 
         Raises ClientError too_many_repeats.
         """
@@ -290,11 +311,8 @@ class PublisherNumbers:
                 "Repeat only messages after the `sequence` of the logon acknowledgement.",
             )
         waiting.last = max(waiting.last, last)
-        for answer in answers:
-            if answer.ack == "processed":
-                connection.reply(answer)
-            else:
-                waiting.answers.append(answer)
+        waiting.last_journaled = max(waiting.last_journaled, last_journaled)
+        waiting.answers += answers
 
     def record_foreign_batch(self, name: str, session: int, last: int) -> None:
         """Record a batch that no client of this broker waits for.
@@ -339,12 +357,15 @@ class PublisherNumbers:
             self.finished.note(name, in_flight.session, in_flight.accepted)
 
     def answer_repeats(self) -> None:
-        """Reply to the repeats whose first copies are finished now."""
+        """Reply to the repeats whose first copies are finished now; forget those of closed connections."""
         for connection, waiting in list(self.repeats.items()):
             sessions = self.finished.get(connection.name, ())
-            if number_of(sessions, connection.publishing.session) >= waiting.last:
+            if connection.is_closed:
                 del self.repeats[connection]
-                connection.reply(replies.persisted_ack(waiting.last))
+            elif number_of(sessions, connection.publishing.session) >= waiting.last:
+                del self.repeats[connection]
+                if waiting.last_journaled:
+                    connection.reply(replies.persisted_ack(waiting.last_journaled))
                 for answer in waiting.answers:
                     connection.reply(answer)
                 connection.publishing.on_committed(1)

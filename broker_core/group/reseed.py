@@ -37,6 +37,7 @@ from broker_core.group.state_machine import (
 from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
+from broker_core.journal.recovery import RESEEDING_SUFFIX
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, find_segment_files
 from broker_core.journal.segment_reader import iter_batches, open_source, read_header
 from broker_core.journal.tools.inspect import segment_files, verify_segments
@@ -412,9 +413,9 @@ def plan_reseed(
             "only members have the earlier entries.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
-    aside = (
-        f"aside-{stamp}" if extent is not None or find_segment_files(directories.journal, instance) else ""
-    )
+    has_files = extent is not None or bool(find_segment_files(directories.journal, instance))
+    interrupted = _reseeding_path(directories.journal, instance).exists()
+    aside = f"aside-{stamp}" if has_files or interrupted else ""
     steps = []
     if source is not None and source_has is not None:
         steps += [
@@ -451,6 +452,11 @@ def plan_reseed(
         aside,
         steps,
     )
+
+
+def _reseeding_path(directory: Path, instance: str) -> Path:
+    """Return the path of the file that is there while the journal is replaced."""
+    return directory / f"{instance}{RESEEDING_SUFFIX}"
 
 
 def _check_source(source: SegmentDirectories, instance: str, stream: StreamInfo) -> JournalExtent:
@@ -513,16 +519,20 @@ def reseed(
                 _copy_journal(files, source, staging, plan.instance, report_progress)
                 records, entry, chain = _verify_copy(staging, plan.instance, stream, source, report_progress)
                 receipt = ReseedReceipt(plan, now, stream.generation, records, entry, chain)
+            # Until the file is removed, no broker starts with a part of either journal.
+            reseeding = _reseeding_path(directories.journal, plan.instance)
+            reseeding.touch()
+            files.sync_directory(directories.journal)
             if plan.aside:
                 _move_aside(files, directories, plan, receipt, report_progress)
             if source is not None:
-                # The durable mark last: without it a broker refuses to start, instead of starting with some
-                # of the files.
-                for path in sorted(staging.iterdir(), key=lambda one: one.name.endswith(".durable")):
+                for path in sorted(staging.iterdir()):
                     files.rename(path, directories.journal / path.name)
                 staging.rmdir()
                 files.sync_directory(directories.journal)
                 report_progress("the copy is in place")
+            files.unlink(reseeding)
+            files.sync_directory(directories.journal)
             return receipt
     except OSError as error:
         raise journal_error(error, f"the {plan.act}") from error
@@ -671,20 +681,22 @@ def _move_aside(
 ) -> None:
     """Move all files of the instance except its lock into the directory `plan.aside`.
 
-    The receipt is stored there. The durable mark is moved first: a broker doesn't take the files that
-    remain after a crash for a whole journal.
+    The receipt is stored there.
     """
+    staying = (".lock", RESEEDING_SUFFIX)
     for directory in (directories.journal, directories.archive):
         if directory is None or not directory.is_dir():
             continue
         paths = [
-            path for path in directory.glob(f"{plan.instance}.*") if path.is_file() and path.suffix != ".lock"
+            path
+            for path in directory.glob(f"{plan.instance}.*")
+            if path.is_file() and path.suffix not in staying
         ]
         if not paths:
             continue
         aside = directory / plan.aside
         aside.mkdir()
-        for path in sorted(paths, key=lambda path: not path.name.endswith(".durable")):
+        for path in paths:
             files.rename(path, aside / path.name)
         files.sync_directory(directory)
         report_progress(f"{len(paths)} files are in {aside} now")

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from broker_core.errors import OperatorError
@@ -76,6 +76,8 @@ from broker_core.journal.segment_reader import (
     scan_segment,
 )
 
+RESEEDING_SUFFIX: Final = ".reseeding"
+"""Suffix of the empty file that is there while a journal is moved aside and its replacement moved in."""
 _ENDINGS = (
     ".lock",
     ".durable",
@@ -87,6 +89,7 @@ _ENDINGS = (
     ".leases",
     ".chain",
     ".downgrades",
+    RESEEDING_SUFFIX,
     SUFFIX_INDEX,
 )
 _NAMED = 5
@@ -191,9 +194,11 @@ class JournalRecovery:
     def run(self) -> None:
         """Examine and repair the log. Damage never stops it; OSError and JournalError from the disk do.
 
-        Raises OperatorError other_log when files of several logs are mixed, journal_other when this is not
-        the instance's log, and journal_behind when it lacks acknowledged records.
+        Raises OperatorError journal_reseeding when a reseed was interrupted, other_log when files of several
+        logs are mixed, journal_other when this is not the instance's log, and journal_behind when it lacks
+        acknowledged records.
         """
+        self._check_reseeding()
         files = find_segment_files(self.directory, self.instance, self.archive_directory)
         self._heads = {file.path: read_segment_head(file.path) for file in files}
         self.log = self._identity(files)
@@ -212,6 +217,16 @@ class JournalRecovery:
         self._join_segments()
         self._recover_publishers()
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
+
+    def _check_reseeding(self) -> None:
+        """Raise OperatorError journal_reseeding when the directory may have a part of a journal only."""
+        if (self.directory / f"{self.instance}{RESEEDING_SUFFIX}").exists():
+            raise OperatorError(
+                "journal_reseeding",
+                f"A reseed of {self.instance} was interrupted while it replaced the journal in"
+                f" {self.directory}.",
+                "Run `manage.py replication reseed` again, with the same options.",
+            )
 
     def _identity(self, files: list[SegmentFile]) -> UUID:
         """Return the log's identity from its segments, its mark and the control plane.

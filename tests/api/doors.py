@@ -1,7 +1,7 @@
-"""Every address of the web process with what it needs: the tests of roles, audit, GETs and query counts walk
-this list.
+"""Every address of the web process with the permission it needs; tests of roles, audit, GET and query
+counts use this list.
 
-A new address that isn't here fails tests/api/test_doors.py.
+tests/api/test_doors.py fails for an address that is missing here.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ AGE = {"action": "archive", "age": "7d"}
 
 
 class Door(NamedTuple):
-    """One method of one address.
+    """A method of one address.
 
-    `body` may be refused as such: what counts is whether the caller may come in.
+    `body` may be invalid: the tests check only whether the permission is granted.
     """
 
     method: str
     path: str
     need: Need
     body: dict[str, Any] | None = None
-    looks: bool = False  # a POST that changes nothing when it is let in
-    also: Permission | None = None  # needed too, by what this body or row says
+    looks: bool = False  # a POST that changes nothing
+    also: Permission | None = None  # a further permission, which this body or row requires
 
     @property
     def route(self) -> str:
-        """The path without its query."""
+        """Return the path without its query."""
         return self.path.partition("?")[0]
 
     def __str__(self) -> str:
@@ -279,27 +279,25 @@ WRITES = [door for door in DOORS if door.method != "GET"]
 
 
 def send(client: Any, door: Door, path: str = "") -> Any:
-    """Call a door with Django's or DRF's test client: JSON for the API, a form for pages."""
+    """Send a request with Django's or DRF's test client: JSON to the API, a form to pages."""
     body = door.body or {}
     address = path or door.path
     if "/actions/1" in address and (
         first := Action.objects.order_by("pk").values_list("pk", flat=True).first()
     ):
-        address = address.replace(
-            "/actions/1", f"/actions/{first}"
-        )  # databases number differently between tests
+        address = address.replace("/actions/1", f"/actions/{first}")  # primary keys differ between databases
     if door.method == "GET":
         return client.get(address)
     if address.startswith("/api/"):
         sent = (
             {"If-Match": "*"} if "/actions/" in address else {}
-        )  # it may be refused for another reason behind that
+        )  # permissions are checked before the version
         return client.generic(door.method, address, json.dumps(body), "application/json", headers=sent)
     return client.post(address, body)
 
 
 def addresses(resolver: URLResolver | None = None, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
-    """Every pattern of the web process with its route."""
+    """Yield every URL pattern of the web process with its route."""
     for entry in (resolver or get_resolver()).url_patterns:
         route = prefix + str(entry.pattern)
         if isinstance(entry, URLResolver):

@@ -23,7 +23,7 @@ REMOVE = {
 
 @pytest.fixture
 def second(db: None) -> APIClient:
-    """Somebody who may approve, and run."""
+    """Return a client for a second account, an approver and operator."""
     user: Any = get_user_model().objects.create_user("otto", password="a-long-enough-password")
     for role in ("approver", "operator"):
         Grant.objects.create(user=user, role=role)

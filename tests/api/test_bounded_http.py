@@ -1,5 +1,5 @@
-"""Requests of strangers to the real web process: large bodies, slow ones, and many that never become
-whole.
+"""Unauthenticated requests to the real web process: large bodies, slow bodies, and many unfinished
+requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAIT_S = 60
 
 
 class Web(NamedTuple):
-    """A running web process."""
+    """Running web process."""
 
     address: str
     pid: int
@@ -47,7 +47,7 @@ class Web(NamedTuple):
         return psutil.Process(self.pid).memory_info().rss / MIB
 
     def open_files(self) -> set[str]:
-        """Return the temporary files that the process has open, also those that have no name any more."""
+        """Return the temporary files that the process has open, including deleted files."""
         found = set()
         for one in Path(f"/proc/{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -74,7 +74,9 @@ def read_answer(line: socket.socket) -> tuple[int, dict[str, object]]:
 
 
 def send_until_refused(line: socket.socket, part: bytes, nbytes: int) -> int:
-    """Send up to so many bytes; return how many the web process took."""
+    """Send up to `nbytes` bytes; return how many bytes were sent before the web process closed the
+    connection.
+    """
     sent = 0
     with suppress(OSError):
         while sent < nbytes:
@@ -105,8 +107,8 @@ def test_a_body_of_800_mib_is_refused_by_its_length(web: Web, path: str, kind: s
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multipart/form-data", "application/json"])
 def test_a_body_that_is_sent_whole_takes_neither_memory_nor_a_file(web: Web, kind: str) -> None:
-    """Multipart without a boundary cost twelve times its size, and stopped everybody's answers for as
-    long.
+    """Without a limit, multipart without a boundary used twelve times its size in memory and blocked all
+    other requests.
     """
     before, open_before = web.resident_mib(), web.open_files()
     peak, files, sent = before, set[str](), threading.Event()
@@ -231,7 +233,7 @@ def test_a_form_of_many_fields_costs_little_before_anybody_has_logged_in(
     answer = requests.post(
         f"{web.address}/login/", data=body, headers={"Content-Type": kind}, timeout=4 * WAIT_S
     )
-    assert answer.status_code == 403  # Django's: it has no CSRF token
+    assert answer.status_code == 403  # Django's answer to a missing CSRF token
     assert cpu_seconds(web) - before < 1.0  # Twisted's parser took 4.6, 1.5 and 1.8 s of the event loop
 
 
@@ -256,7 +258,9 @@ def test_a_body_of_as_many_chunks_as_the_bound_is_read_twice_on_a_connection(web
 
 
 def closes_within(line: socket.socket, seconds: float, drip: bytes = b"") -> bool:
-    """Whether the web process ends the connection in time, although more bytes come each second."""
+    """Return whether the web process closes the connection within `seconds`, while the test sends `drip`
+    every second.
+    """
     end = time.monotonic() + seconds
     line.settimeout(1)
     while time.monotonic() < end:
@@ -294,7 +298,7 @@ def test_unfinished_requests_of_an_address_are_bounded_and_others_are_answered(w
     with ExitStack() as lines:
         opened = [lines.enter_context(web.connect()) for _ in range(300)]
         for line in opened:
-            with suppress(OSError):  # the oldest make room
+            with suppress(OSError):  # the web process closes the oldest connections
                 line.sendall(b"POST /login/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
         assert web.answers()
         mine = psutil.Process(web.pid)
@@ -338,7 +342,7 @@ def test_pipelined_requests_are_all_answered(web: Web) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_a_burst_of_connections_waits_in_the_kernel(host: str) -> None:
     code = (
-        "import sys; from api.web_server import BACKLOG, WebServer;"  # a process of its own has one reactor
+        "import sys; from api.web_server import BACKLOG, WebServer;"  # a process can have only one reactor
         "one = WebServer(None, sys.argv[1], 0)._endpoint; print(one._backlog == BACKLOG, one._interface)"
     )
     done = subprocess.run(

@@ -57,7 +57,7 @@ def test_disconnect_needs_a_reason_and_is_audited(api: APIClient, broker: FakeBr
 def test_a_database_that_takes_no_record_of_an_act_does_not_say_that_nothing_was_done(
     api: APIClient, broker: FakeBroker
 ) -> None:
-    """As on a disk that fills up after the check: a broker is asked, and only then is it written down."""
+    """If the disk fills after the check, the broker executes the request before the audit write fails."""
     api.raise_request_exception = False
 
     def full(execute: Any, sql: str, *rest: Any) -> Any:

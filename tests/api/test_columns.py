@@ -1,6 +1,7 @@
-"""The clients' columns: one list.
+"""Columns of the clients' table: one list.
 
-A row of it is enough for the page, its script, the CSV, the API's order and its schema.
+A row in it defines the column on the page, in its script, in the CSV, in the API's sort order and in the
+schema.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROW = ClientColumn("protocol", "Speaks", "What it speaks", ColumnType.TEXT, show
 
 
 def found(api: APIClient, browser: Client) -> dict[str, bool]:
-    """Where the column is met."""
+    """Return for each output whether it contains the new column."""
     page = browser.get("/clients/").content.decode()
     data = re.search(r'<script id="columns" type="application/json">(.*?)</script>', page)
     assert data is not None

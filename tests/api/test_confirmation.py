@@ -1,4 +1,4 @@
-"""Changes of a policy by API need the confirmation that the console's pages ask for."""
+"""Policy changes through the API need the same confirmation as on the console's pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MILD = {"client_policy": {"client_max_capacity": 20}}
 
 
 def held_back(answer: Any) -> dict[str, Any]:
-    """The details of a refused answer."""
+    """Return the details of a response that requires confirmation."""
     assert (answer.status_code, answer.data["code"]) == (409, "confirm_needed"), answer.data
     assert '"confirmed": true' in answer.data["fix"]
     return dict(answer.data["details"])

@@ -1,4 +1,4 @@
-"""Serializers made of documents: total over all there are, and with every field."""
+"""Serializers generated from document types: one for each type, with every field."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What holds for every address: declared, walled by role, audited when it is to change something, still when
-it isn't.
+"""Checks for every address: declared, protected by role, audited if it changes data, and without effect if
+it does not.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tests.support.seed import seed_history
 REFUSED = (401, 403)
 ASKING = [
     door for door in DOORS if not door.path.endswith("auth/login")
-]  # that one answers 401 to a wrong password, whoever asks
+]  # a login answers 401 to a wrong password for every caller
 BOOKKEEPING = {
     "django_session",
     "axes_accesslog",
@@ -70,9 +70,7 @@ def declared(callback: Any) -> Any:
 
 @cache
 def route_of(path: str) -> str | None:
-    """The pattern that a door's path (without a query) meets; None when there is none, which is for that
-    door's own test to say.
-    """
+    """Return the URL pattern that matches a path without its query, or None."""
     try:
         return str(resolve(path).route)
     except Resolver404:
@@ -98,10 +96,10 @@ def test_every_address_declares_what_it_needs_and_is_walked(route: str, pattern:
     view = getattr(pattern.callback, "cls", None)
     methods = {"get", "post", "put", "patch", "delete"}
     offered = {name.upper() for name in methods if view is not None and hasattr(view, name)}
-    assert not offered or offered == set(needs), f"{route} offers {offered} and declares {set(needs)}"
+    assert not offered or offered == set(needs), f"{route} has methods {offered}, but declares {set(needs)}"
     walked = {door.method for door in DOORS if route_of(door.route) == route}
     assert walked >= (offered or {"GET"} & walked), f"{route}: add its methods to tests/api/doors.py"
-    assert walked, f"{route} isn't in tests/api/doors.py"
+    assert walked, f"{route} is missing in tests/api/doors.py"
 
 
 @pytest.mark.parametrize("door", DOORS, ids=str)
@@ -118,7 +116,7 @@ def lets_in(door: Door, role: Role) -> bool:
 
 
 def unlike(client: Client, doors: list[Door], expected: Callable[[Door], bool]) -> list[str]:
-    """The doors that let this client in, or keep it out, against what is expected."""
+    """Return the doors whose answer to this client differs from `expected`."""
     return [str(door) for door in doors if refused(send(client, door)) == expected(door)]
 
 
@@ -167,9 +165,10 @@ def looking_at(client: Client, name: str) -> Client:
 
 @pytest.mark.django_db
 def test_who_may_do_all_on_one_instance_comes_into_no_other(broker: FakeBroker) -> None:
-    """Asked for by `?instance=`, while their session is about their own.
+    """API requests name the other instance by `?instance=`, while the session has selected the account's
+    own.
 
-    (Pages are about the session's: the test above.)
+    The test above covers pages, which show the session's instance.
     """
     client = logged_in(person("petra", Role.ADMINISTRATOR, instance=ensure_instance("prices")))
     doors = [door for door in DOORS if isinstance(door.need, Permission)]
@@ -181,9 +180,7 @@ def test_who_may_do_all_on_one_instance_comes_into_no_other(broker: FakeBroker) 
 
 @pytest.mark.django_db
 def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBroker) -> None:
-    """A door that names a row by its number may be let in at one's own instance: what it names must be of
-    that one too.
-    """
+    """An account with rights on its own instance must not reach rows of another instance by their number."""
     theirs, prices = seed_history("sluice-1"), ensure_instance("prices")
     petra = person("petra", Role.ADMINISTRATOR, instance=prices)
     rows = {
@@ -198,7 +195,7 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
             f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}"
         ),
     }
-    # What a door does with a run is another thing in each of its states.
+    # The effect of a door on a run depends on the run's state.
     runs = {run.state: run for run in ActionRun.objects.filter(instance=theirs)}
     for state in set(RunState.values) - set(runs):
         runs[state] = ActionRun.objects.create(
@@ -281,7 +278,7 @@ def test_walking_every_address_with_get_changes_nothing(settings: Any, broker: F
 
 
 def everything() -> dict[str, list[Any]]:
-    """Every row of every table, but for what keeps the session itself."""
+    """Return every row of every table, except session tables."""
     return {
         model._meta.db_table: sorted(map(repr, model._base_manager.values_list()))
         for model in apps.get_models()
@@ -290,7 +287,7 @@ def everything() -> dict[str, list[Any]]:
 
 
 def everything_of(instance: Instance) -> dict[str, list[Any]]:
-    """Every row that is an instance's."""
+    """Return every row that belongs to the instance."""
     return {
         model._meta.db_table: sorted(map(repr, model._base_manager.filter(instance=instance).values_list()))
         for model in apps.get_models()

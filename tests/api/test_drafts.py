@@ -1,4 +1,4 @@
-"""Drafts, imports and rollouts by API."""
+"""Drafts, imports and rollouts through the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHATEVER = {"If-Match": "*"}
 
 @pytest.fixture
 def draft(api: APIClient, broker: FakeBroker) -> str:
-    """The address of a draft."""
+    """Create a draft; return its address."""
     return str(api.post(DRAFTS, {"title": "tighter"})["Location"])
 
 

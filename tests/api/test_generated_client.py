@@ -1,4 +1,6 @@
-"""The client that openapi-python-client makes of the document does the main jobs against the real console."""
+"""The client that openapi-python-client generates from the schema performs the main tasks against the real
+console.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The generated package, importable; a warning means that it leaves an address out."""
+    """Generate the client package and make it importable. A warning fails the test, since it means a
+    skipped address.
+    """
     folder = tmp_path_factory.mktemp("generated")
     (folder / "config.yaml").write_text("post_hooks: []\n")
     command = [
@@ -54,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def client(made: Path, address: str) -> Any:
-    """With a token, as docs/api.md says how to come by one."""
+    """Return the generated client, with a token created as docs/api.md describes."""
     with httpx.Client(base_url=address) as browser:
         come_in = browser.post("/api/v1/auth/login", json={"username": NAME, "password": PASSWORD})
         assert come_in.status_code == 200

@@ -108,7 +108,7 @@ def test_a_queue_whose_slots_are_busy_with_runs_is_named_and_is_no_reason_to_res
     (told,) = [one for one in system_conditions.current_conditions() if one.key == "worker"]
     assert "doesn't move" in told.word
     ActionRun.objects.filter(pk=run.pk).update(heard_at=timezone.now() - timedelta(minutes=2))
-    assert client.get("/readyz").status_code == 503, "its worker is silent"
+    assert client.get("/readyz").status_code == 503, "the worker's heartbeat is missing"
     pulse(USUAL_QUEUE)
 
 

@@ -47,7 +47,7 @@ def broker() -> Any:
 
 @pytest.fixture
 def cookie() -> str:
-    """The session cookie of somebody who is logged in."""
+    """Return the session cookie of a logged-on viewer."""
     return cookie_of(person("vera", Role.VIEWER))
 
 
@@ -116,7 +116,7 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             crowd = [make_client(f"crowd-{number:04d}", lag=number) for number in range(400)]
             snapshot = msgspec.structs.replace(broker.snapshot(), at=at, clients=crowd)
             written = SnapshotEncoder()
-            for _ in range(2):  # the second time every entry is the one before
+            for _ in range(2):  # the second snapshot has equal entries
                 told = await written.encode(snapshot)
             assert len(told) > latest_snapshot.INLINE
             assert msgspec.json.decode(told, type=Snapshot) == msgspec.structs.replace(snapshot, replays=None)
@@ -126,7 +126,7 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             change = await socket.receive_json_from(timeout=5)
             assert (change["at"], len(change["changed"]), change["removed"]) == (at, 400, ["one", "two"])
         async with feed(cookie, "?view=clients&limit=1&sort=-lag_messages") as socket:
-            # A tab that comes now gets the one that is there: the broker isn't asked for all its clients
+            # A new tab receives the stored snapshot; the console does not request all clients from the broker
             # again.
             held = await socket.receive_json_from(timeout=5)
             assert (held["at"], held["total"], held["order"]) == (at, 400, ["crowd-0399"])
@@ -238,7 +238,7 @@ async def test_feed_doesn_t_keep_a_session_alive_that_nobody_uses(
 
 
 async def test_idle_socket_outlives_the_time_out_of_redis_py(broker: FakeBroker, cookie: str) -> None:
-    """redis-py 8 gives sockets a time-out of 5 s, on which the default channel layer dies; ours must not."""
+    """redis-py 8 gives sockets a timeout of 5 s, which ends the default channel layer."""
     async with feed(cookie) as socket:
         first = await socket.receive_json_from(timeout=5)
         await asyncio.sleep(6.5)
@@ -248,7 +248,7 @@ async def test_idle_socket_outlives_the_time_out_of_redis_py(broker: FakeBroker,
 
 @pytest.fixture
 def scoped() -> str:
-    """The cookie of somebody who may see one of the two clients."""
+    """Return the session cookie of a viewer whose scope includes one of the two clients."""
     return cookie_of(person("sam", Role.VIEWER, client_pattern="on*"))
 
 
@@ -285,12 +285,12 @@ async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str
         reporter = SnapshotReporter(broker)
         while await socket.receive_nothing(
             timeout=0.2
-        ):  # the socket joins the group a moment after it was let in
+        ):  # the socket joins the group shortly after it is accepted
             await reporter.report(broker.statistics.collect_snapshot())
         first = await socket.receive_json_from(timeout=5)
         assert (first["type"], [one["name"] for one in first["clients"]]) == ("snapshot", ["board"])
         assert msgspec.convert(first["status"], InstanceStatus).instance == settings.SLUICE_INSTANCE
-        assert "replays" not in first, "an account may see some clients only"
+        assert "replays" not in first, "replays are hidden, because accounts may be limited to some clients"
         await reporter.close()
         raw.close()
 

@@ -1,6 +1,4 @@
-"""The window of a tab: what it holds after any deltas is what a fresh one would be, and it is no more than it
-asked for.
-"""
+"""Live window of a tab: after any deltas it equals a fresh window, and it contains only requested rows."""
 
 from __future__ import annotations
 

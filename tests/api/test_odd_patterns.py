@@ -1,6 +1,4 @@
-"""Topic patterns that can't be read, or would name nothing, are refused by name wherever one is given; bare
-signs mean what they say.
-"""
+"""Topic patterns that are invalid or match nothing are rejected by name wherever an operator enters one."""
 
 from __future__ import annotations
 

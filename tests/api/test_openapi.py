@@ -1,6 +1,4 @@
-"""What every address answers is what the OpenAPI document says, byte for byte of its structure; and nothing
-there is HTML.
-"""
+"""Responses of every address match the OpenAPI schema exactly, and none is HTML."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ API = [door for door in DOORS if door.path.startswith("/api/v1/")]
 
 @cache
 def contract() -> dict[str, Any]:
-    """The document, with every object that lists its properties closed: what isn't described isn't
-    answered.
-    """
+    """Return the schema without additional properties, so that validation fails for undocumented fields."""
     made = json.loads(
         json.dumps(SchemaGenerator(api_version="v1").get_schema(request=None, public=True), default=str)
     )
@@ -55,7 +51,7 @@ def contract() -> dict[str, Any]:
 
 
 def operation(method: str, path: str) -> dict[str, Any]:
-    """What the document says of a request."""
+    """Return the schema's operation for a request."""
     route = "/" + resolve(path.partition("?")[0]).route
     for kind in ("int", "str", "path", "uuid"):
         route = route.replace(f"<{kind}:", "{")
@@ -63,7 +59,7 @@ def operation(method: str, path: str) -> dict[str, Any]:
 
 
 def check(method: str, path: str, answer: Any) -> None:
-    """Raise AssertionError unless the answer is one that the document describes."""
+    """Raise AssertionError unless the schema describes the response."""
     responses = operation(method, path)["responses"]
     status = str(answer.status_code)
     found = responses.get(status) or responses[f"{status[0]}XX"]
@@ -81,7 +77,7 @@ def check(method: str, path: str, answer: Any) -> None:
 
 
 def everything(instance: Instance, actor: Actor) -> None:
-    """Rows of everything that lists show."""
+    """Create rows for every list."""
     seed_runs(instance)
     seed_decisions(instance)
     seed_samples(instance, hours=1)
@@ -99,7 +95,7 @@ def full(broker: FakeBroker, instance: Instance, actor: Actor) -> None:
 
 
 def of_what_there_is(path: str) -> str:
-    """A door's address, of a run and a draft that are there."""
+    """Replace the placeholder of a door's address with an existing run."""
     run = ActionRun.objects.filter(state=RunState.FAILED).values_list("pk", flat=True).first()
     return path.replace(NO_RUN, str(run))
 
@@ -274,7 +270,7 @@ def test_a_change_of_an_action_says_what_it_was_made_for(api: APIClient, instanc
 
 
 def test_closing_objects_finds_what_isn_t_described() -> None:
-    """The walk would see a field too many."""
+    """Validation fails for an undocumented field."""
     extra = copy.deepcopy(contract()["components"]["schemas"]["Problem"])
     validator = jsonschema.Draft202012Validator(extra)
     good = {"type": "", "title": "", "status": 1, "detail": "", "code": "", "fix": "", "details": {}}

@@ -14,7 +14,7 @@ WHATEVER = {"If-Match": "*"}
 
 
 def change(api: APIClient, address: str, body: dict[str, Any]) -> Any:
-    """A PATCH of whatever it is by now."""
+    """Send a PATCH that applies to any version."""
     return api.patch(f"/api/v1/{address}", body, headers=WHATEVER)
 
 

@@ -1,8 +1,7 @@
-"""How many queries each page and endpoint asks: the same for twice as many rows, and no more than was
-recorded.
+"""Number of queries of each page and endpoint: independent of the number of rows, and at most the recorded
+number.
 
-SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # records anew, in
-query_counts.json
+SLUICE_RECORD_QUERIES=1 python -m pytest tests/api/test_query_counts.py     # updates query_counts.json
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ RECORDED: dict[str, int] = json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
-    """Some of everything that lists show, and another instance."""
+    """Create rows for every list, and another instance."""
     other = policies.ensure_instance(f"other-{turn}")
     broker_reports.record_revision(other, 1, timezone.now())
     for number in range(3):
@@ -42,7 +41,7 @@ def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
         made = policies.change_instance_policy(actor, change, reason=f"turn {turn}").revision
         StagedRollout.objects.create(instance=instance, revision=made, base=made, share=5, state="stopped")
         draft = drafts.create_draft(actor, f"draft {turn} {number}")
-        if turn == number == 0:  # the doors name draft 1; PostgreSQL numbers on from the tests before
+        if turn == number == 0:  # doors.py names draft 1
             PolicyDraft.objects.filter(pk=draft.pk).update(id=1)
     seed_decisions(instance)
     seed_samples(instance, hours=1) if turn == 0 else None
@@ -54,7 +53,7 @@ def more_rows(instance: Instance, actor: Actor, turn: int) -> None:
 
 
 def queries(client: Client, door: Door) -> int:
-    client.get(door.path)  # what is read once a process, such as content types, isn't the page's
+    client.get(door.path)  # fills caches of the process, such as content types
     with CaptureQueriesContext(connection) as captured:
         client.get(door.path)
     return len(captured)
@@ -73,7 +72,7 @@ def test_queries_don_t_grow_with_rows_and_not_unseen(
         FILE.write_text(json.dumps(dict(sorted(few.items())), indent=1) + "\n")
         return
     unseen = {door: number for door, number in few.items() if number > RECORDED.get(door, -1)}
-    assert unseen == {}, "these ask more queries than recorded: record them if they are meant"
+    assert unseen == {}, "these addresses run more queries than recorded: reduce or record them"
 
 
 def test_nothing_recorded_is_of_an_address_that_is_gone() -> None:

@@ -1,4 +1,4 @@
-"""Managed replays by API."""
+"""Managed replays through the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines and bounds of the web process's connections, on Twisted's own clock and without a socket."""
+"""Deadlines and limits of the web process's connections, on Twisted's test clock and without sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class Connection:
-    """A connection to a factory whose application answers when it is told to."""
+    """Connection to a factory whose application answers when the test calls `finish`."""
 
     def __init__(self, factory: BoundedHTTPFactory) -> None:
         self.transport = StringTransport()
@@ -121,7 +121,7 @@ def test_an_idle_connection_is_closed_without_an_answer(clock: Clock, factory: B
     one = Connection(factory)
     one.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     clock.advance(KEEP_ALIVE_TIMEOUT_S * 3)
-    assert not one.closing, "a request that is being answered has no deadline here"
+    assert not one.closing, "no deadline applies while a request is processed"
     channel = one.protocol._channel
     channel.requests[0].finish()
     said = one.transport.value()
@@ -135,7 +135,7 @@ def test_a_pipelined_request_begins_when_the_answer_before_it_was_read(
     one = Connection(factory)
     one.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
     channel = one.protocol._channel
-    channel.pauseProducing()  # the transport: the answer is larger than what it holds
+    channel.pauseProducing()  # as a transport does whose buffer is full
     channel.requests[0].finish()
     assert (channel.requests, one.transport.producerState) == ([], "paused")
     channel.resumeProducing()
@@ -151,14 +151,14 @@ def test_input_behind_an_unread_answer_is_not_read(clock: Clock, factory: Bounde
     one.send(b"G")
     assert one.transport.producerState == "paused"
     channel.resumeProducing()
-    assert one.transport.producerState == "paused", "the request is still being answered"
+    assert one.transport.producerState == "paused", "the request is still being processed"
     channel.requests[0].finish()
     assert one.transport.producerState == "producing"
     one.lose()
 
 
 class Line:
-    """A connection that counts how often it had to make room."""
+    """Connection that counts evictions."""
 
     closed = 0
 

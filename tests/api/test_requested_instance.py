@@ -1,4 +1,4 @@
-"""A request's permission is checked on the instance that its response describes: laws over all addresses."""
+"""Permissions are checked on the instance that the response describes: checks for every address."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ API = [door for door in DOORS if isinstance(door.need, Permission) and takes_ins
 
 
 class TwoInstances(NamedTuple):
-    """`sluice-1`, the installation's own, and `prices`; each has a broker and clients of its own."""
+    """The installation's instance `sluice-1`, and `prices`; each has its own broker and clients."""
 
     own: FakeBroker
     prices: FakeBroker
@@ -74,7 +74,7 @@ def token_headers(user: Any, scope: Iterable[Permission] = TOKEN_PERMISSIONS) ->
 
 @pytest.fixture
 def petra(two: TwoInstances) -> Client:
-    """A token of an account that may do everything on `prices`, and nothing on the installation's own."""
+    """Return a client with a token for an account that has all rights on `prices` and none on `sluice-1`."""
     return Client(**token_headers(person("petra", Role.ADMINISTRATOR, instance=two.prices_rows)))
 
 

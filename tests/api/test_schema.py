@@ -17,11 +17,11 @@ def test_schema_is_valid_openapi_and_covers_every_address() -> None:
     schema = SchemaGenerator(api_version="v1").get_schema(request=None, public=True)
     validate_schema(schema)
     described = len(schema["paths"])
-    assert described == len(urlpatterns) - 1  # the schema doesn't describe itself
+    assert described == len(urlpatterns) - 1  # the schema does not describe its own address
 
 
 def test_committed_document_is_what_the_code_says() -> None:
-    """Its difference is the change of the API that a review should see."""
+    """The diff of docs/openapi.yaml shows API changes to reviewers."""
     made = SchemaGenerator(api_version="v1").get_schema(request=None, public=True)
     committed = yaml.safe_load(DOCUMENT.read_text())
     assert json.loads(json.dumps(made, default=str)) == committed, (

@@ -1,4 +1,4 @@
-"""The API takes systems' settings within the bounds of their tables, and its schema says what they mean."""
+"""The API accepts preset settings within the limits of their tables, and its schema describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures over time through the API, whatever became of Redis."""
+"""Statistics over time through the API, also after Redis lost its data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis isn't there."""
+    """Point the ring at a missing Redis."""
     monkeypatch.setattr(
         "console.live.seconds_ring._connection",
         lambda: redis.Redis.from_url("unix:///nowhere/redis.sock"),
@@ -102,6 +102,6 @@ def test_hours_answer_once_and_minutes_wherever_an_hour_is_missing(
 
     hours = [(moment(48), 900, 90), (moment(20), 7, 8), (moment(5), 900, 90), (moment(1), 3, 4)]
     assert told(3, 3600) == ("hours", hours)
-    # Just as long as minutes are kept, by the asker's clock of a moment ago.
+    # The range equals the retention of minutes; the caller's clock is slightly behind.
     minutes = [(moment(20, 30), 7, 8), (moment(5, 30), 800, None), (moment(1, 30), 3, 4)]
     assert told(1, 60) == ("minutes", minutes)

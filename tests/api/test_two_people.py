@@ -1,6 +1,4 @@
-"""Two people for a run, and a plan for what takes something away: on every way on which a run can be
-started.
-"""
+"""Approval by a second person, and a plan for destructive runs, whichever way a run is started."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def make(api: APIClient, name: str, when: list[Any], steps: list[Any], **more: A
 
 
 def approves(api: APIClient, run: str) -> str:
-    """What approving is answered with: the run's state, or the error's code."""
+    """Approve a run; return its state, or the error code."""
     answer = api.post(f"/api/v1/runs/{run}/approve").data
     return str(answer.get("code") or answer["state"])
 
@@ -81,14 +79,14 @@ def by_path(maria: APIClient, otto: APIClient) -> str:
 
 
 def by_repetition(maria: APIClient, otto: APIClient) -> str:
-    """A third person repeats what she asked for."""
+    """Start a run that a third person repeats, after maria requested it."""
     run = by_hand(maria, otto)
     ActionRun.objects.filter(pk=run).update(state=RunState.FAILED)
     return str(calling("nina").post(f"/api/v1/runs/{run}/repeat").data["id"])
 
 
 def by_schedule(maria: APIClient, otto: APIClient) -> str:
-    """She set the schedule up."""
+    """Start a run by a schedule that maria set up."""
     make(maria, "quiet", [{"on": "schedule", "every": "1m"}], QUIET, needs_approval=True)
     Action.objects.filter(name="quiet").update(started_at=timezone.now() - timedelta(minutes=3))
     (run,) = [one for one in scheduler.start_due_runs(timezone.now()) if one.action.name == "quiet"]
@@ -96,14 +94,14 @@ def by_schedule(maria: APIClient, otto: APIClient) -> str:
 
 
 def by_publish_of_hers(maria: APIClient, otto: APIClient) -> str:
-    """She published through the control plane what started it."""
+    """Start a run by a message that maria published through the control plane."""
     make(otto, "quiet", [{"on": "deliver", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
     assert maria.post("/api/v1/topics/t.a/messages", {"data": 1}).status_code in (200, 201, 202)
     return heard("deliver", {"publisher": BROKER_NAME, "user": ""})
 
 
 def by_client_of_hers(maria: APIClient, otto: APIClient) -> str:
-    """A client that logged on with her name published what started it."""
+    """Start a run by a message from a client that logged on as maria."""
     make(otto, "quiet", [{"on": "publish", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
     return heard("publish", {"publisher": "feed", "user": "maria"})
 
@@ -138,7 +136,7 @@ def test_who_caused_a_run_cannot_approve_it_and_somebody_else_can(
 
 
 def move(run: str, later: timedelta) -> None:
-    """Have a run made so much later than it was."""
+    """Set the run's creation time to `later` from now."""
     ActionRun.objects.filter(pk=run).update(created_at=timezone.now() + later)
 
 
@@ -155,7 +153,7 @@ def test_who_published_is_known_however_many_others_publish_on_the_topic(
 
 
 def test_who_published_is_known_when_the_run_starts_hours_later(maria: APIClient, otto: APIClient) -> None:
-    """Events wait in the broker while the database is away."""
+    """Events wait in the broker while the database is unavailable."""
     make(otto, "quiet", [{"on": "deliver", "topic": "t.>", "client": ""}], QUIET, needs_approval=True)
     accepted_at_ms = str(int(timezone.now().timestamp() * 1_000))
     maria.post("/api/v1/topics/t.a/messages", {"data": 1})

@@ -1,4 +1,4 @@
-"""One WebSocket's thousands of messages beside another client's few."""
+"""A WebSocket with thousands of messages does not delay another client's few messages."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def messages(topic: str) -> list[dict[str, Any]]:
 
 
 async def text_messages(busy: Any, topic: str) -> None:
-    """A WebSocket message for each, as fast as they go out."""
+    """Send each command in its own WebSocket message, as fast as possible."""
     for one in messages(topic):
         await busy.send(json.dumps(one))
     await busy.send(json.dumps({"c": "flush", "id": "all"}))
 
 
 async def one_binary_message(busy: Any, topic: str) -> None:
-    """A single WebSocket message with a frame for each."""
+    """Send all commands in a single WebSocket message."""
     await busy.send(b"".join(map(encode_command, [*messages(topic), {"c": "flush", "id": "all"}])))
 
 
@@ -82,7 +82,7 @@ async def _completed(busy: Any) -> None:
 
 
 async def published(ports: dict[str, int], topic: str) -> list[int]:
-    """The numbers on a topic, as many as were sent."""
+    """Return the numbers published on a topic, once all have arrived."""
     found: list[int] = []
     async with (
         AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", f"reader-{topic}") as reader,

@@ -1,6 +1,7 @@
-"""Chromium before the real console: one server and one browser for all tests here, a fresh context for each.
+"""Chromium with the real console: one server and one browser for all tests, and a new browser context for
+each test.
 
-Needs Debian's chromium (apt-get install chromium); SLUICE_CHROMIUM names another one.
+Needs Debian's chromium (apt-get install chromium); SLUICE_CHROMIUM names another executable.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FLAGS = [
 
 @dataclass
 class Console:
-    """The console's server."""
+    """Address and process of the console's server, and the cookies of its first login."""
 
     address: str
     process: subprocess.Popen[bytes]
@@ -40,20 +41,20 @@ class Console:
 
 @pytest.fixture(scope="session")
 def console() -> Iterator[Console]:
-    """The console on a free port, with seeded history and a fake broker that moves each second."""
+    """Run the console on a free port, with seeded history and a fake broker that changes every second."""
     with running_console() as (address, process):
         yield Console(address, process)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def everyone_connected(console: Console) -> None:
-    """Each file begins with the broker's clients as they were: which file a worker ran before is chance."""
+    """Reset the broker's clients before each module, since a worker may have run other modules before."""
     os.kill(console.process.pid, signal.SIGUSR1)
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests."""
+    """Run one browser for all tests."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
@@ -62,7 +63,9 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def context(chromium: Browser, console: Console) -> Iterator[BrowserContext]:
-    """A fresh context, logged in; the first test logs in through the form, the others take its cookies."""
+    """Return a new logged-in context. The first test logs in through the form; later tests reuse its
+    cookies.
+    """
     made = chromium.new_context(base_url=console.address, viewport={"width": 1440, "height": 900})
     made.set_default_timeout(15_000)
     if console.cookies:
@@ -78,7 +81,7 @@ def context(chromium: Browser, console: Console) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page on which any script error, and any break of the content security policy, fails the test."""
+    """Open a page; the test fails on any script error or violation of the content security policy."""
     made, problems = context.new_page(), []
     made.on("pageerror", lambda error: problems.append(str(error)))
     made.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -87,7 +90,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 
 def log_in(page: Page, name: str = NAME, password: str = PASSWORD, wait_for: str = "#feed") -> None:
-    """Through the form, as a person does, until what comes after it is there."""
+    """Log in through the form, and wait for an element of the next page."""
     page.goto("/login/")
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)

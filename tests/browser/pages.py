@@ -1,6 +1,6 @@
-"""Every page of the console, once: for the tests of every page and for the screenshots.
-tests/console/views/test_every_address.py fails when an address that answers HTML to GET stands in none of
-these.
+"""Every page of the console, for tests of all pages and for screenshots.
+
+tests/console/views/test_every_address.py fails if an address that answers HTML to GET is missing here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One's own account in a browser: a new password, an authenticator app, a login with its code, and the way
-back when the app is lost.
+"""An operator's own account in a browser: a new password, an authenticator app, login with a code, and
+recovery.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ STEP_S = 30
 
 
 class App:
-    """An authenticator app that has taken the key from the page."""
+    """Authenticator app with the key that the page displayed."""
 
     def __init__(self, key: str) -> None:
         text = key.replace(" ", "")
         self._key = base64.b32decode(text + "=" * (-len(text) % 8))
 
     def code(self, ahead: int = 0) -> str:
-        """That of now, or of so many steps later: a code is good once, and the next one is taken early."""
+        """Return the code `ahead` steps from now. Each code is valid once, and the console accepts the
+        next one early.
+        """
         made = TOTP(self._key, step=STEP_S)
         made.time = time.time() + STEP_S * ahead
         return f"{made.token():06d}"
 
     def wrong(self) -> str:
-        """None of those that are good now or soon."""
+        """Return a code that is invalid now and soon."""
         good = {self.code(ahead) for ahead in range(-3, 4)}
         return next(code for code in map(str, range(100_000, 100_020)) if code not in good)
 
 
 @contextmanager
 def browser_of(chromium: Browser, console: Console) -> Iterator[Page]:
-    """A browser of one's own.
+    """Open a page in a separate browser context.
 
-    What the console refuses is a message there, so script errors alone are problems.
+    Refused requests are expected, so only script errors fail the test.
     """
     context, problems = (
         chromium.new_context(base_url=console.address, viewport={"width": 1440, "height": 900}),
@@ -63,7 +65,7 @@ def browser_of(chromium: Browser, console: Console) -> Iterator[Page]:
 
 
 def accessible(page: Page) -> None:
-    """In both themes, and no wider than a telephone."""
+    """Check accessibility in both themes, and that the page fits the width of a phone."""
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         expect(page.locator("html")).to_have_attribute("data-theme", theme)
@@ -75,7 +77,7 @@ def accessible(page: Page) -> None:
 
 
 def change_password(page: Page, old: str, new: str, again: str | None = None) -> None:
-    """Fill the form and send it."""
+    """Fill in the password form and submit it."""
     page.get_by_label("Old password").fill(old)
     page.get_by_label("New password", exact=True).fill(new)
     page.get_by_label("New password confirmation").fill(new if again is None else again)
@@ -83,7 +85,7 @@ def change_password(page: Page, old: str, new: str, again: str | None = None) ->
 
 
 def give_password(page: Page, password: str) -> None:
-    """At the login page."""
+    """Submit user name and password on the login page."""
     page.goto("/login/")
     page.get_by_label("Username").fill(WHO)
     page.get_by_label("Password").fill(password)
@@ -91,14 +93,16 @@ def give_password(page: Page, password: str) -> None:
 
 
 def give_code(page: Page, code: str, button: str) -> None:
-    """Type the app's code and send it."""
+    """Enter the app's code and submit it."""
     page.get_by_label("Code of your authenticator app").fill(code)
     with page.expect_navigation():
         page.get_by_role("button", name=button).click()
 
 
 def give_good_code(page: Page, code: str, button: str, done: re.Pattern[str]) -> None:
-    """Until it is taken: after a wrong one the next is looked at a second later."""
+    """Submit a code until the console accepts it. After a wrong code, the console checks the next one a
+    second later.
+    """
     for _ in range(5):
         give_code(page, code, button)
         if done.search(page.url) and not page.locator(".errors").count():
@@ -108,7 +112,7 @@ def give_good_code(page: Page, code: str, button: str, done: re.Pattern[str]) ->
 
 
 def is_out(page: Page) -> None:
-    """The session is over."""
+    """Check that the session has ended."""
     page.goto("/account/")
     expect(page).to_have_url(re.compile("/login/"))
 
@@ -157,14 +161,14 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
         give_password(mine, NEW)
         expect(mine).to_have_url(re.compile("/login/second-factor/"))
         accessible(mine)
-        is_out(other)  # the password alone opens nothing
+        is_out(other)  # the password alone does not log in
         give_code(mine, app.wrong(), "Log in")
         expect(mine.locator(".errors")).to_contain_text("isn't your app's current code")
         accessible(mine)
         give_good_code(mine, app.code(1), "Log in", re.compile(r":\d+/$"))
         expect(mine.locator("#feed")).to_be_visible()
 
-        give_password(other, NEW)  # the app is lost
+        give_password(other, NEW)  # the operator has lost the app
         give_code(other, app.code(1), "Log in")
         expect(other.locator(".errors")).to_contain_text("was used already")
         admin = context.new_page()

@@ -1,5 +1,5 @@
-"""The editor of actions in a browser: by keyboard, with the next firings while one types, and the plan before
-the run.
+"""The editor of actions in a browser: keyboard operation, preview of the next firings while typing, and
+the plan before a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_an_action_is_made_by_keyboard_alone(page: Page) -> None:
     expect(page.locator("#steps-0")).to_contain_text("Truncate statistics or decisions")
     expect(page.locator("#when-0-every")).to_have_value("02:15Z")
     page.get_by_label("Name", exact=True).focus()
-    page.keyboard.press("Enter")  # saves, and doesn't remove the part whose button stands first
+    page.keyboard.press("Enter")  # saves, and does not press the first button, which removes a part
     expect(page.get_by_text("nightly truncation is saved.")).to_be_visible()
     expect(page.get_by_role("heading", name="Next firings")).to_be_visible()
 

@@ -1,4 +1,6 @@
-"""What an operator does in the browser: disconnect, edit a policy, plan and apply a journal action."""
+"""Common tasks of an operator in a browser: disconnect a client, edit a policy, plan and apply a journal
+action.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ def test_a_client_is_disconnected_as_a_pending_change_with_a_reason(page: Page) 
     pending = page.locator("#pending-changes")
     expect(pending).to_contain_text("1 client cut off")
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_label("Reason")).to_be_focused()  # the browser itself asks for it
+    expect(page.get_by_label("Reason")).to_be_focused()  # the browser requires the field
     page.get_by_label("Reason").fill("wrong release")
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("feed-publisher was disconnected with the reason.")).to_be_visible()
@@ -34,7 +36,7 @@ def test_a_removal_says_what_is_gone_for_good_and_needs_a_yes(page: Page) -> Non
     page.get_by_label("Reason").fill("disk is short")
     page.get_by_role("button", name="Apply").click()
     expect(pending.get_by_role("checkbox")).to_be_focused()
-    page.goto("/clients/")  # the plan waits for its yes on every page
+    page.goto("/clients/")  # the plan awaits confirmation on every page
     expect(page.locator("#pending-changes")).to_contain_text("29.6 MiB can no longer be replayed")
     page.get_by_role("button", name="Discard").click()
     expect(page.locator("#pending-changes")).to_be_hidden()

@@ -1,4 +1,6 @@
-"""Drafts in a browser: by keyboard from a new draft to a staged rollout, accessible, and on a telephone."""
+"""Drafts in a browser: keyboard operation from a new draft to a staged rollout, accessibility, and phone
+layout.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.browser.test_pages import AXE, RUN_AXE, open_page
 
 
 def new_draft(page: Page, title: str) -> str:
-    """A draft's address."""
+    """Create a draft; return its address."""
     open_page(page, "/policies/drafts/")
     page.get_by_label("Title", exact=True).fill(title)
     page.get_by_role("button", name="Draft from the newest revision").click()
@@ -33,7 +35,7 @@ def add(page: Page, link: str, **fields: str) -> None:
 
 
 def fill_parts(page: Page) -> None:
-    """An entry of each kind."""
+    """Add an entry of each type."""
     add(
         page,
         "Add a rule",
@@ -74,7 +76,7 @@ def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     expect(preview).to_contain_text("board-jfk would be over its capacity.")
     expect(preview).to_contain_text(
         re.compile(r"Clients whose settings change:\s+(\d+) of \1\s+clients")
-    )  # other tests disconnect some
+    )  # other tests disconnect some clients
     page.get_by_label("In force", exact=True).select_option("client")
     page.get_by_label("Client names").fill("desk-*")
     page.get_by_label("Most decisions").fill("3")

@@ -1,7 +1,6 @@
-"""The jobs that an operator does in a hurry, each in so many acts: a click, a field that is filled, a key
-that is pressed.
+"""Urgent tasks of an operator, each within a number of inputs: a click, a filled field, a pressed key.
 
-What is counted is what hands do; `Hands` is the only way to do anything here.
+`Hands` counts the inputs, and tests use only `Hands` to operate a page.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tests.browser.test_pages import open_page
 
 
 class Hands:
-    """Acts on a page, counted, and whole pages that were loaded meanwhile."""
+    """Input to a page: counts the inputs and the page loads."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -48,7 +47,7 @@ def hands(page: Page) -> Hands:
 
 
 def discard_pending_changes(page: Page) -> None:
-    """What another test has left there."""
+    """Discard pending changes that an earlier test has left."""
     open_page(page, "/policies/")
     discard = page.get_by_role("button", name="Discard")
     if discard.is_visible():
@@ -65,14 +64,14 @@ def test_a_pools_limit_of_one_transport(page: Page, hands: Hands) -> None:
     hands.press(limit, "Enter")
     pending = page.locator("#pending-changes")
     expect(pending).to_contain_text("MessageMemoryLimit")
-    expect(pending).to_contain_text("1 client cut off")  # by the broker's own preview
+    expect(pending).to_contain_text("1 client cut off")  # from the broker's preview
     yes = pending.get_by_role("checkbox")
     assert yes.count() == 1
     hands.fill(page.get_by_label("Reason"), "ticket 8")
-    yes.check()  # beyond the four: asked for only where somebody is cut off
+    yes.check()  # not counted: required only if clients are disconnected
     hands.click(page.get_by_role("button", name="Apply"))
     expect(page.get_by_text(re.compile("Revision \\d+ is published"))).to_be_visible()
-    page.wait_for_load_state()  # the words are there before the page says that it is loaded
+    page.wait_for_load_state()  # the text appears before the page's load event
     assert (hands.acts, hands.loads) == (4, 2)
 
 
@@ -109,7 +108,7 @@ def test_an_archive_is_planned_and_applied(page: Page, hands: Hands) -> None:
     expect(page.locator("#pending-changes")).to_contain_text("move to the archive directory")
     reason = page.get_by_label("Reason")
     hands.fill(reason, "ticket 10")
-    hands.press(reason, "Enter")  # applies, and doesn't press "Remove", which stands before "Apply"
+    hands.press(reason, "Enter")  # presses "Apply", although the button "Remove" comes first
     expect(page.locator("#messages")).to_contain_text("Archive")
     assert hands.acts == 4
 

@@ -1,4 +1,4 @@
-"""The map of the log in a browser: its actions become pending changes with a preview."""
+"""Map of the log in a browser: its actions become pending changes with a preview."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The jobs of test_jobs.py by the keyboard alone: one can see where one is at each step, and nothing holds
-one fast.
-"""
+"""The tasks of test_jobs.py with the keyboard alone: focus is always visible and never trapped."""
 
 from __future__ import annotations
 
@@ -25,10 +23,9 @@ FOCUS = """() => {
 
 
 class Keys:
-    """Keys and nothing else.
+    """Keyboard input to a page.
 
-    An act is a field that is written, an option that is chosen, or a key that does something; moves are what
-    leads from one to the next.
+    `acts` counts filled fields, chosen options and keys with an effect. `moves` counts steps between them.
     """
 
     def __init__(self, page: Page) -> None:
@@ -40,7 +37,7 @@ class Keys:
         self.page.keyboard.press(key)
 
     def write(self, text: str) -> None:
-        """Into the field that has the focus; of a choice the first letters of its word."""
+        """Type into the focused field, or the first letters of an option into a select."""
         self.acts += 1
         self.page.keyboard.type(text)
 
@@ -52,7 +49,7 @@ class Keys:
         expect(self.page.locator("#feed")).to_have_attribute("data-status", "live")
 
     def find(self, words: str) -> None:
-        """By Ctrl-K."""
+        """Go to a search result by Ctrl-K."""
         self.moves += 1
         self.page.keyboard.press("Control+k")
         self.page.keyboard.type(words)
@@ -67,7 +64,7 @@ class Keys:
         assert focus["lost"] or (focus["ringed"] and focus["seen"]), focus
 
     def reach(self, target: Locator, most: int, back: bool = False) -> None:
-        """By Tab, in so many steps."""
+        """Press Tab until the target has the focus, at most `most` times."""
         for _ in range(most):
             self.tab(back)
             if target.evaluate("one => one === document.activeElement"):
@@ -82,11 +79,11 @@ def keys(page: Page) -> Keys:
 
 
 def applied(keys: Keys, reason: str) -> None:
-    """Tick the risk in the focused pending changes, enter the reason and apply."""
+    """Confirm the risk in the focused pending changes, enter the reason and apply."""
     tick, field = keys.page.locator("#pending-changes [name=confirmed]"), keys.page.get_by_label("Reason")
     if tick.count():
         expect(tick).to_be_focused()
-        keys.page.keyboard.press("Space")  # beyond the acts: asked for only where somebody is cut off
+        keys.page.keyboard.press("Space")  # not counted: required only if clients are disconnected
         keys.reach(field, 1)
     expect(field).to_be_focused()
     keys.write(reason)
@@ -185,6 +182,6 @@ def test_tab_goes_once_around_a_page_in_its_order(page: Page, path: str) -> None
         if at["lost"]:
             break
         passed.append(at["said"])
-    assert page.evaluate(FOCUS)["lost"], passed[-3:]  # nothing holds it fast
+    assert page.evaluate(FOCUS)["lost"], "the focus is never trapped"  # nothing holds it fast
     assert "skip" in passed[0]
     assert page.locator("[tabindex]").evaluate_all("every => every.every(one => one.tabIndex <= 0)")

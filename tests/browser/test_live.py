@@ -1,5 +1,5 @@
-"""The live pages: snapshot and deltas, the order that is held under a hand, pause, stale, filters in the
-URL.
+"""Live pages: snapshot and deltas, a stable order while the pointer is over the table, pause, stale data,
+filters in the URL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAG = '#clients tr[data-name="board-jfk"] [data-cell="lag_messages"]'
 
 
 def names(page: Page) -> list[str]:
-    """The clients shown, in their order."""
+    """Return the names of the displayed clients, in order."""
     return page.locator(ROWS).evaluate_all("rows => rows.map((row) => row.dataset.name)")
 
 
@@ -283,7 +283,7 @@ def test_the_overview_begins_with_a_verdict_and_shows_lag_by_client(page: Page) 
     expect(first).to_have_attribute("href", "/clients/board-jfk/")
     expect(first.locator(".runs i").last).to_have_class(re.compile("cell-5"))
     expect(page.locator("#pool-words")).to_contain_text(re.compile("pool shared (is full \\(|is in use; )"))
-    # The worst pool's cone is the large one; of the others, and of the disk, there is a small one.
+    # The large cone belongs to the worst pool. The other pools and the disk have small ones.
     expect(page.locator("#pools .cone:visible")).to_have_count(1)
     expect(page.get_by_role("img", name="Pool websocket, memory of the last hour")).to_have_accessible_name(
         re.compile("not full within 45 min$")
@@ -304,7 +304,7 @@ def test_a_cone_is_as_wide_as_the_minutes_before_differed(page: Page) -> None:
     }"""
 
     def of(*minutes: float) -> list[float]:
-        """Ten-second samples of which each minute grew by so much."""
+        """Return ten-second samples that grow by these amounts per minute."""
         used = [1_000.0]
         for grew in minutes:
             used += [used[-1] + grew * step / 6 for step in range(1, 7)]

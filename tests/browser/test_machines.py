@@ -1,11 +1,12 @@
-"""A console over several machines in a browser: the chooser, the brokers' table, a group whose members come
-and go, links in each state.
+"""Console with several machines in a browser: instance chooser, table of brokers, a group with changing
+members, links in each state.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -25,14 +26,14 @@ busy.
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[Console]:
-    """In place of the one that stands before one broker."""
+    """Run a console with several machines in place of the standard console."""
     with running_console("machines") as (address, process):
         yield Console(address, process)
 
 
 @pytest.fixture(scope="module")
 def say(console: Console) -> Happens:
-    """Let something happen: a scene of tests/support/machines.py."""
+    """Return a function that plays a scene of tests/support/machines.py."""
 
     def happens(scene: str) -> None:
         process: subprocess.Popen[bytes] = console.process
@@ -45,14 +46,26 @@ def say(console: Console) -> Happens:
 
 @pytest.fixture(autouse=True)
 def well(say: Happens) -> Iterator[None]:
-    """Each test begins with everybody there, and leaves it so."""
+    """Restore all members and links after each test."""
     yield
     for scene in ("back b", "took c", "upgraded c", "linked"):
         say(scene)
 
 
+def reload_until(page: Page, selector: str, words: str) -> None:
+    """Reload a page that isn't live until an element has these words.
+
+    A scene takes effect shortly after `say` returns.
+    """
+    deadline = time.monotonic() + SEEN_MS / 1_000
+    page.reload()
+    while words not in " ".join(page.locator(selector).inner_text().split()) and time.monotonic() < deadline:
+        page.reload()
+    expect(page.locator(selector)).to_contain_text(words)
+
+
 def row(page: Page, title: str, name: str) -> Locator:
-    """The row of a table that is of this name."""
+    """Return the row with this name in a table."""
     named = page.locator("td.first bdi", has_text=re.compile(f"^{re.escape(name)}$"))
     return page.locator(f"section[aria-labelledby={title}] tbody tr:not(.note)").filter(has=named)
 
@@ -207,8 +220,7 @@ def test_the_journal_of_a_member_that_is_away_isnt_called_empty(page: Page, say:
     page.get_by_role("link", name="24 h").click()
     expect(page.locator("main")).to_contain_text("At b: 5 segments")
     say("away b")
-    page.reload()
-    expect(page.locator("main")).to_contain_text("The log's contents are known when b answers")
+    reload_until(page, "main", "The log's contents are known when b answers")
     expect(page.locator("main")).not_to_contain_text("free to go.")
     expect(page.locator("main")).not_to_contain_text("0 segments")
 

@@ -1,4 +1,4 @@
-"""Messages in a browser: looked at, followed, replayed from, published by hand."""
+"""Messages in a browser: viewing, following, replaying from a message, and publishing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What holds for every page in a browser: no script errors, nothing refused by the CSP, accessible, no
-sideways scroll.
+"""Checks for every page in a browser: no script errors, no CSP violations, accessible, no horizontal
+scrolling.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ RUN_AXE = """async () => {
 
 
 def open_page(page: Page, path: str) -> None:
-    """Open it and wait for the feed's first snapshot."""
+    """Open a page and wait for the first snapshot of its feed."""
     page.goto(path)
     expect(page.locator("#feed")).to_have_attribute("data-status", "live")
 
 
 def accessible(page: Page) -> None:
-    """What is shown now, in both themes."""
-    page.evaluate(
-        AXE.read_text(encoding="utf-8")
-    )  # a script tag would break the CSP, which is under test too
+    """Check the accessibility of the current page in both themes."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))  # a script tag would violate the CSP, which is also tested
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         expect(page.locator("html")).to_have_attribute("data-theme", theme)
@@ -51,7 +49,7 @@ def test_kept_runs_are_accessible_and_fit_a_telephone(page: Page) -> None:
     open_page(page, "/pipeline/")
     links = page.locator("main table a[href^='/pipeline/']")
     found = [link.get_attribute("href") or "" for link in links.all()]
-    assert len(found) == 2  # one with tables and plots, one that failed
+    assert len(found) == 2  # one has tables and plots, one failed
     page.set_viewport_size({"width": 400, "height": 800})
     for path in found:
         open_page(page, path)
@@ -60,9 +58,7 @@ def test_kept_runs_are_accessible_and_fit_a_telephone(page: Page) -> None:
 
 
 def test_a_draft_its_parts_its_preview_and_its_mistakes_are_accessible(context: BrowserContext) -> None:
-    page = (
-        context.new_page()
-    )  # a form that is refused is an error on the browser's console, which is no fault here
+    page = context.new_page()  # browsers log a rejected form as a console error
     open_page(page, "/policies/drafts/")
     page.get_by_label("Title").first.fill("Accessible")
     page.get_by_role("button", name="Draft from the newest revision").click()
@@ -83,7 +79,7 @@ def test_a_draft_its_parts_its_preview_and_its_mistakes_are_accessible(context: 
 def test_refusals_failures_and_pages_without_a_session_are_accessible_and_fit_a_telephone(
     context: BrowserContext,
 ) -> None:
-    page = context.new_page()  # a refusal is an error on the browser's console, which is no fault here
+    page = context.new_page()  # browsers log a rejected request as a console error
     page.set_viewport_size({"width": 400, "height": 800})
 
     def looked_at(words: str) -> None:
@@ -91,7 +87,12 @@ def test_refusals_failures_and_pages_without_a_session_are_accessible_and_fit_a_
         accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, page.url
 
-    words = ("Unknown client", "There is no page", "Internal error of the console", "The database doesn’t")
+    words = (
+        "Unknown client",
+        "There is no page",
+        "Internal error of the console",
+        "The database hasn’t answered",
+    )
     for path, said in zip((*ABSENT, *FAILING), words, strict=True):
         page.goto(path)
         looked_at(said)
@@ -200,7 +201,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page: Page) -> None:
 def test_settings_hold_until_a_switch_of_this_browser_and_again_when_saved(context: BrowserContext) -> None:
     context.clear_cookies()
     page = context.new_page()
-    log_in(page, "viewer")  # nobody else looks by this account's settings
+    log_in(page, "viewer")  # no other test changes this account's settings
     html = page.locator("html")
     for theme, other in (("Dark", "Light"), ("Light", "Dark")):
         open_page(page, "/settings/")
@@ -225,7 +226,7 @@ def test_the_keyboard_leads_everywhere(page: Page) -> None:
     expect(page.locator("#clients tbody tr[data-name]").first).to_be_visible()
     page.keyboard.press("/")
     expect(page.get_by_label("Search clients")).to_be_focused()
-    page.keyboard.type("jfk g c")  # in a field these are letters
+    page.keyboard.type("jfk g c")  # in a field, shortcuts are plain letters
     expect(page.get_by_label("Search clients")).to_have_value("jfk g c")
     page.keyboard.press("Escape")
     expect(page.get_by_label("Search clients")).to_have_value("")

@@ -1,4 +1,4 @@
-"""Ctrl-K by the keyboard alone: to a page, a part of the page, a client; accessible while it is open."""
+"""The command palette (Ctrl-K) by keyboard: to a page, a section, a client; accessible while open."""
 
 from __future__ import annotations
 

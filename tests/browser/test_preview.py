@@ -1,5 +1,5 @@
-"""A rule on the page before a real broker: recorded only needs no tick, carried out does, and then it is
-done.
+"""A rule on the page with a real broker: in shadow it needs no confirmation, enforced it needs one and
+then acts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEEN_MS = 30_000
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[Console]:
-    """A console before a real broker."""
+    """Run a console with a real broker."""
     with running_console("real") as (address, process):
         yield Console(address, process)
 
@@ -61,7 +61,7 @@ def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_preview
         expect(pending).to_contain_text("Client desk will be disconnected")
         page.get_by_label("Reason").fill("it lags")
         page.get_by_role("button", name="Apply").click()
-        expect(pending.get_by_role("checkbox")).to_be_focused()  # the browser asks for it; nothing was sent
+        expect(pending.get_by_role("checkbox")).to_be_focused()  # required; nothing was sent
         assert not heard.failed
         pending.get_by_role("checkbox").check()
         page.get_by_role("button", name="Apply").click()

@@ -1,6 +1,4 @@
-"""A STOMP transport's settings, changed on the pages of a draft before a real broker, and what a client of it
-sees then.
-"""
+"""Settings of a STOMP transport: changed in a draft, applied by a real broker, seen by a client."""
 
 from __future__ import annotations
 
@@ -22,13 +20,13 @@ from tests.support.consoles import running_console
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[Console]:
-    """A console before a real broker."""
+    """Run a console with a real broker."""
     with running_console("real") as (address, process):
         yield Console(address, process)
 
 
 class Heard(stomp.ConnectionListener):  # type: ignore[misc]
-    """Frames as they came, heart-beats and CONNECTED left out."""
+    """Listener that queues MESSAGE, RECEIPT and ERROR frames."""
 
     def __init__(self) -> None:
         self.frames: queue.Queue[Any] = queue.Queue()
@@ -48,7 +46,7 @@ class Heard(stomp.ConnectionListener):  # type: ignore[misc]
         self.ended.set()
 
     def next(self, kind: str = "") -> Any:
-        """The next frame, or the next of a kind."""
+        """Return the next frame, or the next frame of a type."""
         while True:
             frame = self.frames.get(timeout=30)
             if not kind or frame.cmd == kind:
@@ -57,14 +55,14 @@ class Heard(stomp.ConnectionListener):  # type: ignore[misc]
 
 @contextmanager
 def client(port: int, name: str) -> Iterator[tuple[Any, Heard]]:
-    """A connection of stomp.py and what it hears."""
+    """Connect a stomp.py client; yield the connection and its listener."""
     connection, heard = stomp.Connection12([("127.0.0.1", port)]), Heard()
     connection.set_listener("", heard)
     connection.connect(wait=True, headers={"client-id": name})
     try:
         yield connection, heard
     finally:
-        if heard.failed:  # the broker closes behind an ERROR
+        if heard.failed:  # the broker closes the connection after an ERROR
             assert heard.ended.wait(30)
         else:
             connection.disconnect()
@@ -78,12 +76,12 @@ def subscribe(connection: Any, heard: Heard) -> None:
 
 
 def sent(port: int, *bodies: str) -> Any:
-    """Send to the topic `t`, and return the answer to the last body."""
+    """Publish the bodies to topic `t`; return the reply to the last one."""
     return sent_to(port, "/topic/t", *bodies)
 
 
 def sent_to(port: int, destination: str, *bodies: str) -> Any:
-    """Send each body, and return the answer to the last one."""
+    """Send the bodies to a destination; return the reply to the last one."""
     with client(port, "writer") as (connection, heard):
         for number, body in enumerate(bodies):
             connection.send(destination, body, receipt=str(number))
@@ -93,7 +91,7 @@ def sent_to(port: int, destination: str, *bodies: str) -> Any:
 
 
 def fall_behind(port: int) -> None:
-    """Subscribe, acknowledge nothing, and be told."""
+    """Subscribe without acknowledging, and check that the broker sends an error."""
     with client(port, "desk") as (connection, heard):
         subscribe(connection, heard)
         sent(port, *map(str, range(20)))

@@ -1,4 +1,4 @@
-"""Brokers for pages and commands."""
+"""Fixtures with brokers for tests of pages and commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.machines import Machines
 
 @pytest.fixture
 def machines(instance: Instance, settings: Any) -> Iterator[Machines]:
-    """A group of three, a broker by itself, and links to other sites."""
+    """Run fake brokers of a group of three, a standalone broker, and links to other sites."""
     with Machines(Path(settings.SLUICE_RUN_DIRECTORY)) as made:
         settings.SLUICE_BROKERS = tuple(made.addresses)
         yield made

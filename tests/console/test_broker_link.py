@@ -18,7 +18,7 @@ from tests.support.fake_broker import FakeBroker
 
 @contextmanager
 def odd_broker(path: Path, behave: Callable[[socket.socket], None]) -> Iterator[BrokerLink]:
-    """A listener that treats its one connection as `behave` says."""
+    """Listen on a socket and handle one connection with `behave`; yield a link to it."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()

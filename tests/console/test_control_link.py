@@ -1,4 +1,4 @@
-"""The control link between machines: a real broker behind TLS, and what keeps others out."""
+"""The control link between machines: a real broker behind TLS, and protection against unauthorized peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.cuttable_proxy import cuttable_proxy_to
 
 
 class Machine:
-    """A broker `test-1` behind TLS, and the files of both sides."""
+    """Broker `test-1` behind TLS, with the files of both sides."""
 
     def __init__(self, place: Path, settings: Any) -> None:
         self.place, self.settings = place, settings
@@ -48,13 +48,13 @@ class Machine:
         self.know(self.token)
 
     def know(self, token: str) -> None:
-        """The token that the console has."""
+        """Set the token that the console sends."""
         file = Path(self.settings.SLUICE_BROKERS_TOKENS)
         file.write_text(f"other {make_token()}\ntest-1 {token}\ntest-1/a {token}\n")
         file.chmod(0o600)
 
     def at(self, port: int, name: str = "test-1", host: str = "localhost") -> None:
-        """Where the console looks for it."""
+        """Set the address at which the console expects the broker."""
         self.settings.SLUICE_BROKERS = read_addresses([f"{name}=tls://{host}:{port}"], self.place)
         broker_link._waits.clear()
 
@@ -67,7 +67,7 @@ class Machine:
             yield thread
 
     def refused(self, kind: type[BrokerUnavailable] = BrokerUnreachable) -> BrokerUnavailable:
-        """What a call is told."""
+        """Return the error of a call, which must fail with this type."""
         with pytest.raises(kind) as away:
             link_to("test-1").call(GetStatus())
         return away.value
@@ -91,7 +91,7 @@ def test_who_has_the_token_is_answered_and_who_has_another_is_not(machine: Machi
         machine.at(machine.port)
         assert link_to("test-1").call(GetStatus()).instance == "test-1"
 
-        machine.tokens.write_text("")  # revoked
+        machine.tokens.write_text("")  # revoke the tokens
         assert machine.refused().code == "control_refused"
         Path(machine.settings.SLUICE_BROKERS_TOKENS).chmod(0o644)
         machine.at(machine.port)
@@ -107,7 +107,7 @@ def test_who_answers_must_be_the_broker_that_was_meant(machine: Machine, tmp_pat
         machine.settings.SLUICE_BROKERS_CA = own
         machine.at(
             machine.port, host="127.0.0.2"
-        )  # its certificate is for 127.0.0.1; nobody listens there as well
+        )  # the certificate is for 127.0.0.1, or no process listens at 127.0.0.2
         assert machine.refused().code in ("broker_unproven", "broker_away")
         machine.at(machine.port, "test-1/a")
         other = machine.refused()
@@ -125,7 +125,7 @@ def test_link_that_is_cut_is_away_for_everybody_at_once_and_comes_back(machine: 
         first = machine.refused()
         assert (first.code, f"localhost:{wire.port}" in first.fix) == ("broker_away", True)
         wire.restore()
-        # Until it is tried again everybody is told the same at once; the wait is bounded.
+        # Until the next attempt, every call fails immediately; the wait is bounded.
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -167,14 +167,14 @@ def test_who_is_not_proven_has_little_room_and_no_word(
                     pass
         held = [peer(), peer()]
         with peer(), _ended():
-            assert held[0].recv(1) == b""  # the oldest makes room
+            assert held[0].recv(1) == b""  # the broker closes the oldest connection
         for one in held:
             one.close()
         assert link_to("test-1").call(GetStatus()).instance == "test-1"
 
 
 def test_silent_connections_hold_neither_the_link_nor_descriptors(machine: Machine) -> None:
-    """They never begin their TLS handshake."""
+    """The connections never begin the TLS handshake."""
 
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -186,7 +186,7 @@ def test_silent_connections_hold_neither_the_link_nor_descriptors(machine: Machi
             if not number % 25:
                 assert link_to("test-1").call(GetStatus()).instance == "test-1"
         assert link_to("test-1").call(GetStatus()).instance == "test-1"
-        # This process has both ends: of the broker's there are those that may be unproven.
+        # This process has both ends of each connection. The broker has at most MAX_UNPROVEN ends.
         most = before + 100 + control_link.MAX_UNPROVEN
         _until(lambda: descriptors() <= most)
         held.close()
@@ -202,7 +202,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def _ended() -> Iterator[None]:
-    """An end of the stream, or a reset."""
+    """Suppress connection errors inside the block."""
     try:
         yield
     except ConnectionError:
@@ -224,7 +224,7 @@ def test_a_certificate_that_has_expired_is_named_at_both_ends_and_renewed_withou
     browser.force_login(operator)
 
     def shows(days: int) -> None:
-        """That certificate is in place of the files from now on."""
+        """Replace the certificate with one that expires in `days` days."""
         for made, used in zip(authority.sign("new", days=(-9, days)), used_files, strict=True):
             made.replace(used)
 

@@ -1,6 +1,4 @@
-"""A database that can't be heard is given up in seconds, whatever the network does with what is sent to
-it.
-"""
+"""An unresponsive database connection fails within seconds, even if the network drops packets silently."""
 
 from __future__ import annotations
 

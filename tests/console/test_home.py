@@ -56,7 +56,7 @@ def test_a_home_that_is_open_and_belongs_to_somebody_else_is_refused(
     monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 4711)
     with pytest.raises(ImproperlyConfigured, match="open to other users"):
         prepare_home(tmp_path)
-    tmp_path.chmod(0o770)  # a volume that this user's group may use
+    tmp_path.chmod(0o770)  # a volume that is writable for this user's group
     prepare_home(tmp_path)
 
 

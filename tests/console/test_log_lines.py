@@ -1,4 +1,4 @@
-"""The log of console, API and workers: one line a record, whatever clients and browsers send."""
+"""Logs of console, API and workers: one line per record, whatever clients and browsers send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATTACK = "board\x1b]0;owned\x07\r\n2026-11-28 INFO forged\u2028\u202e"
 
 
 def test_a_name_from_outside_forges_no_line_of_the_log() -> None:
-    """The logging settings as they are, before a stream of the test's own."""
+    """Only the stream of the logging settings is replaced."""
     output, known = io.StringIO(), copy.deepcopy(settings.LOGGING)
     known["root"] = {}
     known["loggers"] = {"from-outside": {"handlers": ["console"], "level": "INFO"}}

@@ -1,4 +1,4 @@
-"""One console before a group and another instance: what is asked of all, of one, and by whom each is seen."""
+"""A console with a group and another instance: requests to one or all members, merged replies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.html import minified
 
 
 class Plant(NamedTuple):
-    """sluice-1 with its members a and b, and `prices`, which is a broker by itself."""
+    """Fake brokers: members a and b of sluice-1, and the standalone broker `prices`."""
 
     a: FakeBroker
     b: FakeBroker
@@ -114,7 +114,7 @@ def test_a_member_that_is_away_hides_only_what_it_has(plant: Plant, tmp_path: Pa
     settings.SLUICE_BROKERS = (a, *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path), prices)
     link = link_to("sluice-1")
     assert {one.name for one in link.call(requests.ListClients())} == {"slow", "late"}
-    with pytest.raises(BrokerUnavailable):  # it may be there: nobody says that there is no such client
+    with pytest.raises(BrokerUnavailable):  # the client may be at b
         link.call(requests.GetClient(name="fine"))
     assert link.call(requests.GetClient(name="slow")).name == "slow"
 
@@ -200,7 +200,7 @@ def test_an_event_that_all_members_hear_starts_one_run_and_a_schedule_on_journal
             "sluice-1", [event, dataclasses.replace(event, once="log|7|1")], member_name
         )
     assert sorted(ActionRun.objects.filter(action=heard).values_list("member", flat=True)) == ["a", "a"]
-    for member_name in ("a", "b"):  # each has started by itself
+    for member_name in ("a", "b"):  # each member reports its own start
         event_interest.start_runs_for_events("sluice-1", [TriggerEvent("startup")], member_name)
     assert ActionRun.objects.filter(action=heard).count() == 4
     for name, step in (("tidy", {"do": "archive", "age": "7d"}), ("tell", {"do": "event", "name": "y"})):
@@ -236,7 +236,7 @@ def test_an_alert_about_a_client_stays_open_while_its_member_is_away(
 def test_a_policy_is_in_force_when_every_listed_member_runs_it(plant: Plant, instance: Instance) -> None:
     now = timezone.now()
     broker_reports.record_revision(instance, 1, now, member="a")
-    broker_reports.record_revision(instance, 1, now, member="gone")  # listed no more: nobody waits for it
+    broker_reports.record_revision(instance, 1, now, member="gone")  # no longer listed
     state = read.policy_status(instance)
     assert (state["converged"], state["why"]) == (False, "b: The broker has never reported.")
     broker_reports.record_revision(instance, 1, now, member="b")
@@ -277,7 +277,7 @@ def test_one_members_start_doesnt_move_what_the_groups_intervals_count_from(inst
 
     first = begun("a")
     assert first is not None and begun("b") == begun("a") == first
-    assert begun("") > first  # a broker by itself counts from its own start
+    assert begun("") > first  # a standalone broker counts from its own start
 
 
 def test_the_pages_are_about_the_instance_that_was_chosen(plant: Plant, operator: Any) -> None:
@@ -340,7 +340,7 @@ def test_each_members_own_limits_are_shown_and_what_all_know_is_listed_once(
 
 
 def told(broker: FakeBroker, limit: int) -> dict[str, Any]:
-    """Its status with a pool of that limit."""
+    """Return a status reply whose pool has this memory limit."""
     status: dict[str, Any] = msgspec.to_builtins(broker.snapshot().status)
     pool = make_pool("instance", memory_used=7, memory_limit=limit)
     return {"ok": True, "result": {**status, "member": broker.path.stem, "pools": [pool]}}

@@ -1,4 +1,4 @@
-"""The database's schema: one initial migration, which the models agree with."""
+"""The database schema has one initial migration, and it matches the models."""
 
 from __future__ import annotations
 

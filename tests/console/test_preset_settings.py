@@ -1,4 +1,4 @@
-"""The console's forms, tables, rows and importers speak of systems' settings as their tables do."""
+"""The console's forms, tables, rows and importers use the preset tables for other systems' settings."""
 
 from __future__ import annotations
 
@@ -108,12 +108,14 @@ def test_a_drafts_table_says_whom_a_quota_is_for() -> None:
 
 
 def sample(row: PresetField) -> str:
-    """A value as a configuration file has it. Deleting what is owed isn't imported, so that flag is false."""
+    """Return a value as a configuration file contains it. Flags are "false", because importing
+    `delete_persistent` needs a confirmation.
+    """
     return "false" if row.kind is SettingType.FLAG else str(max(row.low, 2))
 
 
 def written(system: str, row: PresetField) -> str:
-    """A configuration that sets it, by its system's word."""
+    """Return a configuration file of this system that sets the row."""
     word, value = row.word, sample(row)
     if system == "amps":
         return (
@@ -156,7 +158,7 @@ def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetFie
     assert imported.skipped == []
     if (
         row is QPID["delete_persistent"]
-    ):  # false is what holds anyway: it is taken, and needs no line in the policy
+    ):  # false is the default: it is imported, but the policy needs no line for it
         assert {f"name={row.word}", "value=false"} <= {one.what for one in imported.imported}
     else:
         assert [row.name in part for part in parts].count(True) == 1

@@ -1,4 +1,4 @@
-"""Problems of a group and its links: every place where operators look reads what the brokers report."""
+"""Problems of groups and links appear in every place that operators check, as brokers report them."""
 
 # ruff: noqa: F401, F811 (a fixture of another module)
 from __future__ import annotations
@@ -47,7 +47,7 @@ def redis_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_everywhere(page: Client) -> dict[str, Any]:
-    """The codes that each place names."""
+    """Return the problem codes found in each place."""
     ready = Client().get("/readyz")
     brokers = page.get("/api/v1/brokers").json()
     metrics = {
@@ -91,13 +91,13 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     )
     alerts.evaluate_alerts(timezone.now())
     told = Alert.objects.get(rule=rule)
-    assert told.opened_at is not None, "it has lasted for an hour"
+    assert told.opened_at is not None, "the problem has lasted for an hour"
     assert told.begun_at == datetime.fromtimestamp(BEGAN / 1_000, UTC)
     assert set(told.members) == {"The b is no_quorum (no_quorum)", "The link.ny is link_away (link_away)"}
 
     found = found_everywhere(page)
     assert "ProblemEntry" not in page.get("/replication/").content.decode(), (
-        "pending changes show their own problems"
+        "pages of pending changes show only their own problems"
     )
     status, parts = found["ready"]
     assert status == 503 and [(one["name"], one["ok"], one["problem"], one["since"]) for one in parts] == [
@@ -108,7 +108,7 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     for code in ("no_quorum", "link_away"):
         for place in ("top", "page", "overview"):
             assert code in found[place] and "Do it." in found[place], (code, place)
-    assert "member_silent" not in found["top"], "what a member says of itself counts"
+    assert "member_silent" not in found["top"], "a member's own report takes precedence"
     assert str(BEGAN) in found["top"] and str(BEGAN) in found["page"]
     b, a = found["brokers"]["sluice-1/b"], found["brokers"]["sluice-1/a"]
     assert (b["code"], b["since"], b["fix"], b["answers"]) == ("no_quorum", BEGAN, "Do it.", True)

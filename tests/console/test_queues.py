@@ -1,6 +1,6 @@
-"""Journals' chores have slots of their own: webhooks that never end hold nothing of them up.
+"""Journal tasks have worker slots of their own, so hanging webhooks cannot block them.
 
-With real workers.
+Uses real workers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 @pytest.fixture
 def broker(redis_url: str, tmp_path: Path) -> Iterator[JournalBroker]:
-    """A broker with a real journal of three or more sealed segments."""
+    """Run a fake broker whose real journal has at least three sealed segments."""
     instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
     socket = Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
     with JournalBroker(socket, instance.name, tmp_path / "journal", tmp_path / "archive") as real:
@@ -76,11 +76,13 @@ def test_chores_go_on_while_webhooks_hold_all_other_slots(
             until(lambda: ActionRun.objects.get(pk=run.pk).state == RunState.SUCCEEDED)
             assert connection.exists(pulse_key(CHORES_QUEUE))
             waits = ActionRun.objects.filter(pk__in=[one.pk for one in calling], state=RunState.WAITING)
-            assert waits.exists(), "the webhooks' queue was full all the while"
-            assert not connection.exists(pulse_key("")), "so a pulse behind them waits, and /readyz says so"
+            assert waits.exists(), "webhooks filled their queue during the whole test"
+            assert not connection.exists(pulse_key("")), (
+                "a pulse behind the webhooks waits, and /readyz reports it"
+            )
         finally:
             for process in started:
-                os.killpg(process.pid, signal.SIGKILL)  # prefork's children as well
+                os.killpg(process.pid, signal.SIGKILL)  # also kills the children of prefork
                 process.wait(LONG_S)
 
 

@@ -1,4 +1,4 @@
-"""Stalls of a broker's event loop: the pages, the metrics and an error name their cause."""
+"""Pages, metrics and an error name the cause of event-loop stalls in a broker."""
 
 from __future__ import annotations
 

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery.contrib.testing.worker import start_worker
 from django.conf import settings
 from django.utils import timezone
 
 from console.choices import ActorKind, RunState
 from console.models import Action, ActionRun, ClientSample
-from console.project.celery import app
 from console.queries.readiness import WORKER_KEY
 from console.services import journals, policies
 from console.services.actors import Actor
 from console.tasks import run_minute_jobs
+from tests.support.celery_worker import running_worker
 from tests.support.journal_broker import JournalBroker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,7 +37,7 @@ def broker(tmp_path: Path) -> Iterator[JournalBroker]:
 def test_run_goes_through_redis_to_a_worker_and_comes_back_done(
     broker: JournalBroker, redis_url: str
 ) -> None:
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+    with running_worker(20):
         run = journals.request(MARIA, "compress", "0")
         deadline = time.monotonic() + 30
         while run.state in (RunState.WAITING, RunState.RUNNING):

@@ -1,4 +1,4 @@
-"""A real Celery worker, killed with SIGKILL in the middle of a step: its run is found, marked, and repeated
+"""A real Celery worker is killed with SIGKILL during a step; its run is found, marked as lost, and repeated
 safely.
 """
 
@@ -34,7 +34,7 @@ MARIA = Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Answers nothing while `server.hangs`."""
+    """HTTP handler that does not answer while `server.hangs` is set."""
 
     def do_POST(self) -> None:
         server: Any = self.server
@@ -47,7 +47,7 @@ class Hook(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def hook() -> Iterator[Any]:
 
 
 def database_url() -> str:
-    """The test's own database, for another process."""
+    """Return the URL of the test database for use in another process."""
     name = str(connection.settings_dict["NAME"])
     if connection.vendor == "sqlite":
         return f"sqlite:///{name}"
@@ -71,7 +71,7 @@ def database_url() -> str:
 
 @pytest.fixture
 def worker(redis_url: str, hook: Any) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Starts real workers; those that are left are killed at the end."""
+    """Yield a function that starts a real Celery worker; kill remaining workers after the test."""
     started: list[subprocess.Popen[bytes]] = []
     declared = f"127.0.0.1:{hook.server_port}"
     environment = {**os.environ, "DATABASE_URL": database_url(), "SLUICE_WEBHOOK_HOSTS": declared}
@@ -111,22 +111,25 @@ LONG_S = 600
 
 
 def arrived(hook: Any, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a worker has called the hook, as long as it lives."""
+    """Wait until a worker has called the hook; fail if the process ends before."""
     deadline = time.monotonic() + LONG_S
     while True:
         try:
             hook.arrivals.get(timeout=1)
             return
         except queue.Empty:
-            assert process.poll() is None, "the worker ended by itself"
+            assert process.poll() is None, "the worker ended unexpectedly"
             assert time.monotonic() < deadline
 
 
 def succeeded(key: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a run is over, which the worker that called the hook says in the database a moment later."""
+    """Wait until the run has succeeded; fail if the process ends before.
+
+    The worker stores the result shortly after its call of the hook.
+    """
     deadline = time.monotonic() + LONG_S
     while not ActionRun.objects.filter(pk=key, state=RunState.SUCCEEDED).exists():
-        assert process.poll() is None, "the worker ended by itself"
+        assert process.poll() is None, "the worker ended unexpectedly"
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -148,14 +151,14 @@ def test_a_run_whose_worker_was_killed_is_found_and_repeated_from_its_step(
     process.wait(LONG_S)
     run.refresh_from_db()
     assert (run.state, [step["do"] for step in run.steps]) == (RunState.RUNNING, ["truncate"])
-    assert runs.mark_lost_runs(timezone.now()) == []  # not yet: it was heard a moment ago
+    assert runs.mark_lost_runs(timezone.now()) == []  # not lost yet: the worker's last report is recent
     assert [lost.pk for lost in runs.mark_lost_runs(timezone.now() + timedelta(minutes=3))] == [run.pk]
     assert RunLock.objects.count() == 0
     run.refresh_from_db()
     assert (run.state, run.error["code"]) == (RunState.LOST, "worker_lost")
 
     hook.slow = False
-    assert execution.execute_run(run.pk) is None  # the queue may deliver the task again: nobody runs it twice
+    assert execution.execute_run(run.pk) is None  # a redelivered task must not run again
     again = runs.repeat(MARIA, run)
     process = worker()
     arrived(hook, process)

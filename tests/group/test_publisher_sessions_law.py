@@ -67,6 +67,10 @@ class ModelConnection:
         inbox = SimpleNamespace(pause=lambda reason: None, resume=lambda reason: None)
         self.publishing = publishing.ConnectionPublisher(cast(Any, self), cast(Any, inbox), member.services)
 
+    @property
+    def is_closed(self) -> bool:
+        return self.closed
+
     # As the client sees it.
 
     def send(self, parts: Any) -> None:

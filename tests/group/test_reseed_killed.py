@@ -117,3 +117,31 @@ async def test_a_broker_that_is_started_on_what_a_killed_reseed_left_asks_for_an
             if code == 0:
                 break
         assert code == 0
+
+
+@pytest.mark.slow
+async def test_no_broker_starts_with_the_part_of_a_journal_that_a_killed_reseed_left(tmp_path: Path) -> None:
+    refused, small = 0, {"journal_size": 32 * 1024}
+    async with running_nats_servers(tmp_path, 1) as engines:
+        async with running_members(tmp_path, engines.urls, "a", "b", **small) as (a, b):
+            await publish(a.address, "p" * 60, 1, 5_000)
+            await until(lambda: hash_log(a.journal) == hash_log(b.journal))
+            last, segments = b.journal.next_sequence - 1, len(b.journal.segments())
+        assert segments > 5
+        for number in range(1, STEPS, 2):
+            home = tmp_path / f"{number}"
+            shutil.copytree(tmp_path / "b", home / "b")
+            fault = FileFault("rename", number, "after")
+            code = exit_code("reseed", home / "b", tmp_path / "a", engines.urls[0], fault, "first")
+            try:
+                async with running_members(home, engines.urls, "b", **small) as (b,):
+                    assert b.journal.missing_ranges == [] and b.journal.next_sequence > last
+            except SluiceError as error:
+                assert error.code == "journal_reseeding"
+                refused += 1
+                assert exit_code("reseed", home / "b", tmp_path / "a", engines.urls[0], None, "again") == 0
+                async with running_members(home, engines.urls, "b", **small) as (b,):
+                    assert b.journal.missing_ranges == [] and b.journal.next_sequence > last
+            if code == 0:
+                break
+        assert code == 0 and refused > segments

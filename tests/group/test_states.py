@@ -193,7 +193,7 @@ async def test_a_member_whose_disk_is_full_says_so_and_has_everything_when_there
                 disk.full = True
                 assert await refusal_of(b, "q") == "disk_full"
                 await publish(a.address, "p", 11, 20)
-                await until(lambda: "room" in b.member.status().why)
+                await until(lambda: "no space" in b.member.status().why)
                 assert len(await read(b.address, "reader", 10)) == 10
                 disk.full = False
                 found = await read(b.address, "reader", 21)

@@ -1,4 +1,4 @@
-"""One Spark session for all pipeline tests of a worker, since a JVM takes seconds to start."""
+"""Spark session that all pipeline tests of a pytest worker share, since a JVM takes seconds to start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The settings make it start fast, they aren't for work."""
+    """Start a Spark session with settings for a quick start."""
     from pipeline.spark_session import start_session
 
     quick = {
@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """Jobs that are run in this process use the session there is."""
+    """Make jobs that run in this process use the shared session."""
     from pipeline.jobs import JOBS
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Real journals for the pipeline's tests, written by the broker's own Journal."""
+"""Real journals for the pipeline's tests, written by the broker's Journal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def journal_location(home: Path) -> LogLocation:
 
 
 def settings_in(home: Path) -> JobSettings:
-    """Settings of a job that works in `home` on two cores."""
+    """Return settings of a job that works in `home` on two cores."""
     home.mkdir(parents=True, exist_ok=True)
     return settings_from({}, home=home, instance=INSTANCE, archive=home / "archive", master="local[2]")
 
@@ -83,7 +83,7 @@ def numbered_messages(count: int, first: int = 1, topics: int = 3) -> list[Messa
 
 
 def fill(home: Path, sizes: Iterable[int], *, step: int = SECOND) -> int:
-    """A journal of batches of these sizes, a second apart; returns its last sequence."""
+    """Write a journal of batches of these sizes, one per `step`; return its last sequence."""
     with open_journal(home) as journal:
         for number, size in enumerate(sizes):
             append(journal, numbered_messages(size, journal.next_sequence), at=NOON + number * step)
@@ -132,7 +132,7 @@ def identify(home: Path, identity: UUID, only: Path | None = None) -> str:
 
 
 def write_sidecar(path: Path) -> None:
-    """The sidecar of a segment that is still written, as if it were sealed."""
+    """Write the sidecar of an unsealed segment, as if it were sealed."""
     instance, first = parse_segment_path(path)
     index_path(path).write_bytes(
         index_sidecar.encode_sidecar(scan_segment(open_source(path), instance, first).index)

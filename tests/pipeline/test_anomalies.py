@@ -1,4 +1,4 @@
-"""Anomalies: each client is compared with its own past, and findings state their reason."""
+"""Anomalies: each client is compared with its own history, and findings state their reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARGUMENTS = argparse.Namespace(days=14, recent=24, threshold=8.0)
 
 
 def hour(client: str, number: int, messages: float, **more: Any) -> dict[str, Any]:
-    """An hour of a client that keeps up."""
+    """Return the row of one hour of a client that keeps up."""
     calm = {
         "client": client,
         "transport": "tcp",
@@ -59,7 +59,7 @@ def history() -> list[dict[str, Any]]:
             )
             if name != "leaves" or number <= 71:
                 rows.append(hour(name, number, 36_000 * day * random.uniform(0.9, 1.1), **more))
-        # It is behind and offlined in every hour: that is how it is.
+        # The client is behind and offlined every hour, which is its normal state.
         rows.append(
             hour(
                 "lame",
@@ -90,14 +90,15 @@ def test_a_changed_client_is_found_with_its_reasons_and_a_constant_one_is_not(tm
     assert "offlined: 50" in turned["because"]
     lame = str(
         max(tables["groups"], key=lambda row: row["offline"])["group"]
-    )  # offlined for half of its time
+    )  # offlined for half of the time
     assert turned["usually_like"] != turned["now_like"] == lame
     assert sum(row["share_percent"] for row in tables["features"]) == pytest.approx(100, abs=0.5)
 
 
 def apart(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """The job in a process of its own, as it is always run: zope.interface, which daphne brings into this
-    one, marks MLlib's classes with an attribute that MLlib then can't read.
+    """Run the job in a separate process, as in production; return its result and tables.
+
+    daphne imports zope.interface here, which adds an attribute to MLlib's classes that MLlib cannot read.
     """
     command = [sys.executable, "-m", "tests.pipeline.test_anomalies", str(path)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300)

@@ -60,10 +60,10 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
         for number in (1, 101, 201):
             append(log, numbered_messages(100, number), number=number, publisher="well")
         append(log, numbered_messages(50), number=1, publisher="skips")
-        append(log, numbered_messages(50), number=71, publisher="skips")  # 51 to 70 never came
-        append(log, numbered_messages(10), number=61, publisher="skips")  # and of these ten, late
+        append(log, numbered_messages(50), number=71, publisher="skips")  # 51 to 70 are missing
+        append(log, numbered_messages(10), number=61, publisher="skips")  # ten of these, late
         append(log, numbered_messages(10), number=1, publisher="twice")
-        append(log, numbered_messages(10), number=6, publisher="twice")  # 6 to 10 again
+        append(log, numbered_messages(10), number=6, publisher="twice")  # 6 to 10 repeated
         append(log, numbered_messages(7), publisher="plain")
         sums = {
             "matched_messages": 9,
@@ -93,9 +93,7 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
         for span in plan_log(log_now, ReadRequest())
         for batch in read_batches(log_now.location, span, open_segment(log_now.location, span.segment))
     ]
-    assert found["bytes"] == sum(read), (
-        "what was read, and not what the file takes that is written in advance"
-    )
+    assert found["bytes"] == sum(read), "the bytes read, without the file's preallocated part"
     assert (found["numbers_missing"], found["repeated"], found["out_of_order"]) == (10, 5, 15)
     by_name = {row["publisher"]: row for row in told.tables["publishers"]}
     assert (by_name["well"]["missing"], by_name["well"]["last"], by_name["plain"]["unnumbered"]) == (

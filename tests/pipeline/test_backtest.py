@@ -76,8 +76,8 @@ def clients_and_actions(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, s
 
 
 def mixed() -> PolicyDocument:
-    """A client is warned at 200 kB, offlined at 1 MB, disconnected when its oldest message is six seconds
-    old.
+    """Return a policy that warns at 200 kB, offlines at 1 MB, and disconnects when the oldest message is 6
+    s old.
     """
     warn = {
         "name": "warn",
@@ -105,9 +105,9 @@ def mixed() -> PolicyDocument:
 
 @pytest.mark.slow
 async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> None:
-    """Stalled ones, slow ones, quick ones; unjournaled topics, so that backlogs are in memory.
+    """Stalled, slow and quick clients; topics are unjournaled, so that backlogs are in memory.
 
-    A dozen seconds.
+    Takes about 12 s.
     """
     policy = mixed()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
@@ -128,7 +128,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
             try:
                 gone = {"stalled-0", "stalled-1", "stalled-2", "stalled-3"}
                 await until(lambda: not gone & broker.engine.roster.clients.keys())
-                # What comes after the last disconnection is published with the next second.
+                # Decisions after the last disconnection are published with the next second's sample.
                 made = broker.engine.decisions.total
                 await until(
                     lambda: (
@@ -144,19 +144,17 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
         await broker.stop()
     looks, acts = recorded_in(tmp_path)
     predicted = tried(policy, looks, acts)
-    # The broker's last fraction of a second has acts, and no look any more that could foretell them.
+    # Decisions in the broker's last fraction of a second have no sample from which they could be predicted.
     newest = max(looks["at"].to_pylist())
     recorded = [row for row in acts.to_pylist() if row["at"] <= newest]
     assert {row["action"] for row in recorded} >= {"warn", "disconnect"}
     found = compare_decisions(recorded, predicted.acts)
-    # The goal is 95 % of both. A client that is disconnected between two looks has no look any more that
-    # could foretell it: of
-    # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be
-    # a mistake.
+    # The goal is 95 % for both. A client that is disconnected between two samples has no sample that could
+    # predict it. On a busy machine this can affect two of these eight (24 of 26 seen); more would be a fault.
     who, foreseen = clients_and_actions(recorded), clients_and_actions(predicted.acts)
     assert len(who & foreseen) >= 0.85 * len(who | foreseen), (who ^ foreseen, found)
     assert found.percent >= 80, (found, recorded, predicted.acts)
-    assert found.in_time_percent >= 90, (found, recorded, predicted.acts)  # one late of 17 was seen
+    assert found.in_time_percent >= 90, "one of 17 was late once"  # one late of 17 was seen
     other = replace(policy, client_policy=replace(policy.client_policy, client_message_age_limit_ms=3_000))
     unlike = compare_decisions(recorded, tried(other, looks, acts).acts)
     assert unlike.in_time_percent < 80, unlike
@@ -222,7 +220,7 @@ def test_every_signal_is_simulated_or_listed_as_unrecorded() -> None:
 
 
 def test_a_limit_is_passed_when_it_is_passed() -> None:
-    """100 kB a second: over half of 1 MB after 5 s, over all of it after 10."""
+    """100 kB a second exceeds half of 1 MB after 5 s, and 1 MB after 10 s."""
     looks = growing("slow", 100_000, 20)
     assert actions_of(tried(limited(50), looks, ACTS.empty_table()), "slow") == [("offline", 5_500)]
     ((action, at),) = actions_of(tried(limited(90), looks, ACTS.empty_table()), "slow")
@@ -379,7 +377,7 @@ def test_the_age_of_a_slow_readers_backlog_is_interpolated_between_samples() -> 
 def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(
     data: st.DataObject, steps: list[int]
 ) -> None:
-    """Also if several samples have equal values, such as bytes when no message arrived."""
+    """Some samples have equal values, such as bytes when no message arrived."""
     xs = np.cumsum(np.array(steps, np.int64))
     ys = np.array(data.draw(st.lists(st.integers(0, 2**52), min_size=len(xs), max_size=len(xs))), np.int64)
     last = int(xs[-1])
@@ -400,7 +398,7 @@ def test_agreement_counts_episodes_and_not_repetitions() -> None:
     assert compare_decisions([], []).percent == 100
 
 
-# The job, over a journal.
+# Tests of the job with a journal.
 
 
 def journaled(home: Path, looks: pa.Table) -> None:
@@ -428,7 +426,7 @@ def journaled(home: Path, looks: pa.Table) -> None:
 def test_a_grid_is_tried_in_parallel_and_the_cheapest_that_saves_a_client_is_found(
     lent: SparkSession, tmp_path: Path
 ) -> None:
-    """100 kB a second for 20 s: 1.9 MB at the end, of a pool of 3 MB."""
+    """The client's backlog reaches 1.9 MB in 20 s, at 100 kB a second, in a pool of 3 MB."""
     journaled(tmp_path, pa.concat_tables([growing("slow", 100_000, 20), growing("mild", 20_000, 20)]))
     settings, told = settings_in(tmp_path), FakeReporter()
     policy = tmp_path / "tight.yaml"

@@ -23,7 +23,7 @@ MINUTE = 60_000_000_000
 
 
 async def publish(broker: Broker, segments: int) -> None:
-    """Messages until that many segments are sealed."""
+    """Publish until this many segments are sealed."""
     async with AsyncClient(address_of(broker), "writer") as client:
         while sum(one.state != "current" for one in broker.engine.journal.segments()) < segments:
             await client.publish_many("orders.new", [b"x" * 1_000] * 500)
@@ -67,7 +67,7 @@ async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> N
             (held,) = file.iterdir()
             before = held.read_bytes()
             await until(lambda: held.read_bytes() not in (b"", before))
-            # What is read can be moved meanwhile: archive and compress take nothing away.
+            # A segment can be archived or compressed while the reader reads it, since both keep its records.
             names = [one.name for one in journal.segments() if one.state != "current"]
             compress_segment(journal.directory / names[0], journal.directory / f"{names[0]}.gz.prepared")
             prepared = str(journal.directory / f"{names[0]}.gz.prepared")

@@ -174,7 +174,7 @@ def test_the_newest_hour_is_replaced_and_older_ones_stay(tmp_path: Path) -> None
     assert write_hours(tmp_path, "sluice-1", hours((H, 1), (H + HOUR_MS, 2)), None) == 1
     newest = newest_hour(tmp_path, "sluice-1")
     assert newest == (H + HOUR_MS) * 1_000
-    # What was read again for the start of the newest hour tells less of the hour before.
+    # The second read covers only the end of the hour before the newest hour.
     again = hours((H, 0), (H + HOUR_MS, 5), (H + 2 * HOUR_MS, 6), (H + 13 * HOUR_MS, 7))
     assert write_hours(tmp_path, "sluice-1", again, newest) == 2
     assert samples_in(tmp_path) == [1, 5, 6, 7]

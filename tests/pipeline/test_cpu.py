@@ -17,7 +17,7 @@ sys.stdin.read()
 
 
 def test_a_process_that_was_noted_and_has_ended_counts_once() -> None:
-    record_child_cpu()  # what other tests have left running
+    record_child_cpu()  # processes that other tests have left running
     before = cpu_seconds()
     with subprocess.Popen(
         [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE

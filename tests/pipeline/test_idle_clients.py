@@ -40,7 +40,7 @@ class RecordedClient:
             gap = chance.choice((2_000, 8_000, 50_000, 200_000, 900_000))
             self._came += round(self._rate * gap / 1_000 * chance.choice((0, 0.5, 0.98, 1)))
             self._at += gap
-        if chance.random() < 0.3:  # it comes back
+        if chance.random() < 0.3:  # the client reconnects
             self._connected = self._at
             self._came = self._owed = 0
             self._spell()
@@ -186,8 +186,10 @@ def policy(seed: int) -> PolicyDocument:
 
 
 def tight(seed: int) -> PolicyDocument:
-    """Pools at their limits most of the time, of each transport or one for all, and rules that discard,
+    """Return a random policy whose pools are at their limits most of the time, with rules that discard,
     offline and disconnect.
+
+    Pools are per transport, or one for all.
     """
     chance = random.Random(seed)
     limits = {

@@ -67,7 +67,7 @@ def arguments(**given: object) -> argparse.Namespace:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the workers' part done in this process, without Spark."""
+    """Run the workers' part of the job in this process, without Spark."""
 
     def write(
         settings: JobSettings, log: LogSnapshot, spans: list[SegmentSpan], skip_gaps: bool, reporter: Reporter
@@ -88,7 +88,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def run_here(home: Path, **given: object) -> dict[str, Any]:
-    """The whole job; returns its result."""
+    """Run the whole job; return its result."""
     return lake.run(settings_in(home), arguments(**given), FakeReporter())
 
 
@@ -154,7 +154,9 @@ def test_records_are_put_in_order_as_arrow_itself_does(
     for part in parts:
         assert part.num_rows <= rows
         (topic,) = part.column("topic").chunks
-        assert len(topic.dictionary) == len(set(topic.to_pylist())), "no topic of another row group"
+        assert len(topic.dictionary) == len(set(topic.to_pylist())), (
+            "the dictionary has no topic of another row group"
+        )
 
 
 def test_midnight_parts_the_files(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_damage_fails_the_run_until_it_is_skipped_and_then_stays_given_up(tmp_pa
 
 
 def remove(home: Path, segments: int) -> int:
-    """Have the broker's journal remove its oldest; returns the last record that went."""
+    """Remove the oldest segments from the broker's journal; return the last removed sequence."""
     with open_journal(home) as journal:
         return journal.remove([info.name for info in journal.segments()[:segments]], NOON).last_sequence
 
@@ -312,7 +314,7 @@ def test_the_lake_as_a_delta_table_has_each_record_once_whatever_run_was_cut_off
     assert run_here(tmp_path)["delta_version"] == first
     with open_journal(tmp_path) as log:
         append(log, numbered_messages(20, last + 1), at=NOON + 24 * HOUR)
-    # A run that was killed between its files and the commit: the files are there, the table has them not.
+    # A run killed before the commit leaves files that are not in the table.
     with monkeypatch.context() as killed:
         killed.setattr(lake, "update_delta", lambda *_: None)
         run_here(tmp_path)
@@ -414,7 +416,7 @@ def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: 
     """Segments of the members end at different records; log and batches are equal."""
 
     def run_on(member: str, shared: str) -> dict[str, Any]:
-        # As with --journal, --archive and --lake: the member's directories, mounted, and the group's lake.
+        # Equal to --journal, --archive and --lake: the member's mounted directories, and the group's lake.
         given = settings_from(
             {},
             home=tmp_path,

@@ -73,7 +73,7 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
     page = answer.content.decode()
     for word in ("&lt;b&gt;slow", "journal retention", "a &lt; b", "Bytes by hour", "<svg "):
         assert word in page
-    # Each plot is there twice, for a wide page and for a telephone.
+    # Each plot is included twice: for a wide page and for a phone.
     assert page.count('viewBox="0 0 380 ') == page.count('viewBox="0 0 760 ') == 4
     for word in ("<script", "<b>slow", " src=", " href=", "url("):
         assert word not in page

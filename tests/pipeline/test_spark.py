@@ -137,7 +137,7 @@ def test_client_history_by_hour_from_the_journaled_events(lent: SparkSession, tm
 
 
 def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`python -m pipeline` as a user runs it, on a JVM that starts in a third of the time."""
+    """Run `python -m pipeline` as a user does, on a JVM with options for a quick start."""
     quick = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", **environment}
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *words],

@@ -67,7 +67,7 @@ def test_an_unknown_job_is_a_wrong_call() -> None:
 
 WRONG = {
     "home": (["--home", "{home}-not"], "bad_setting: The data directory"),
-    "journal": (["--journal", "{home}/jurnal"], "no_journal: The journal directory"),
+    "journal": (["--journal", "{home}/jurnal"], "no_journal: There is no journal directory"),
     "archive": (["--archive", "{home}/arhcive"], "no_journal: There is no archive directory"),
     "instance": (["--instance", "sluice-2"], "no_journal: There is no journal of sluice-2"),
     "bad name": (["--instance", "a b"], "bad_setting: 'a b' can't be"),
@@ -134,7 +134,7 @@ def test_a_jvm_that_cannot_start_is_not_a_master_that_cannot_be_reached(
 def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wherever on the command line it is named; a folder of jobs that is set wins, as the journal's does."""
+    """--home may be at any place on the command line; a jobs directory in the settings takes precedence."""
     monkeypatch.delenv("SLUICE_JOBS_DIRECTORY", raising=False)
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "other"))
     (tmp_path / "jobs").mkdir()
@@ -173,11 +173,11 @@ def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
         (kept,) = tmp_path.glob("sluice/*.jsa")
         assert f"-XX:SharedArchiveFile={kept}" in shlex.split(third.options)
         assert not third.is_pending
-    kept.write_bytes(b"clasps!")  # by a disk, a full one or a power loss
+    kept.write_bytes(b"clasps!")  # damage by a disk fault, a full disk or a power loss
     with class_archive(java, environment) as anew:
         assert anew.is_pending
         assert not kept.exists()
-    assert not list(tmp_path.glob("sluice/classes-*")), "what came to nothing leaves nothing"
+    assert not list(tmp_path.glob("sluice/classes-*")), "a failed archive leaves no files"
     blocked = tmp_path / "file"
     blocked.touch()
     with class_archive(java, {"XDG_CACHE_HOME": str(blocked)}) as none:

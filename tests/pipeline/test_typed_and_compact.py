@@ -1,5 +1,5 @@
-"""Typed columns of JSON bodies, and compaction of small files: no record lost or doubled, whatever
-interrupts.
+"""Typed columns of JSON bodies, and compaction of small files: no record is lost or doubled, despite
+interruptions.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_small_files_become_one_and_readers_see_each_record_once(
     assert (told["files_joined"], told["files_made"], listings) == (6, 1, [(6, last), (1, last)])
     assert told["delta_version"] == version + 1
     assert DeltaTable(str(directory)).to_pyarrow_table(columns=["sequence"]).num_rows == last
-    assert pq.ParquetFile(kept).read().num_rows == 10  # what was open before stays readable
+    assert pq.ParquetFile(kept).read().num_rows == 10  # files that a reader has opened stay readable
     manifest = read_manifest(directory, INSTANCE)
     assert manifest is not None
     assert (manifest.files, manifest.records, manifest.last) == (1, last, last)
@@ -174,10 +174,10 @@ def test_small_files_become_one_and_readers_see_each_record_once(
 def test_readers_of_the_delta_table_keep_what_they_had_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query that looked into the table's log before files were joined and reads them after, and a version
-    from before.
+    """A query listed the files before compaction and reads them after it; an older table version also
+    stays readable.
 
-    Not for ever.
+    Old files are deleted later.
     """
     last = many_runs(tmp_path, delta=True)
     directory = str(settings_in(tmp_path).records)
@@ -193,7 +193,7 @@ def test_readers_of_the_delta_table_keep_what_they_had_listed(
     (kept,) = settings_in(tmp_path).records.glob(".versions/*/*")
     assert kept.samefile(next(settings_in(tmp_path).records.glob("day=*/*.parquet")))
     assert DeltaTable(directory).to_pyarrow_table(columns=["sequence"]).num_rows == last
-    assert records(tmp_path).to_table().num_rows == last  # a listing sees each record once
+    assert records(tmp_path).to_table().num_rows == last  # a listing has each record once
 
 
 def test_a_large_file_isnt_written_again_for_each_small_one() -> None:

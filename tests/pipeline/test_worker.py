@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from celery.contrib.testing.worker import start_worker
 from django.conf import settings as configured
 from django.test import Client
 from django.utils import timezone
@@ -19,13 +18,13 @@ from django.utils import timezone
 from console.access.rights import EffectiveAccess, GrantedRight
 from console.choices import ACTIVE_RUN_STATES, ActorKind, Permission, Role, RunState
 from console.models import Action, ActionRun
-from console.project.celery import app
 from console.services import policies
 from console.services.actions import editor, scheduler
 from console.services.actors import Actor
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
 from tests.pipeline.support import NOON, append, fill, numbered_messages, open_journal, settings_in
+from tests.support.celery_worker import running_worker
 from tests.support.control_plane import person
 from tests.support.html import minified
 
@@ -80,7 +79,7 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     browser.force_login(person("otto", Role.ADMINISTRATOR))
     browser.post("/pipeline/start/", {"job": "capacity", "option-host-memory": "8000000000"})
     asked = ActionRun.objects.get()
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=LONG_S):
+    with running_worker(LONG_S):
         assert wait_run_end(asked).state == RunState.SUCCEEDED, asked.log
         (due,) = scheduler.start_due_runs(timezone.now() + timedelta(hours=2))
         assert wait_run_end(due).state == RunState.SUCCEEDED, due.log

@@ -54,7 +54,7 @@ def balance(broker: Broker, name: str) -> tuple[int, int]:
 
 
 async def publish(writer: AsyncClient, chance: random.Random) -> int:
-    """Bursts of journaled and other messages; how many there were."""
+    """Publish bursts to a journaled and an unjournaled topic; return the number of messages per topic."""
     number, end = 0, asyncio.get_running_loop().time() + SECONDS
     while asyncio.get_running_loop().time() < end:
         count = chance.randint(1, 60)
@@ -106,7 +106,7 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
         )
         lost = sum(backlog.account.lost_volume.messages for backlog in backlogs)
         assert lost and broker.engine.ledger.messages == lost, (
-            "the run is worth nothing when nothing was lost"
+            "the run must lose messages, otherwise it tests nothing"
         )
         for reader in readers:
             await reader.client.close()

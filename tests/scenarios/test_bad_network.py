@@ -85,7 +85,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
         got: list[int] = []
 
         async def read() -> None:
-            # Two lives of one application: the second goes on where the first one's store says.
+            # Two runs of one application: the second continues at the bookmark in the first one's store.
             while True:
                 store = FileBookmarkStore(tmp_path / "marks")
                 async with AsyncClient(
@@ -118,7 +118,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
                 await writer.flush()
                 if last % 1_000 == 0:
                     assert await asyncio.to_thread(log.has) == list(range(1, last + 1)), (
-                        "acknowledged is in the log"
+                        "every acknowledged record is in the log"
                     )
                 assert not reading.done()
         assert await asyncio.to_thread(log.has) == list(range(1, last + 1))
@@ -170,7 +170,7 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
                 writer.flush(60)
                 assert reading.is_alive()
             wanted += 1
-            may_end.set()  # before the last one is there: the reader looks when it gets one
+            may_end.set()  # before the last message, since the reader checks it on arrival
             writer.publish(topic, numbers(wanted, 1)[0])
             writer.flush(60)
         reading.join(60)

@@ -70,7 +70,7 @@ class Client:
                 return
 
     def receive(self) -> None:
-        """Pass over frames until a delivery."""
+        """Skip frames until a delivery."""
         while self.next_frame().kind != DELIVER:
             pass
 

@@ -46,7 +46,7 @@ def stomp(topic: str, body: str) -> list[bytes]:
 
 
 def flipped(data: bytes) -> bytes:
-    """The last byte but one, in the text of a command or of a batch."""
+    """Return the data with a flipped bit in its last byte but one, inside the text of a command or batch."""
     return data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
 
 
@@ -87,8 +87,8 @@ async def test_what_is_read_behind_damage_is_not_published(
         )
         await reader.readuntil(b"\r\n\r\n")
     writer.write(wrap(logon))
-    await reader.read(1)  # what comes behind a logon is taken one by one until it is answered
-    # The second half in the same message where there are messages, and in one of its own.
+    await reader.read(1)  # until the logon is answered, the broker reads one command at a time
+    # Send the second half in the same WebSocket message, and in a separate one.
     damaged = damage(topic) if damage is not None else b""
     behind = says(topic, "behind")
     writer.write(

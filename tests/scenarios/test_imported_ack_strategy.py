@@ -72,7 +72,7 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
             tasks = [asyncio.create_task(acknowledge_each(*one)) for one in ((steady, 0.5), (slow, 9))]
             wanted = {(name, RULE, action) for name in ("silent", "slow", stopped.name)}
             await until(lambda: decided(broker) >= wanted, 30)
-            # A consumer that had nothing to acknowledge has the whole limit from its next message on.
+            # A consumer without unacknowledged messages has the full limit from its next message on.
             await feed.publish("another", [b"x"])
             await rare.deliveries(1)
             await asyncio.sleep(1.5)

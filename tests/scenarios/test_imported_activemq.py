@@ -50,11 +50,12 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
         await raw.read_until("processed")
         raw._reader._transport.pause_reading()  # type: ignore[attr-defined]
         await publish(broker, number)
-        await asyncio.sleep(1.5)  # a look or two of the rules
+        await asyncio.sleep(1.5)  # one or two checks of the rules
         account = broker.engine.roster.clients["stopped"].account
         assert account.matched.messages == number
         lost = sum(one.messages for one in account.discarded.values())
-        # What its socket took before it was full counts as dispatched, beside the prefetch.
+        # Messages that the socket accepted before it was full count as dispatched, in addition to the
+        # prefetch.
         in_socket = 0 if ack else 6_000
         assert max(discarded - in_socket, 0) <= lost <= discarded
 

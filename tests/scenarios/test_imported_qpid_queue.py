@@ -55,7 +55,7 @@ async def test_the_named_subscription_alone_is_disconnected_and_kept(tmp_path: P
         acknowledges.send_command({"c": "ack", "id": "s", "upto": 50})
         await within.deliveries(50)
         await asyncio.sleep(1.5)
-        assert not list(broker.engine.decisions.recent), "50 are within the limit"
+        assert not list(broker.engine.decisions.recent), "50 messages are within the limit"
         within.send_command({"c": "ack", "id": "s", "upto": 10})
         await asyncio.sleep(0.2)
         await feed.publish("t", [b"x"], 51)
@@ -71,6 +71,6 @@ async def test_the_named_subscription_alone_is_disconnected_and_kept(tmp_path: P
             "disconnect",
         )
         again = await durable(broker, "fix-1", "desk")
-        assert len(await again.deliveries(51)) == 51, "the subscription and what it is owed were kept"
+        assert len(await again.deliveries(51)) == 51, "the subscription and its backlog were retained"
         for one in (named, other_client, acknowledges, within, feed, again):
             one.close()

@@ -41,9 +41,9 @@ def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_
             if above != (behind > 100):
                 above, crossed = not above, crossed + 1
         made.wait(1)
-    assert crossed > 100, "the reading hovers around the limit"
+    assert crossed > 100, "the backlog hovers around the limit"
     assert made.clients["c"].state is not ClientState.LIVE
-    assert offlined(made) == 1, "once, and then its spool is never empty"
+    assert offlined(made) == 1, "offlined once, and afterwards its spool is never empty"
 
 
 def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
@@ -71,8 +71,8 @@ def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:
         made.publish(MESSAGE)
     assert made.clients["c"].state is ClientState.OFFLINED
     made.read("c", 149)
-    assert made.clients["c"].state is ClientState.DRAINING, "it isn't live while anything is in its spool"
+    assert made.clients["c"].state is ClientState.DRAINING, "a client with records in its spool is not live"
     made.read("c", 1)
     assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].usage.is_offlined
     made.publish(MESSAGE)
-    assert not made.clients["c"].spool, "what is new goes by memory again"
+    assert not made.clients["c"].spool, "new records are delivered from memory again"

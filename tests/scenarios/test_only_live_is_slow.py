@@ -91,10 +91,10 @@ async def test_no_rule_on_ages_or_on_silence_or_on_backlogs_sees_who_reads_the_l
         async def publish(number: int) -> None:
             await writer.publish("t", [b"%d %s" % (n, BODY) for n in range(number)])
 
-        await publish(20)  # and their kernels have it
+        await publish(20)  # the kernels accept these
         await until(lambda: all(clients[name].backlog.silent_since for name in READERS))
         await until(lambda: ("live", "write_blocked.0") in {(one.client, one.rule) for one in decisions})
-        await publish(200)  # which waits here for a moment
+        await publish(200)  # these wait at the broker for a moment
         await until(lambda: len({one.rule for one in decisions}) == len(rules) + 1)
         assert [(one.client, one.rule) for one in decisions if one.client != "live"] == []
         assert len(readers) == len(clients) - 1

@@ -60,7 +60,7 @@ async def test_what_has_left_a_spool_is_its_pools_again_while_the_rest_waits_for
             before = use.disk
             while use.disk > before - 2 * PART:
                 got += await slow.read_numbers(50)
-            assert 0 < use.disk < before, "a part of it has left, and the rest is there"
+            assert 0 < use.disk < before, "a part of the spool was sent, and the rest is retained"
             assert client.backlog.state in (ClientState.DRAINING, ClientState.OFFLINED)
             await until(lambda: in_step(broker))
             await publish(100)

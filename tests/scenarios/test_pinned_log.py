@@ -75,7 +75,7 @@ async def test_every_way_of_keeping_the_log_is_seen_and_acted_on_as_the_preview_
         second = {"c": "subscribe", "id": "2", "topic": "t", **WAYS["pause"]}
         clients[1].send_command(second)
         await clients[1].read_until("processed")
-        assert pinned_records(broker, "pause") == whole, "what two keep is one log"
+        assert pinned_records(broker, "pause") == whole, "records pinned twice count once"
         for revision, (case, policy) in enumerate(POLICIES.items(), 2):
             await comes_true(broker, case, replace(policy, revision=revision))
         for client in clients:
@@ -86,7 +86,7 @@ async def comes_true(broker: Broker, case: str, policy: PolicyDocument) -> None:
     decisions = broker.engine.decisions
     effect, before = await ask(broker, "preview", policy=policy.to_dict()), len(decisions.recent)
     await ask(broker, "apply", policy=policy.to_dict())
-    # A warning is recorded once its client was told.
+    # A warning is recorded after the broker has notified the client.
     await until(lambda: len(decisions.recent) >= before + effect["acted_on_in_all"])
     made = msgspec.to_builtins(list(decisions.recent))[before:]
     assert client_actions(made) == client_actions(effect["acted_on"]), case

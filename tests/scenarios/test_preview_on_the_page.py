@@ -25,7 +25,7 @@ from tests.support.stalled import StalledSubscriber
 
 @pytest.fixture
 def browser(operator: Any) -> Client:
-    """The pages as an operator sees them."""
+    """Return a test client that is logged on as the operator."""
     client = Client()
     client.force_login(operator)
     return client
@@ -56,7 +56,7 @@ async def stall(broker: Any) -> list[Any]:
         await feed.publish("t", [b"x" * 1_000] * 20)
     clients = broker.engine.roster.clients
     await until(lambda: all(clients[name].account.waiting.messages for name in STALLED))
-    await until(lambda: len(broker.engine.decisions.recent) == len(STALLED))  # in shadow
+    await until(lambda: len(broker.engine.decisions.recent) == len(STALLED))  # recorded in shadow
     return [*stalled, feed]
 
 
@@ -79,7 +79,7 @@ def draft_with(actor: Actor, **settings: Any) -> PolicyDraft:
 def test_what_the_page_and_the_api_say_is_what_happens(
     real: BrokerThread, browser: Client, api: APIClient, actor: Actor, mode: str
 ) -> None:
-    """Also a promotion: the rule in force is in shadow."""
+    """The case `enforce` promotes the rule, which is in shadow before."""
     draft = draft_with(actor, mode=mode, limit=20 if mode == "enforce" else 21)
     effect = api.post(f"/api/v1/drafts/{draft.pk}/preview").data["effect"]
     said = {(one["client"], one["action"], one["mode"]) for one in effect["acted_on"]}
@@ -98,7 +98,7 @@ def test_what_the_page_and_the_api_say_is_what_happens(
     plan = shown.partition('name="plan" value="')[2].partition('"')[0]
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
     assert policies.newest_revision(draft.instance).number == (2 if mode == "enforce" else 3), (
-        "the tick is needed"
+        "the change needs a confirmation"
     )
     if mode == "enforce":
         browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
@@ -144,7 +144,7 @@ def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_an
     assert 'name="confirmed" required' in shown and "1 client without new records" in shown
     plan = shown.partition('name="plan" value="')[2].partition('"')[0]
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
-    assert policies.newest_revision(draft.instance).number == 2, "the tick is needed"
+    assert policies.newest_revision(draft.instance).number == 2, "the change needs a confirmation"
     browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
     notice = real.run(reader.read_until("notice"))
     assert (notice["code"], notice["details"]["topic"]) == ("no_longer_journaled", "prices.a")

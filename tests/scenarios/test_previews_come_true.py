@@ -110,8 +110,8 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
     """Return the preview and the outcome: actions on clients, and close codes by client."""
     async with running_broker(home, two_transports()) as broker:
         clients = await behind(broker)
-        # That a peer took nothing more is seen once a second; then every duration here is over, or far from
-        # it.
+        # The broker checks once a second whether peers read data. Afterwards every duration is clearly above
+        # or below its limit.
         await asyncio.sleep(1.6)
         effect = await ask(broker, "preview", policy=replace(policy, revision=2).to_dict())
         said = client_actions(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}
@@ -123,7 +123,7 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
         for name, connection in broker.engine.roster.clients.items():
             connection.close = noting(closed, name, connection.close)  # type: ignore[method-assign]
         await ask(broker, "apply", policy=replace(policy, revision=2).to_dict())
-        await asyncio.sleep(2.8)  # those who are closed for it have so long to say that they were told
+        await asyncio.sleep(2.8)  # the time that disconnected clients have to confirm the notice
         happened = client_actions(msgspec.to_builtins(list(broker.engine.decisions.recent))), closed
         del clients
         return said, happened
@@ -148,7 +148,7 @@ async def test_whom_a_preview_names_is_acted_on_or_cut_off_at_once_and_nobody_el
         if said != happened
     }
     assert not wrong
-    assert all(said != (set(), {}) for said, _ in found), "each case is about somebody"
+    assert all(said != (set(), {}) for said, _ in found), "each case must affect some client"
 
 
 async def test_a_rollout_acts_at_once_on_those_it_covers_whose_topic_is_quiet(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def test_a_client_ahead_of_the_log_is_notified_and_then_skips_nothing(
         await publish(41, 45)
         await until(lambda: reader.had == list(range(41, 46)))
         await reader.end()
-        await publish(46, 120)  # by now the log has come further than the bookmark of before the restoration
+        await publish(46, 120)  # the log is now longer than the bookmark from before the restoration
         reader = _Reader(address, marks)
         await until(lambda: reader.had == list(range(46, 121)))
         assert [one.code for one in reader.client.notices] == []

@@ -33,7 +33,7 @@ def keys_of(bodies: list[bytes]) -> list[int]:
 
 
 async def client_entry(broker: Broker, name: str) -> dict[str, Any]:
-    """The client's entry."""
+    """Return the broker's entry of a client."""
     entry: dict[str, Any] = await ask(broker, "client", name=name)
     return entry
 
@@ -45,7 +45,7 @@ async def test_a_snapshot_stays_one_when_its_client_falls_behind(tmp_path: Path)
         reader = await StalledSubscriber.connect(broker, "reader", "t", snapshot_key="/id")
         await until(lambda: broker.engine.roster.clients["reader"].account.matched.messages == 300)
         await publish(writer, "t", range(300, 600))
-        await asyncio.sleep(1.2)  # it has taken nothing, and what came after its snapshot waits in the log
+        await asyncio.sleep(1.2)  # the client has read nothing, and later records wait in the log
         got = keys_of(await reader.read_bodies(600))
         assert got == list(range(600))
         await until(lambda: broker.engine.roster.clients["reader"].account.in_flight.messages == 0)
@@ -84,7 +84,7 @@ async def test_journaled_records_of_an_offlined_client_wait_in_the_log(tmp_path:
             command = {"c": "subscribe", "id": id, "topic": "t", "bookmark": "0|1|"}
             await asyncio.get_running_loop().sock_sendall(reader._socket, encode_command(command))
             await until(lambda id=id: id in broker.engine.roster.clients["reader"].subscriptions)
-            if id == "before":  # the other one begins while its client is offlined
+            if id == "before":  # the second subscription starts while the client is offlined
                 await publish(writer, "scratch", range(300))
                 await ask(broker, "offline", name="reader")
         spooled = (await client_entry(broker, "reader"))["spool_messages"]
@@ -158,6 +158,6 @@ async def test_what_a_subscription_that_fell_back_still_has_to_read_is_not_remov
         assert keys_of(await reader.read_bodies(1_000)) == list(range(1_000))
         await until(lambda: connection.subscriptions["s"].cursor.is_live)
         plan = await ask(broker, "journal_plan", action="remove", age_s=0)
-        assert plan["chosen"], "who is live needs nothing of the log"
+        assert plan["chosen"], "a live subscription pins no records"
         await ask(broker, "journal_remove", names=plan["chosen"], age_s=0)
         assert (await client_entry(broker, "reader"))["gone"] == {}

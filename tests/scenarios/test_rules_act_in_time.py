@@ -1,4 +1,6 @@
-"""From crossing a limit to the act on real clocks: within the worst case that the decision itself states."""
+"""Time from crossing a limit to the action, on real clocks: at most the worst case that the decision
+states.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ async def test_within_the_stated_worst_case(
 ) -> None:
     decision, before, after = await decided(tmp_path, {"name": "r", "ladder": NOTIFY, **settings})
     assert (decision.rule, decision.client, decision.action) == ("r", "slow", "notify")
-    assert decision.at >= before + crosses_after_ms + decision.hold_ms, "never early"
+    assert decision.at >= before + crosses_after_ms + decision.hold_ms, "the action must not come early"
     assert decision.at <= after + crosses_after_ms + decision.worst_case_ms
 
 

@@ -178,7 +178,7 @@ async def test_a_client_whose_frame_never_ends_is_closed(hasty_ports: dict[str, 
         )
         await raw.until(b"\r\n\r\n")
         writer.write(b"\x82" + bytes([0x80 | len(logon)]) + bytes(4) + logon)
-        begun = b"\x02\xff" + (100_000).to_bytes(8) + bytes(4)  # the first of many fragments
+        begun = b"\x02\xff" + (100_000).to_bytes(8) + bytes(4)  # header of the first fragment
     else:
         writer.write(logon)
         begun = encode_frame_header(PUBLISH, 0, 100_000)

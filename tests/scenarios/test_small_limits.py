@@ -68,7 +68,7 @@ async def read_stomp(client: StompClient) -> list[int]:
 
 @pytest.mark.parametrize("limit", [4_096, 64 * 1024])
 async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, limit: int) -> None:
-    """Also if the limit comes into force while the replay is stopped."""
+    """The client stays connected even if the limit comes into force while the replay is stopped."""
     plain, small = stomp_policy(policy_with()), stomp_policy(memory_limit_policy(limit))
     async with (
         running_broker(tmp_path, plain) as broker,

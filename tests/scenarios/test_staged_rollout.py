@@ -48,13 +48,13 @@ def real(rollout_instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
     with broker_thread(
         tmp_path, policy, Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{NAME}.sock"
     ) as running:
-        clients = running.run(stall(running.broker))  # kept: a socket that nobody holds is closed
+        clients = running.run(stall(running.broker))  # keep a reference, or the sockets are closed
         yield running
         assert len(clients) == len(DESKS) + 2
 
 
 async def stall(broker: Any) -> list[Any]:
-    """The desks and other-1 don't read, and some 4 MiB wait for each."""
+    """Connect the desks and other-1 as stalled clients, and wait until each has a backlog of about 4 MiB."""
     stalled = [await StalledSubscriber.connect(broker, name, "t.>") for name in (*DESKS, "other-1")]
     feed = await RawClient.connect(broker, "feed")
     for first in range(0, 64, 8):
@@ -86,7 +86,7 @@ def decisions(running: BrokerThread) -> list[DecisionEntry]:
 
 
 def tight(actor: Actor) -> PolicyDraft:
-    """A draft by which every stalled client is over its capacity."""
+    """Create a draft under which every stalled client exceeds its capacity."""
     draft = drafts.create_draft(actor, "tight")
     return drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 1}})
 
@@ -140,7 +140,7 @@ def test_a_staged_revision_acts_on_its_clients_alone(
     assert enforced(made) == {(name, "offline", 3) for name in DESKS}
     assert (states(real)["desk-1"], states(real)["other-1"]) == ("offlined", "live")
     broker_reports.record_decisions(made, NAME)
-    assert rollouts.stop_if_exceeded(rollout_instance) is None, "four were allowed"
+    assert rollouts.stop_if_exceeded(rollout_instance) is None, "four decisions are allowed"
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
@@ -159,7 +159,7 @@ def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_ret
     assert (held.mode, held.held_at, held.revision) == ("shadow", allowed, 3)
     assert f"was not offlined, because staged revision 3 may make {allowed} decision" in held.sentence
     assert sum(state == "offlined" for state in states(real).values()) == allowed
-    # Asked again, as the control plane does each minute until it knows: the revision stays withdrawn here.
+    # Apply again, as the control plane does every minute: the broker must not restore the withdrawn revision.
     policies.apply_at_broker(policies.newest_revision(rollout_instance))
     assert quiet(real) == made
 

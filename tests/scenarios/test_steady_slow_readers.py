@@ -1,4 +1,4 @@
-"""Readers of a steady pace, with receive buffers of every size, under XAP's defaults: a floor of 5,000
+"""Readers at a steady pace, with receive buffers of every size, under XAP's default limit of 5,000
 bytes/s.
 """
 
@@ -28,7 +28,7 @@ BODY = b"x" * 5_000
 
 
 async def publish(broker: Broker) -> None:
-    """More than any of them reads, steadily."""
+    """Publish steadily, more than any reader reads."""
     feed, began, sent = await RawClient.connect(broker, "feed"), time.monotonic(), 0
     while True:
         due = int((time.monotonic() - began) * PUBLISHED / len(BODY)) - sent
@@ -58,7 +58,7 @@ async def test_only_those_below_the_floor_are_acted_on_and_no_steady_reader_is_s
     async with running_broker(tmp_path, policy_with(xap=[{"enabled": True}])) as broker:
         port = broker.statistics.transports[0]["port"]
         steady = [SteadyReader(port, rate, buffer) for rate in ABOVE for buffer in BUFFERS]
-        # With a small buffer they read all of it, wait, and find what a window's step brought.
+        # With a small buffer these readers read everything, wait, and then receive one window of data.
         steady += [SteadyReader(port, 10_000, buffer, reads_a_second=1) for buffer in BUFFERS]
         below = [SteadyReader(port, 1_000, 8_192), SteadyReader(port, 1_000, None)]
         with reading_steadily([*steady, *below]):

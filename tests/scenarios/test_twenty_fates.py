@@ -44,7 +44,7 @@ RULES = (
 
 
 def policy() -> PolicyDocument:
-    """Scratch topics aren't journaled."""
+    """Return a policy with all rules, in which scratch topics are not journaled."""
     made = policy_with(*RULES)
     kept = tuple(JournaledTopic(topic) for topic in TOPICS if topic != "scratch.t")
     return replace(made, instance=replace(made.instance, journaled_topics=kept))
@@ -185,7 +185,7 @@ STILL = (
 
 @asynccontextmanager
 async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, ModelledClient], RawClient]]:
-    """All connected and subscribed, and a publisher."""
+    """Connect and subscribe all twenty clients; yield the broker, the clients and a publisher."""
     async with running_broker(home, policy()) as broker:
         fates = make_clients()
         writer = await RawClient.connect(broker, "writer")
@@ -216,7 +216,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         await until(lambda: fates["self-paused"].first_command("pause"))
         await publish(writer, first)
         await read_clients(broker)
-        # Whoever doesn't read at all for two seconds isn't told why it was closed (`CLOSE_AFTER_S`).
+        # A client that reads nothing for CLOSE_AFTER_S is closed without an error message.
         await until(lambda: "dropped" not in broker.engine.roster.clients)
         fates["dropped"].gate.set()
         for name in ("offlined", "draining"):
@@ -249,7 +249,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
                     for n, e in entries.items()
                 }
             )
-        await asyncio.sleep(1.1)  # the ledger's second
+        await asyncio.sleep(1.1)  # the ledger is written once a second
         await check(broker, fates, await read_clients(broker))
 
 

@@ -67,11 +67,11 @@ async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
                 await well.deliveries(1)
                 await asyncio.sleep(0.002)
             client = broker.engine.roster.clients.get(stopped.name)
-            assert client is None or not client.account.waiting.messages, "all was handed over"
+            assert client is None or not client.account.waiting.messages, "all messages were sent"
             await until(lambda: decided(broker) >= {("silent", rule), (stopped.name, rule)}, 10)
             assert decided(broker) == {("silent", rule), (stopped.name, rule)}
             (observed,) = (one.observed for one in broker.engine.decisions.recent if one.client == "silent")
-            # One message too much, counted in messages or in bytes of bodies.
+            # One message above the limit, in messages or in bytes of bodies.
             assert observed == {"depth": 26_000, "message_count": 26}.get(*setting, observed)
             silent.close()
 
@@ -91,8 +91,8 @@ async def test_activemqs_abort_closes_a_stopped_reader_with_and_without_a_window
             feed = await RawClient.connect(broker, "feed")
             await feed.publish("t", [BODY] * 40)
             await until(lambda: (stopped.name, "activemq.max_slow_duration") in decided(broker), 10)
-            assert len(decided(broker)) == 1, "the others took what there was"
-            for _ in range(40):  # more than any buffer on the way takes, and less than the window
+            assert len(decided(broker)) == 1, "the other clients read their messages"
+            for _ in range(40):  # more than all buffers in between hold, and less than the window
                 await feed.publish("t", [BODY * 10] * 20)
             await until(lambda: ("wide", "activemq.max_slow_duration.blocked") in decided(broker), 15)
             assert slow.name not in {name for name, _ in decided(broker)}

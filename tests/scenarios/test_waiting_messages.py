@@ -68,7 +68,7 @@ async def test_a_pause_that_outgrows_the_limit_is_acted_on_again_after_it_was_re
             reader.send_command({"c": "pause", "ids": ["s"]})
             await until(lambda: broker.engine.roster.clients["reader"].subscriptions["s"].is_paused)
             await publish_more(feed, LIMIT)
-            assert len(decisions) == number - 1, "as many as the limit are within it"
+            assert len(decisions) == number - 1, "a backlog equal to the limit does not exceed it"
             await publish_more(feed, 20)
             await until(lambda: len(decisions) == number)  # noqa: B023 (awaited here)
             assert decisions[-1].observed == LIMIT + 20

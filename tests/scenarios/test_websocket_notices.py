@@ -90,7 +90,7 @@ async def test_a_client_whose_connection_accepts_nothing_was_not_notified() -> N
         "ladder": [{"action": "disconnect"}],
     }
     async with slow_websocket(full) as there:
-        there.socket.transport.pause_reading()  # else a library that is late reads on after the decision
-        for _ in range(60):  # it reads nothing: kernel and broker fill up
+        there.socket.transport.pause_reading()  # else a delayed library would read on after the decision
+        for _ in range(60):  # the client reads nothing, so kernel and broker buffers fill
             await there.writer.publish_many("t", [b"x" * 10_000] * 40)
         assert await there.notice_outcome() == "no"

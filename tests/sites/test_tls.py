@@ -82,7 +82,7 @@ async def test_a_link_proves_itself_by_its_certificate_over_tls(tmp_path: Path) 
         # TLS 1.3: who shows none that is accepted hears of it by the end of the connection.
         ("another authority signed the link's", "broker_away", "The broker can't be reached"),
         ("the link shows none", "broker_away", "The broker can't be reached"),
-        ("it is somebody else's", "bad_logon", "asks for a certificate"),
+        ("it is somebody else's", "bad_logon", "requires a certificate"),
         ("a file isn't there", "bad_certificate", "nothing.pem"),
     ],
 )

@@ -419,7 +419,7 @@ def test_a_segment_moved_between_plan_and_read_is_found(tmp_path: Path) -> None:
 
 
 def test_an_empty_journal_has_nothing_to_read_and_an_absent_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="The journal directory"):
+    with pytest.raises(OperatorError, match="There is no journal directory"):
         plan_read(journal_location(tmp_path), ReadRequest())
     with open_journal(tmp_path):
         pass

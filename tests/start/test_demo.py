@@ -1,4 +1,4 @@
-"""The demo's pure parts: flights in the order they departed, and the pace they are published at."""
+"""Pure functions of the demo: flights in order of departure, and the pace at which they are published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child's output: last lines in memory, a file of bounded size."""
+"""Output of a child process: last lines in memory, and a file of limited size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports in use are reported by name before any process starts."""
+"""Occupied ports are reported with their purpose before any process starts."""
 
 from __future__ import annotations
 

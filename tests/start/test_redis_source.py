@@ -1,4 +1,4 @@
-"""Which Redis is used."""
+"""Choice of the Redis to use: a given address, a server on the PATH, or the bundled one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unix sockets live in SLUICE_HOME/run unless their paths would be too long."""
+"""Unix sockets are in SLUICE_HOME/run unless their paths would be too long."""
 
 from __future__ import annotations
 

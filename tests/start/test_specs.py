@@ -85,7 +85,7 @@ def test_a_groups_engines_start_first_and_its_members_differ_in_home_and_ports()
         "sqlite:////h/db",
     )
     assert {dict(one.environment)["SLUICE_GROUP_ENGINES"] for one in members} == {",".join(urls)}
-    # Engines that somebody else runs are neither started nor waited for.
+    # NATS servers that others run are neither started nor waited for.
     given = group_children(members, (), None, AT.home)
     assert [spec.name for spec in given if spec.name.startswith("engine")] == []
     assert next(spec for spec in given if spec.name == "broker-c").needs == ("redis",)

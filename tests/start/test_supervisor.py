@@ -1,4 +1,4 @@
-"""The supervisor over small real processes: order, restarts, stopping, escalation."""
+"""The supervisor with small real processes: start order, restarts, stopping, escalation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def run(
     house: Callable[[], SupervisedProcesses],
     scenario: Callable[[SupervisedProcesses], Coroutine[Any, Any, None]],
 ) -> tuple[SupervisedProcesses, int]:
-    """Run a supervisor, do something to it, stop it; returns it and its exit code."""
+    """Run a supervisor during `scenario`, then stop it; return the supervisor with its log, and its exit
+    code.
+    """
 
     async def all_of_it() -> tuple[SupervisedProcesses, int]:
         made = house()

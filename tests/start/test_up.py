@@ -1,4 +1,6 @@
-"""The real `manage.py up`: every process, with its own ports and data directory; then Ctrl-C."""
+"""The real `manage.py up` with its own ports and data directory: every process starts, and Ctrl-C stops
+them.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class UpProcess:
         return "".join(f"\n--- {file.name}\n{file.read_text(errors='replace')[-2000:]}" for file in files)
 
     def interrupt(self) -> int:
-        """Ctrl-C: SIGINT to the whole foreground process group. Returns the exit code."""
+        """Send SIGINT to the foreground process group, as Ctrl-C does; return the exit code."""
         os.killpg(self.process.pid, signal.SIGINT)
         code = self.process.wait(STOP_S)
         self._reader.join(5)

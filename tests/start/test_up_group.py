@@ -1,5 +1,5 @@
-"""`manage.py up --group 3`, the real one: three engines, three brokers, one console; a member is killed and
-clients go on.
+"""The real `manage.py up --group 3`: three NATS servers, three brokers, one console. Clients continue
+after a member is killed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def test_a_group_starts_and_goes_on_when_a_member_is_killed(tmp_path: Path) -> N
         up.wait_for(r"broker-b is ready")
         (pid,) = re.findall(r"broker-b is ready \(.* s, pid (\d+)\)", up.output())
         os.kill(int(pid), signal.SIGKILL)
-        # b comes first: it is gone, or there again, and the others have what it acknowledged.
+        # The client tries b first. b may be down or restarted; the other members have the records that b
+        # acknowledged.
         published = up.command(
             *client, "publish", "greetings.second", "2", "--address", ",".join((addresses[1], addresses[2]))
         )

@@ -1,4 +1,6 @@
-"""The console over TLS: the real web process with a certificate, and the supervisor's use of the settings."""
+"""Console over TLS: the real web process with a certificate, and the supervisor's handling of the
+settings.
+"""
 
 from __future__ import annotations
 

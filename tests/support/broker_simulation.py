@@ -1,4 +1,4 @@
-"""A broker small enough to read: real outboxes and a real guard, a list as spool, a manual clock."""
+"""Small simulation of a broker: real outboxes, a real guard, a list as spool, and a manual clock."""
 
 from __future__ import annotations
 

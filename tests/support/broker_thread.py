@@ -37,7 +37,7 @@ def broker_thread(
 ) -> Iterator[BrokerThread]:
     """Run a broker with this policy until the block ends.
 
-    `socket` is where the console expects the control socket; `link` sets up the control link beside it.
+    `socket` is the path of the control socket that the console uses; `link` sets up the control link.
     """
     ready, ended = threading.Event(), asyncio.Event()
     made: list[BrokerThread] = []
@@ -50,7 +50,7 @@ def broker_thread(
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(20), "the broker didn't start"
+    assert ready.wait(20), "the broker did not start"
     socket.parent.mkdir(parents=True, exist_ok=True)
     socket.unlink(missing_ok=True)
     socket.symlink_to(made[0].broker.paths.control)

@@ -31,8 +31,9 @@ def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
 
 
 def no_websocket(*_: Any) -> Any:
-    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole
-    processes.
+    """Reject a WebSocket transport.
+
+    It needs daphne's reactor, which only tests of whole broker processes have.
     """
     raise AssertionError("the policy names no WebSocket transport")
 
@@ -55,11 +56,11 @@ async def running_broker(
 ) -> AsyncIterator[Broker]:
     """Run a broker until the block ends.
 
-    `standstills` is the number of findings of its watchdog by then. `broken` is the error that must have
-    broken its log; here that does not end the process. `files` is the disk of its journal. `roots` are
-    directories that its policy may name.
+    `standstills`: number of event-loop stalls that its watchdog must have found at the end. `broken`: error
+    that must have broken its log; here it does not end the process. `files`: file system of its journal.
+    `roots`: directories that its policy may name.
     """
-    # Socket paths have 108 bytes at most, and pytest's directories are deep.
+    # Socket paths are limited to 108 bytes, and pytest's directory names are long.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         policy = policy or tcp_policy()
         paths = replace(BrokerPaths.in_home(home, policy.instance.name), control=Path(run) / "control.sock")

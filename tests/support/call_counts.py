@@ -1,4 +1,4 @@
-"""Counts of function calls: a measure of cost that is the same on a busy machine."""
+"""Counts of function calls: a measure of cost that does not depend on machine load."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def main() -> None:
 
     call_command("migrate", verbosity=0)
     make_people()
-    # The style guide is there under DEBUG alone, which would make other pages of a 404 and of a 500.
+    # The style guide exists only under DEBUG, which would change the 404 and 500 pages.
     styleguide.settings = SimpleNamespace(DEBUG=True)  # type: ignore[assignment]
     run = Path(settings.SLUICE_RUN_DIRECTORY)
     behind = real_broker if "real" in scene else several_machines if "machines" in scene else fake_broker
@@ -64,13 +64,11 @@ def main() -> None:
         WebServer(application, "127.0.0.1", port).run()
     if behind is not real_broker:
         sys.stderr.flush()
-        os._exit(
-            0
-        )  # a thread may wait for the Redis that has just ended, and Python would wait for the thread
+        os._exit(0)  # a thread may block on the stopped Redis, and Python would wait for it
 
 
 def make_people() -> None:
-    """An administrator, a viewer, and others for tests that change an account."""
+    """Create an administrator, a viewer, and accounts that tests change."""
     from django.contrib.auth import get_user_model
     from django_otp.plugins.otp_totp.models import TOTPDevice
 
@@ -84,13 +82,13 @@ def make_people() -> None:
 
     person(NAME, Role.ADMINISTRATOR)
     person("viewer", Role.VIEWER)
-    person("paula", Role.OPERATOR)  # changes her password, so nobody else logs in as her
+    person("paula", Role.OPERATOR)  # changes its password, so other tests must not log in with it
     TOTPDevice.objects.create(user=person(WITH_APP, Role.VIEWER), name="authenticator app", confirmed=True)
 
 
 @contextlib.contextmanager
 def fake_broker(run: Path) -> Iterator[Any]:
-    """The console before a fake broker, with history."""
+    """Run the console with a fake broker and seeded history."""
     from console.services import policies
     from tests.support.fake_broker import FakeBroker
     from tests.support.seed import seed_history
@@ -133,7 +131,7 @@ def real_broker(run: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def several_machines(run: Path) -> Iterator[Any]:
-    """The console before a group and a broker by itself, with history; each line of the input is a scene."""
+    """Run the console with a group, a standalone broker and history; each input line is a scene."""
     from django.conf import settings
 
     from console.services import policies
@@ -159,12 +157,12 @@ def several_machines(run: Path) -> Iterator[Any]:
 
 
 class Pushing:
-    """The console's application; its first request also starts the broker's pusher: a snapshot each
+    """ASGI application of the console. Its first request starts the task that pushes a snapshot every
     second.
     """
 
     def __init__(self, broker: Any) -> None:
-        """`broker` is one, or `Machines`."""
+        """Wrap the console's application; `broker` is a fake broker or `Machines`."""
         from console.project.asgi import application
 
         self.inner, self.broker = application, broker
@@ -189,7 +187,7 @@ class Pushing:
                 snapshot = broker.snapshot()
                 told = {"type": "live.snapshot", "snapshot": msgspec.json.encode(snapshot)}
                 await layer.group_send("live", told)
-                # SQLite may be busy with a page; the next second reports again
+                # a page may lock SQLite; the next second reports again
                 with contextlib.suppress(Exception):
                     await asyncio.to_thread(record_report, snapshot)
             with contextlib.suppress(Exception):

@@ -49,7 +49,7 @@ def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
     """
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        assert process.poll() is None, "the server ended at once; run it by hand to see why"
+        assert process.poll() is None, "the server ended immediately; run it manually to see the reason"
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return

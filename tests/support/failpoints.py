@@ -93,7 +93,7 @@ class SyncGate(FileSystem):
     def fdatasync(self, fd: int) -> None:
         if not self._open.is_set():
             self.waiting.set()
-            assert self._open.wait(60), "nobody opened the gate"
+            assert self._open.wait(60), "the gate was not opened in time"
             self.waiting.clear()
         error: Any = self.error
         if error is not None:

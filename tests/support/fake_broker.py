@@ -896,7 +896,7 @@ class FakeBroker:
         }
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Five segments: two archived, one of them compressed, two sealed, one current."""
+        """Return five segments: two archived (one compressed), two sealed, one current."""
         now, day = time.time_ns(), 86_400 * 10**9
         made = []
         for number, (state, packed) in enumerate(

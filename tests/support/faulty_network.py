@@ -132,8 +132,8 @@ class _Connection:
     async def _play(self, act: NetworkFault, way: Direction, data: bytes) -> bytes:
         _, writer = self._pipes[way]
         if way in self._swallows:
-            # What came behind a hole, cut at the ends of frames, would look whole: no network leaves bytes
-            # out of a stream.
+            # Data after a gap could look valid if it starts at a frame boundary. Networks do not drop bytes
+            # inside a stream, so forward nothing more.
             return data
         match act:
             case NetworkFault.CUT:

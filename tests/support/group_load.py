@@ -122,13 +122,14 @@ class LoadedGroup:
         for reader in readers:
             await until(partial(_has_reached, reader, wanted), PATIENCE_S)
         for member in self.members:
-            # Whoever is answered has applied what any member has acknowledged.
+            # A member that answers has applied every record that any member has acknowledged.
             async with AsyncClient(member.address, "last") as client:
                 subscription = await client.subscribe("t", bookmark=f"group|{wanted - 1}|")
                 async with asyncio.timeout(PATIENCE_S):
                     await anext(aiter(subscription))
         self.kill()
-        # They were killed one after another, and who lived longer has told of those who left.
+        # The members were killed one after another, so later ones have recorded disconnects of earlier
+        # clients.
         common = min(self._last_sequences())
         assert common >= wanted
         contents, found = set(), list[HistoryFault]()

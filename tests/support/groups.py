@@ -204,7 +204,7 @@ class MemberProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of a process that ended without being killed."""
+        """Return the exit code of a process that ended without being killed."""
         return None if self._process is None else self._process.exitcode
 
     def open_journal(self) -> Journal:

@@ -15,8 +15,8 @@ _AROUND_BLOCK = re.compile(rf" ?(</?(?:{'|'.join(BLOCKS.split())})\b[^>]*>) ?")
 
 
 def minified(page: HttpResponse | str) -> str:
-    """Return a page with runs of white space as one space, and none around block elements and before end
-    tags.
+    """Return a page with runs of white space reduced to one space, and none around block elements and
+    before end tags.
     """
     text = page if isinstance(page, str) else page.content.decode()
     return _AROUND_BLOCK.sub(r"\1", " ".join(text.split())).replace(" </", "</")

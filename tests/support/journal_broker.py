@@ -1,4 +1,4 @@
-"""A control socket before a real journal: plans, swaps and removals happen on real files, as in a broker."""
+"""Fake broker with a real journal: plans, swaps and removals act on real files, as in a broker."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ class JournalBroker(FakeBroker):
         return total
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """Return the reply to a request, with the journal's own errors."""
+        """Return the reply to a request; errors of the journal become error replies."""
         try:
             return super().answer(line)
         except SluiceError as problem:
             return {"ok": False, "error": problem.as_dict()}
 
     def do_journals(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """The real segments."""
+        """Return the journal's segments."""
         return [
             {**one._asdict(), "path": str(one.path), "bytes": one.nbytes, "pinned_by": []}
             for one in self.journal.segments()
         ]
 
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The real plan."""
+        """Return the retention plan for the journal."""
         now = time.time_ns()
         made = plan_retention(
             request["action"],
@@ -97,7 +97,7 @@ class JournalBroker(FakeBroker):
         }
 
     def do_journal_swap(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The real swap."""
+        """Swap a prepared file into the journal."""
         swap = {"archive": self.journal.archive_swap, "compress": self.journal.compress_swap}[
             request["action"]
         ]
@@ -105,5 +105,5 @@ class JournalBroker(FakeBroker):
         return {"name": request["name"], "action": request["action"]}
 
     def do_journal_remove(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The real removal."""
+        """Remove segments from the journal."""
         return structs.asdict(self.journal.remove(request["names"]))

@@ -52,7 +52,7 @@ async def store_bookmark_with_result(address: str, path: str) -> None:
 
 async def store_bookmark_separately(address: str, path: str) -> None:
     """Write each number to a file, then mark the message as processed in a bookmark store."""
-    bookmark_store.COMPACT_AT = 4_096  # so that it is also killed while the store is written anew
+    bookmark_store.COMPACT_AT = 4_096  # so that some kills hit the rewrite of the store
     results = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     store = FileBookmarkStore(path + ".marks")
     async with AsyncClient(address, "store", bookmark_store=store) as client:
@@ -123,7 +123,7 @@ class Forker:
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit codes of the programs are not needed
     for line in sys.stdin:
         program, address, path = line.split()
         pid = os.fork()

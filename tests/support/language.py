@@ -62,7 +62,7 @@ class Module(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The top-level package of the file."""
+        """Return the top-level package of the file."""
         return self.path.partition("/")[0]
 
 

@@ -43,12 +43,12 @@ class Machines:
 
     @property
     def addresses(self) -> list[BrokerAddress]:
-        """Addresses of all brokers, as SLUICE_BROKERS lists them."""
+        """Return the addresses of all brokers, as SLUICE_BROKERS lists them."""
         return [BrokerAddress(one.instance, one.member, one.path) for one in self._all]
 
     @property
     def there(self) -> list[FakeBroker]:
-        """Brokers that can be reached."""
+        """Return the brokers that can be reached."""
         return [one for one in self._all if one.member not in self.gone]
 
     @property
@@ -71,7 +71,7 @@ class Machines:
             one.begin_morning()
             mine = [client for number, client in enumerate(everyone) if min(number % 5, 2) == place]
             one.clients = [structs.replace(client, member=one.member) for client in mine]
-            if place:  # each knows them all; only the first has these clients
+            if place:  # every member knows these clients, but only the first serves them
                 one.replays, one.durables = [], []
         self.other.begin_morning()
         self.other.clients = [make_client("price-board"), make_client("price-loader", "replaying", 4_000)]

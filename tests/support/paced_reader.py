@@ -49,7 +49,7 @@ class PacedReader:
     ) -> None:
         self.rate, self.receive_buffer = rate, receive_buffer
         self.socket = socket.socket()
-        # Segments of a usual network: on loopback they would be of 64 KiB.
+        # Usual segment size of a network; on loopback it would be 64 KiB.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1_448)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -68,7 +68,7 @@ class PacedReader:
             self._write(UPGRADE)
             while not self._read_some().endswith(b"\r\n\r\n"):
                 pass
-        # Before it asks: its kernel may have got something by the time that `write` returns.
+        # First sample before the request, since data may arrive before `write` returns.
         self.samples = [ReadSample(time.monotonic(), 0, 0)]
         mask = bytes(4)
         self._write((bytes((0x82, 0x80 | len(HEARTBEAT))) + mask if websocket else b"") + HEARTBEAT)
@@ -121,7 +121,7 @@ class PacedReader:
                 pass
             except ConnectionResetError:
                 break
-            # Before the kernel is asked: what it says then it has by this moment or later.
+            # Take the time before the kernel's figure, so that the data arrived at this time or later.
             now = time.monotonic()
             waiting = fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4))
             self.samples.append(ReadSample(now, read, read + struct.unpack("i", waiting)[0]))

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 ROLE = "sluice"
 UNPRIVILEGED = ("postgres", "nobody")
-# The cluster is thrown away: nothing of it needs to survive a crash, and without syncs the tests are quicker.
+# The cluster is temporary and never has to survive a crash, so tests run faster without syncs.
 FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=50")
 
 
@@ -43,7 +43,7 @@ class Cluster:
     def __init__(self, directory: Path, binaries: Path, lent: dict[str, Any]) -> None:
         self.directory, self._binaries, self._lent = directory, binaries, lent
         self._data = directory / "data"
-        # The one spelling of a socket's directory that libpq and django-environ both read.
+        # The only form of a socket directory that both libpq and django-environ accept.
         self.url = f"postgres://{ROLE}@/{ROLE}?host={quote(str(directory))}"
 
     def start(self) -> None:
@@ -56,8 +56,8 @@ class Cluster:
         _run((self._binaries / "pg_ctl", "-D", self._data, "-m", "immediate", "stop"), self._lent)
 
     def run_sql(self, statement: str) -> None:
-        """Run one statement as the owner, in a session of its own, which may write whatever the database's
-        default is.
+        """Run one statement as the owner in its own session, which is writable even if the database
+        defaults to read-only.
         """
         both = ("SET default_transaction_read_only = off", statement)
         words = ("-h", self.directory, "-U", ROLE, "-d", ROLE, "-v", "ON_ERROR_STOP=1")
@@ -88,7 +88,7 @@ def running_cluster(home: Path = Path("/tmp")) -> Iterator[Cluster]:
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit("PostgreSQL isn't installed. On Debian: apt-get install postgresql")
-    directory = Path(tempfile.mkdtemp(prefix="sluice-pg-", dir=home))  # short: a socket's path is limited
+    directory = Path(tempfile.mkdtemp(prefix="sluice-pg-", dir=home))  # a socket's path must be short
     lent = _lent_user(directory)
     cluster = Cluster(directory, binaries, lent)
     try:

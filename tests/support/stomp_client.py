@@ -23,7 +23,7 @@ class StompFrame(NamedTuple):
 
 
 def stomp_policy(policy: PolicyDocument | None = None, **settings: Any) -> PolicyDocument:
-    """A policy with the native transport and a STOMP one, each on a free port."""
+    """Return a policy with a native and a STOMP transport, each on a free port."""
     policy = policy or tcp_policy()
     return replace(
         policy, transports=(*policy.transports, TransportSettings("stomp", "stomp", 0, **settings))

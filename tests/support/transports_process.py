@@ -1,5 +1,5 @@
-"""A broker with both kinds of transports as a process of its own, on the loop it really runs on, with a
-policy of ours.
+"""Broker with all transports in its own process, on its production event loop, with a policy from the
+test.
 
 `python -m tests.support.transports_process HOME POLICY`, where POLICY is the JSON of a document. Prints a
 line for each transport: its name and its port.
@@ -82,7 +82,7 @@ def _main(home: str, document: str) -> None:
     liveness.FRAME_GRACE_MS = int(os.environ["FRAME_GRACE_MS"])  # type: ignore[misc]
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    # As runbroker does: Twisted takes the loop that is there when its reactor is installed.
+    # As in runbroker: Twisted uses the loop that is current when its reactor is installed.
     from api.broker_websocket import reactor
 
     reactor.install(loop)

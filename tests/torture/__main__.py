@@ -33,7 +33,7 @@ ALONE = ("mutants", "laws")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the selected kinds until the time is over; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="make torture", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -115,7 +115,7 @@ class BrokerProcess:
 
 
 def start(home: Path, port: int, *misfortunes: FileFault, clock_seed: int | None = None) -> BrokerProcess:
-    """Start one on a port of this machine."""
+    """Start a broker process with file faults and a random clock; return it without waiting for its start."""
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(target=_run, args=(home, port, theirs, misfortunes, clock_seed), daemon=True)
     process.start()
@@ -124,7 +124,9 @@ def start(home: Path, port: int, *misfortunes: FileFault, clock_seed: int | None
 
 
 def policy(port: int) -> PolicyDocument:
-    """Small segments and little memory, so that it rolls, offlines and drains all the time."""
+    """Return a policy with small segments and little memory, so that segments roll and clients are
+    offlined often.
+    """
     made = default_policy(INSTANCE)
     return replace(
         made,

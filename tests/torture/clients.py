@@ -47,7 +47,7 @@ class Clients:
             client = await self._client(name, publish_store=store)
             self._publishing.append((client, store, name))
             self._loads.append(asyncio.create_task(self._publish(client, store, name)))
-        # Each with a bookmark store, or with none; with a place that the broker keeps; with neither.
+        # Readers with a bookmark store, without one, with a durable subscription, and with neither.
         marks = FileBookmarkStore(self._home / "marks")
         await self._reader("stored", {"bookmark": MOST_RECENT}, bookmark_store=marks)
         await self._reader("from-epoch", {"bookmark": "0"})
@@ -242,7 +242,7 @@ class JournalOperator:
         plan = await self._ask("journal_plan", action="remove", age_s=0.0)
         if plan and plan["segments"]:
             some = plan["segments"][: self._chance.randint(1, 2)]
-            # Asked for is enough: the answer may be lost with the broker.
+            # Record the removal on request, because the broker may stop before it replies.
             self._history.removed_upto = max(self._history.removed_upto, some[-1]["last_sequence"])
             await self._ask("journal_remove", names=[one["name"] for one in some], age_s=0.0)
 

@@ -83,7 +83,10 @@ def cut_power(fd: int, *, commits: bool = False) -> None:
 
 @contextmanager
 def power_disk() -> Iterator[PowerDisk]:
-    """A disk until the block ends. RuntimeError with the reason where there can't be one."""
+    """Create and mount a disk until the block ends.
+
+    Raises RuntimeError with the reason if mounting is impossible.
+    """
     home = Path(tempfile.mkdtemp(prefix="pd-"))
     disk: PowerDisk | None = None
     try:

@@ -1,4 +1,6 @@
-"""File faults under a whole broker: by call, file and count it delays, fails, tears, lies and kills."""
+"""File faults under a whole broker: by call, file and count it delays, fails, tears or drops a write, or
+kills the process.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,11 @@ CALLS: Final = (
 
 @dataclass(frozen=True)
 class FileFault:
-    """A planned fault at call number `at` (1 is the first) of one type, on files whose name contains `name`.
+    """Planned fault at call number `at` (1 is the first) of one type, on files whose name contains `name`.
 
-    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut
-    after" freeze it, and whoever watches it cuts the power (see runs.py); "torn" does half of a write and
-    kills; "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is
-    an errno.
+    `what`: "before" and "after" kill the process before or after the call; "cut before" and "cut after"
+    freeze it, and runs.py then cuts the power; "torn" does half of a write and kills; "short" writes half;
+    "lie" does nothing and reports success; "delay" takes 0.3 s; a number is an errno.
     """
 
     call: str
@@ -58,7 +59,7 @@ class FaultyFiles:
         self.met: list[FileFault] = []
 
     def install(self) -> None:
-        """Patch `FileSystem` for the rest of the process, which must be a broker and nothing else."""
+        """Patch `FileSystem` for the rest of the process, which must run only a broker."""
         for call in CALLS:
             setattr(FileSystem, call, self._wrapped(call, getattr(FileSystem, call)))
 

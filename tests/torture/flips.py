@@ -20,7 +20,7 @@ class FlippedBit:
 
     @property
     def file_type(self) -> str:
-        """Type of the file."""
+        """Return the file's name without numbers, which is its type."""
         return _NUMBERS.sub("", self.path.name)
 
     def flip(self) -> None:

@@ -123,7 +123,7 @@ class BacktestClient:
             try:
                 got = len(self.socket.recv(min(int(self._due), 1 << 16)))
             except BlockingIOError:
-                self._due = 0.0  # what wasn't there isn't made up for
+                self._due = 0.0  # unread bytes are not made up for later
                 return
             except OSError:
                 got = 0
@@ -139,7 +139,7 @@ class BacktestClient:
 
 
 def drive(readers: list[BacktestClient], over: threading.Event) -> None:
-    """Let all of them read until it is over."""
+    """Let the readers read at their pace until `over` is set."""
     before = time.monotonic()
     while not over.wait(TURN_S):
         now = time.monotonic()
@@ -150,8 +150,10 @@ def drive(readers: list[BacktestClient], over: threading.Event) -> None:
 
 
 def policy_in_force() -> PolicyDocument:
-    """Warned at 2 s behind, offlined at 10 s, disconnected when the oldest message is 20 s old; one rule in
-    shadow.
+    """Return a policy that warns at 2 s behind, offlines at 10 s, and disconnects when the oldest message
+    is 20 s old.
+
+    One of its rules is in shadow.
     """
     warn = {
         "name": "warn",
@@ -189,7 +191,7 @@ async def _broker(home: Path, told: Connection) -> None:
 
 
 async def record(home: Path, seed: int) -> Counter[str]:
-    """A minute of it; how many clients of each kind there were."""
+    """Record a broker with 200 clients; return the number of clients of each type."""
     chance = random.Random(seed)
     ours, theirs = SERVER.Pipe()
     process = SERVER.Process(target=_serve, args=(home, theirs), daemon=True)
@@ -223,7 +225,7 @@ async def record(home: Path, seed: int) -> Counter[str]:
 
 
 def foretell(home: Path) -> dict[str, Any]:
-    """The back-test's row of the policy that was in force, and which acts there were."""
+    """Back-test the recording; return the result for the policy in force, with the recorded actions."""
     policy = home / "policy.json"
     policy.write_text(json.dumps(policy_in_force().to_dict()))
     command = [

@@ -76,7 +76,7 @@ def try_mutant(
         ready, _, _ = select.select([answers], [], [], float(order["seconds"]))
         if not ready:
             return HUNG, ""
-        # One that ends the process is found.
+        # A mutant that ends the process counts as found.
         said = os.read(answers, 4096)
         outcome, by = json.loads(said) if said else (KILLED, "")
         return outcome, by

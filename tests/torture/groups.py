@@ -80,7 +80,7 @@ class _GroupRun:
                     if i != j:
                         cable = await stack.enter_async_context(running_partition_proxy(one.route_port))
                         self.engines.routes[j, i] = cable
-            with suppress(RuntimeError):  # not root: then no disk is filled
+            with suppress(RuntimeError):  # without root, no disk is filled
                 for name in (*NAMES, *(one.name for one in self.engines.addresses)):
                     self.disks[name] = disk = SmallDisk(self.home / name)
                     stack.callback(disk.close)
@@ -143,7 +143,7 @@ class _GroupRun:
         await self._mend()
         try:
             for name, one in zip(NAMES, self.group.members, strict=True):
-                assert one.exit_code is None, f"{name} ended by itself with {one.exit_code}"
+                assert one.exit_code is None, f"{name} ended unexpectedly with {one.exit_code}"
             await self.group.wait_progress()
         except (TimeoutError, AssertionError) as problem:
             self.faults.append(
@@ -162,7 +162,7 @@ class _GroupRun:
 
     async def _stop_member(self) -> None:
         one = self.chance.choice(self.group.members)
-        assert one.exit_code is None, f"a member ended by itself with {one.exit_code}"
+        assert one.exit_code is None, f"a member ended unexpectedly with {one.exit_code}"
         one.freeze()
         await self._stopped()
         one.thaw()
@@ -247,7 +247,7 @@ class _GroupRun:
         number, hears = self.chance.randrange(len(NAMES)), self.chance.random() < 0.5
         for (i, j), cable in self.engines.routes.items():
             if number in (i, j):
-                # A route carries both ways, whoever has made it.
+                # A route carries both directions, whichever server opened it.
                 out = (i == number) == hears
                 (cable.requests if out else cable.answers).clear()
         await self._a_while(8.0)

@@ -104,12 +104,14 @@ class History:
     """Faults found during the run."""
 
     def reader(self, name: str, back: int = 0, missed: int = 0) -> ReaderHistory:
-        """A new reader."""
+        """Add a reader and return its history."""
         self.readers.append(ReaderHistory(name, back, missed))
         return self.readers[-1]
 
     def record(self, sequence: int, topic: str, body: bytes, accepted_at: int = 0) -> Record | None:
-        """A message that was read; None, and noted as a fault, when it isn't one that was published."""
+        """Parse a message that a reader received; record a fault and return None if it was never
+        published.
+        """
         publisher, number, *_ = [*body.split(b" ", 2), b"", b""]
         if number.isdigit():
             name, n = publisher.decode(errors="replace"), int(number)
@@ -181,7 +183,7 @@ def _publisher(history: History, name: str) -> Iterable[HistoryFault]:
         highest = max(highest, number)
     if highest > published:
         yield HistoryFault(FaultKind.UNEXPLAINED, f"{name} {highest} is in the log and was never published")
-    # What is behind a message that is there must be there too: its publisher had it in its store before.
+    # If a message is in the log, the earlier ones must be too: the publisher stored them before.
     missing = sorted(set(range(1, max(highest, min(acknowledged, published)) + 1)) - seen)
     excused = _excused(history, mine, missing)
     for interval in _stretches(number for number in missing if number not in excused):
@@ -203,7 +205,7 @@ def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -
     excused: set[int] = set()
     for number in missing:
         at = bisect_left(ordered, number)
-        # Where it stood is between its neighbours' places.
+        # The record's sequence lies between those of its neighbours.
         low = by_number[ordered[at - 1]] + 1 if at else 1
         high = by_number[ordered[at]] - 1 if at < len(ordered) else 2**63
         if any(interval.first <= high and interval.last >= low for interval in intervals):

@@ -1,6 +1,6 @@
-"""All Hypothesis tests of the tree, each with many times its examples, by a seed that is printed.
+"""Runner of all Hypothesis tests with many more examples, from a seed that is printed.
 
-`make test` tries the same examples each time; `make torture` tries others each time.
+`make test` repeats fixed examples; `make torture` tries new ones each time.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LawPlugin:
         self._now: LawResult | None = None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave the laws, with more examples."""
+        """Select the Hypothesis tests and increase their number of examples."""
         laws = {item: item.obj for item in items if is_hypothesis_test(getattr(item, "obj", None))}  # type: ignore[attr-defined]
         config.hook.pytest_deselected(items=[item for item in items if item not in laws])
         items[:] = laws
@@ -94,8 +94,7 @@ class LawPlugin:
         try:
             yield
         except BaseException as problem:
-            # Hypothesis calls a law that is cut short inconsistent where the law itself would have drawn
-            # more.
+            # Hypothesis reports an interrupted test as flaky if the test itself would have drawn more data.
             if not tried.cut or not isinstance(problem, (pytest.skip.Exception, Flaky)):
                 raise
         finally:
@@ -106,14 +105,14 @@ class LawPlugin:
         def run(*args: Any, **kwargs: Any) -> None:
             tried = self._now
             assert tried is not None
-            # What has failed goes on to be made small; none gets fewer than `make test` gives it.
+            # A failed test continues with shrinking; every test gets at least the examples of `make test`.
             if not tried.failed and tried.number >= tried.own and time.monotonic() > tried.until:
                 tried.cut = True
-                pytest.skip("its time is over")  # Hypothesis draws nothing more then
+                pytest.skip("its time is over")  # Hypothesis then draws no more examples
             try:
                 inner(*args, **kwargs)
             except HypothesisException:
-                raise  # it asks for another example
+                raise  # Hypothesis requests another example
             except Exception:
                 tried.failed = True
                 raise

@@ -151,7 +151,7 @@ def _mistakes(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.AS
 
 
 def _is_tested(node: ast.AST, parent: ast.AST) -> bool:
-    """A condition by itself; comparisons and the like have mistakes of their own."""
+    """Return whether `node` is a plain condition of its parent. Comparisons have mutations of their own."""
     return isinstance(parent, (ast.If, ast.IfExp, ast.While)) and parent.test is node
 
 
@@ -173,7 +173,7 @@ def _one_line(node: ast.AST) -> str:
 
 
 def _replaced(tree: ast.AST, parent: ast.AST, node: ast.AST, made: ast.AST) -> str:
-    """The text of the tree with one node for another; the tree itself stays as it is."""
+    """Return the source of the tree with one node replaced; the tree itself is unchanged."""
     for name, value in ast.iter_fields(parent):
         if value is node:
             setattr(parent, name, made)

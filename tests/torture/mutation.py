@@ -103,7 +103,7 @@ class ModuleResult:
 
     @property
     def share(self) -> float:
-        """Share of tried mutants that a test found."""
+        """Return the share of tried mutants that a test found."""
         return 1 - len(self.survivors) / self.tried if self.tried else 1.0
 
 
@@ -114,7 +114,7 @@ class CheckoutCopy:
         self.place = place
 
     def copy(self) -> None:
-        """Bring the checkout here."""
+        """Copy the checkout to this directory."""
         place = self.place
         listed = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True
@@ -167,7 +167,9 @@ class CheckoutCopy:
 
 
 def _forget(path: Path) -> None:
-    """Two texts written within one second may pass for one another."""
+    """Delete stale bytecode, since Python cannot distinguish two versions of a file written within one
+    second.
+    """
     for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         stale.unlink()
 
@@ -194,8 +196,8 @@ class ForkRunner:
         ours.close()
 
     def collected(self) -> None:
-        """Wait until it has; from then on the module's text may be changed."""
-        assert self._orders.readline(), f"the tests of {self.module} can't be collected"
+        """Wait until pytest has collected the tests; from then on the module's source may change."""
+        assert self._orders.readline(), f"pytest cannot collect the tests of {self.module}"
 
     def outcome(self, source: str, timeout_s: float) -> str:
         """Return the result of a mutant."""
@@ -260,12 +262,12 @@ def _run_module(outcome: ModuleResult, number: int, seed: int, end: float, trees
             try:
                 said = worker.outcome(mutant.source, 20 + 3 * took)
                 survived = said not in (KILLED, HUNG)
-                # Nobody's word for it: what ran when the module was imported had been right in the fork.
+                # Confirm survivors in a new process: code that ran during import was unchanged in the fork.
                 survived = survived and worker.tree.passes(module, mutant.source, 60 + 4 * took)
             finally:
                 free.put(worker)
             outcome.tried += 1
-            if said == HUNG:  # found; but a busy machine may look the same
+            if said == HUNG:  # counts as found, although a busy machine may also cause it
                 print(f"  took too long, line {mutant.line}: {mutant.name}", flush=True)
             if survived:
                 outcome.survivors.append(mutant)
@@ -282,8 +284,8 @@ def _run_module(outcome: ModuleResult, number: int, seed: int, end: float, trees
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m tests.torture.mutation [--modules guard,rights] [--number 20] [--seed 7] [--minutes 9]
-    [--jobs 2]`
+    """Run `python -m tests.torture.mutation [--modules guard,rights] [--number 20] [--seed 7] [--minutes
+    9] [--jobs 2]`.
     """
     import argparse
 
@@ -294,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--jobs", type=int, default=2)
     said = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # copies of the tree are taken away then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that copies of the checkout are removed
     parts = [part for part in said.modules.split(",") if part]
     modules = [module for module in PLAN if not parts or any(part in module for part in parts)]
     outcomes = run(modules, said.number, said.seed, 60 * said.minutes, said.jobs)

@@ -154,7 +154,7 @@ class _BrokerRun:
 
     async def run(self, own: Path, strikes: int) -> None:
         first = await self._live(())
-        assert first is not None, "a new broker didn't start"
+        assert first is not None, "a new broker did not start"
         clients = Clients(self.history, own, self.port, self.chance)
         await clients.start()
         keeper = JournalOperator(
@@ -179,7 +179,7 @@ class _BrokerRun:
             last.stop()
 
     def _points(self) -> tuple[FileFault, ...]:
-        """Return the file faults of the broker's next life."""
+        """Return the file faults for the next start of the broker."""
         if self.kind in ("kills", "clock", "flips") or (self.kind == "power" and self.chance.random() < 0.5):
             return ()
         call, name, most = self.chance.choice(_PLACES)
@@ -188,7 +188,7 @@ class _BrokerRun:
             if call == "pwritev":
                 kinds += ("short",)
             elif "sync" in call:
-                kinds += ("lie",)  # harmless as long as the machine goes on
+                kinds += ("lie",)  # harmless unless the power is cut
         else:
             kinds = ("before", "after", "torn") if call == "pwritev" else ("before", "after")
             if self.kind == "power":
@@ -196,7 +196,7 @@ class _BrokerRun:
         return (FileFault(call, self.chance.randint(1, most), self.chance.choice(kinds), name),)
 
     async def _live(self, points: tuple[FileFault, ...]) -> BrokerProcess | None:
-        """A broker that has started; None when its misfortune met it before, which is a strike as well."""
+        """Start a broker; return None if a fault ended it during start, which also counts as a strike."""
         clock_seed = self.chance.randrange(2**32) if self.kind == "clock" else None
         flipped = (
             flip_a_bit(self.home, self.chance) if self.kind == "flips" and self.process is not None else None
@@ -217,7 +217,7 @@ class _BrokerRun:
         return None
 
     async def _strike(self, process: BrokerProcess, points: tuple[FileFault, ...]) -> None:
-        """Let it live, and end it."""
+        """Let the broker run for a random time, then end it."""
         end = asyncio.get_running_loop().time() + self.chance.uniform(0.05, 0.5 if not points else 1.2)
         while asyncio.get_running_loop().time() < end and process.alive and not process.frozen:
             await asyncio.sleep(0.01)
@@ -269,7 +269,7 @@ class _BrokerRun:
                 self.disk.power_on()
                 return
             except RuntimeError:
-                await asyncio.sleep(0.05)  # the keeper may have a file open there
+                await asyncio.sleep(0.05)  # another process may still have a file open
         self.disk.power_on()
 
     def _wrong(self, sentence: str) -> None:

@@ -167,7 +167,7 @@ class _SiteRun:
         await self._london.kill_and_restart()
 
     async def _judge(self) -> list[HistoryFault]:
-        """London is lost while its publishers go on; then it is read as a whole, by itself."""
+        """Lose London while its publishers continue, then check New York alone, then London's own log."""
         self._cable.cut()
         await asyncio.sleep(0.3)
         await self._london.kill()
@@ -179,7 +179,7 @@ class _SiteRun:
         await self._london.start()
         self._cable.restore()
         await self._read_all(self._london, here)
-        # What London had accepted and couldn't carry comes when it is back.
+        # After its restart, London forwards the records that it had accepted but not sent.
         last = here.records[-1].sequence
         await until(lambda: self._has_come(there, last), PATIENCE_S)
         whole = replace(self.history, log=here.records, readers=[there])
@@ -190,7 +190,7 @@ class _SiteRun:
         return bool(reader.records) and reader.records[-1].sequence >= last
 
     def _complete(self, alone: History) -> list[HistoryFault]:
-        self._there.complete = False  # it was ended in the middle
+        self._there.complete = False  # the reader was stopped early
         return check(alone)
 
     async def _read_all(self, where: Site, reader: ReaderHistory) -> None:
@@ -202,7 +202,7 @@ class _SiteRun:
             async for batch in (await client.subscribe("t.>", bookmark=EPOCH)).batches(until_completed=True):
                 number += batch.count
         assert number >= wanted, (
-            f"{reader.name}: {number} records, and {wanted} of one publisher acknowledged"
+            f"{reader.name}: {number} records, but one publisher has {wanted} acknowledged"
         )
         await until(lambda: len(reader.records) >= number, PATIENCE_S)
 

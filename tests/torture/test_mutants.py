@@ -1,4 +1,4 @@
-"""Mutants: those made of a module, and a list of equivalent mutants that all exist."""
+"""Generation of mutants, and the list of equivalent mutants, which must all exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_mutant_is_the_module_with_one_mistake() -> None:
     made = mutants(SOURCE)[1]
     assert made.line == 8
     assert "if len(values) >= most and most:" in made.source
-    assert made.source.count(">") == 2, "nothing else is changed"
+    assert made.source.count(">") == 2, "the rest of the source is unchanged"
     assert len({mutant.source for mutant in mutants(SOURCE)}) == 6
 
 
@@ -57,7 +57,7 @@ def test_each_that_is_called_equivalent_is_one_of_its_module_and_has_a_reason() 
     for module in {one["module"] for one in listed}:
         assert module in PLAN
         known = equivalent(module)
-        assert known.keys() <= names((ROOT / module).read_text()), "it isn't there any more"
+        assert known.keys() <= names((ROOT / module).read_text()), "a listed mutant no longer exists"
         assert all(len(reason) > 10 for reason in known.values())
 
 

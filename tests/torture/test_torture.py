@@ -1,5 +1,5 @@
-"""A little of each kind of torture, so that it is known to work and a gross mistake is found at once; `make
-torture` has the hours.
+"""A short run of each kind of torture: checks that it works and finds gross faults. `make torture` runs
+for hours.
 """
 
 from __future__ import annotations

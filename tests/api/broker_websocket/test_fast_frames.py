@@ -1,4 +1,4 @@
-"""Whole messages are cut as the frames' writer made them, and nothing else is taken for one."""
+"""Fast parsing of WebSocket frames: it returns exactly the whole messages that the frame writer produced."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_part_of_a_message_is_incomplete_once_its_length_is_there(length: int,
 @example(Opcode.BINARY, True, True, 3)
 def test_only_last_masked_binary_frames_are_taken(opcode: Opcode, fin: bool, mask: bool, length: int) -> None:
     if opcode >= Opcode.CLOSE:
-        fin = True  # a control frame has no parts
+        fin = True  # a control frame must not be fragmented
     taken = isinstance(
         parse_complete_message(wire(opcode, bytes(length), fin=fin, mask=mask), 0, LIMIT), CompleteMessage
     )
@@ -52,4 +52,4 @@ def test_what_is_too_large_or_not_of_the_least_length_is_left_to_who_knows_what_
     assert parse_complete_message(wire(Opcode.BINARY, bytes(LIMIT + 1)), 0, LIMIT) is None
     assert parse_complete_message(b"\x82\xfe\x00\x7d" + bytes(4 + 125), 0, LIMIT) is None
     assert parse_complete_message(b"\x82\xff" + (65_535).to_bytes(8) + bytes(4 + 65_535), 0, LIMIT) is None
-    assert parse_complete_message(b"\xc2\x83" + bytes(7), 0, LIMIT) is None, "a reserved bit"
+    assert parse_complete_message(b"\xc2\x83" + bytes(7), 0, LIMIT) is None, "a reserved bit is set"

@@ -1,5 +1,5 @@
-"""What somebody may cost a WebSocket transport who isn't known, native or STOMP: pages of others, unfinished
-messages, bodies.
+"""Limits on clients that are not logged on, over native and STOMP WebSockets: foreign origins, unfinished
+messages, large bodies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ports() -> Iterator[dict[str, int]]:
 async def handshake(
     port: int, path: str, origin: str = ""
 ) -> tuple[int, asyncio.StreamReader, asyncio.StreamWriter]:
-    """The status of the answer, and the connection."""
+    """Request a WebSocket upgrade; return the HTTP status and the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -90,7 +90,7 @@ async def test_unfinished_messages_before_the_logon_have_one_budget_and_others_g
     for writer in open_:
         writer.transport.abort()
     await asyncio.wait(holding)
-    # What was held is free again: one more may hold something.
+    # The broker has released the buffers, so another client may use one.
     _, reader, writer = await handshake(ports[kind], PATHS[kind])
     writer.write(HALF)
     with pytest.raises(TimeoutError):
@@ -138,12 +138,12 @@ def masked(head: bytes, payload: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("frame", "number"),
     [
-        (masked(b"\x83\x80"), 1002),  # an opcode that nobody has given out
+        (masked(b"\x83\x80"), 1002),  # an unassigned opcode
         (b"\x82\x01x", 1002),  # not masked
         (masked(b"\x89\xfe\x00\x7e", bytes(126)), 1002),  # a ping of more than 125 bytes
         (masked(b"\xc2\x80"), 1002),  # a reserved bit
-        (masked(b"\x09\x80"), 1002),  # a ping in parts
-        (masked(b"\x81\x82", b"\xc3\x28"), 1007),  # a text that isn't UTF-8
+        (masked(b"\x09\x80"), 1002),  # a fragmented ping
+        (masked(b"\x81\x82", b"\xc3\x28"), 1007),  # a text that is not UTF-8
     ],
 )
 async def test_who_breaks_the_rules_of_websockets_is_told_by_the_number_of_the_rfc(
@@ -154,7 +154,7 @@ async def test_who_breaks_the_rules_of_websockets_is_told_by_the_number_of_the_r
     async with asyncio.timeout(20):
         answer = await reader.read()
     assert answer[0] == 0x88 and int.from_bytes(answer[2:4]) == number
-    assert len(answer) == 2 + answer[1] > 4, "with a sentence, and nothing behind it"
+    assert len(answer) == 2 + answer[1] > 4, "the close frame has a reason, and nothing follows it"
     writer.close()
 
 

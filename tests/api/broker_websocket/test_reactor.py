@@ -1,4 +1,4 @@
-"""Twisted on uvloop: a connection that is lost is lost for both."""
+"""Twisted's reactor on uvloop: it reports a lost connection to both ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Reads(Protocol):
-    """What came, and whether it was told that nothing more does."""
+    """Protocol that counts received bytes and signals a lost connection."""
 
     def __init__(self) -> None:
         self.came = 0
@@ -43,7 +43,7 @@ async def _reset_with_unread_data() -> Reads:
     port.startListening()
     client = socket.create_connection(("127.0.0.1", port.getHost().port))
     server = await made.get()
-    # The loop doesn't turn here: the reset comes before any of it is read.
+    # The event loop does not run here, so the reset arrives before the server reads any data.
     client.setblocking(False)
     sent = client.send(bytes(SENT))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

@@ -1,4 +1,4 @@
-"""What a WebSocket's server holds of what was sent to it and by it."""
+"""Buffer limits of the WebSocket server for incoming and outgoing data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker_core.connections.admission import InputBufferUsage, PendingConnectio
 
 @pytest.fixture
 def protocol() -> BackpressureProtocol:
-    """An open connection whose transport writes nothing by itself."""
+    """Return an open connection whose transport writes only when the test calls `doWrite`."""
     made = BackpressureProtocol()
     made.writable, made.send_queue = SingleWaiterEvent(is_open=True), []
     reactor = SimpleNamespace(removeReader=lambda _: None)
@@ -31,7 +31,7 @@ def protocol() -> BackpressureProtocol:
 
 
 class Kernel(FileDescriptor):
-    """Takes so many bytes and then none, until there is room again."""
+    """Transport that accepts `room` bytes and then none, until the test sets `room` again."""
 
     connected = 1
 
@@ -59,7 +59,9 @@ async def test_what_the_kernel_takes_at_once_is_not_waited_for_and_the_rest_is(
     protocol.transport.room = 1 << 20
     while protocol.unsent_bytes():
         protocol.transport.doWrite()
-    assert protocol.writable.is_set() and protocol.transport.got == large + large + small, "in order"
+    assert protocol.writable.is_set() and protocol.transport.got == large + large + small, (
+        "the messages are sent in order"
+    )
 
 
 async def test_small_messages_are_gathered_and_waited_for_when_they_are_many(
@@ -84,7 +86,7 @@ async def test_large_messages_that_wait_are_counted_and_no_more_are_read(
         protocol.onMessage(b"x" * (INCOMING_BYTES // 4), True)
         protocol._count()
         assert counted.buffered == number * INCOMING_BYTES // 4
-    assert not protocol.reading, "of small ones many more may wait"
+    assert not protocol.reading, "the limit counts bytes, so many more small messages may wait"
     await protocol.application_queue.get()
     protocol.on_message_consumed()
     assert counted.buffered == 3 * INCOMING_BYTES // 4 and protocol.resuming
@@ -100,7 +102,9 @@ async def test_a_message_that_cannot_be_read_is_free_when_it_was_refused() -> No
     try:
         ClientConsumer(engine, "websocket")._hand_on(connection, connection, {"bytes": message})
         del message
-        assert heard[0].code == "bad_frame" and known() is None, "the collector comes too seldom for a flood"
+        assert heard[0].code == "bad_frame" and known() is None, (
+            "the message must be freed without the garbage collector"
+        )
     finally:
         gc.enable()
 

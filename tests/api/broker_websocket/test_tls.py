@@ -1,4 +1,4 @@
-"""TLS and logons on the loop that the broker really runs on: wss by Twisted beside tcps by uvloop."""
+"""TLS and logons on the broker's real event loop: wss through Twisted beside tcps through uvloop."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_more_than_buffers_hold_reaches_a_slow_reader_in_order(door: Door,
         bodies = [b"%06d" % number + b"x" * 50_000 for number in range(200)]
         await client.publish_many("a", bodies)
         await client.flush()
-        await asyncio.sleep(0.3)  # it doesn't read; what it doesn't take waits at the broker
+        await asyncio.sleep(0.3)  # the client does not read, so the remaining data waits at the broker
         received: list[bytes] = []
         async with asyncio.timeout(20):
             async for batch in subscription.batches():
@@ -113,7 +113,7 @@ async def test_who_does_not_trust_the_broker_or_speaks_plain_is_turned_away(door
 
 
 def suites_of(door: Door, name: str) -> set[str]:
-    """What of TLS 1.2 a transport agrees to, asked one by one."""
+    """Return the TLS 1.2 cipher suites that a transport accepts, each tested alone."""
     agreed = set()
     everything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     everything.set_ciphers("ALL:@SECLEVEL=0")

@@ -1,4 +1,4 @@
-"""The WebSocket transport of a real broker process: daphne, Channels and back-pressure in both directions."""
+"""WebSocket transport of a real broker process: daphne, Channels, and back-pressure in both directions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    """`manage.py runbroker` with a database of its own."""
+    """Run `manage.py runbroker` with its own database."""
     with tempfile.TemporaryDirectory(prefix="sluice-ws-") as home:
         made = RunningBroker(free_port(), free_port(), Path(home) / "run" / "sluice-1.sock")
         environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"} | {
@@ -88,13 +88,13 @@ def broker() -> Iterator[RunningBroker]:
             yield made
         finally:
             process.terminate()
-            assert process.wait(20) == 0, "the broker didn't stop cleanly"
+            assert process.wait(20) == 0, "the broker did not stop cleanly"
 
 
 async def _ready(made: RunningBroker, process: subprocess.Popen[bytes]) -> None:
     async with asyncio.timeout(40):
         while not made.control.exists():
-            assert process.poll() is None, "the broker ended"
+            assert process.poll() is None, "the broker process ended"
             await asyncio.sleep(0.05)
 
 
@@ -146,7 +146,7 @@ async def test_a_large_message_before_the_logon_is_not_taken(
             await client.send(message)
             while True:
                 said.append(await client.recv())
-        client.transport.abort()  # the broker reads nothing more, and waits for an answer to its close
+        client.transport.abort()  # the broker has stopped reading and waits for a reply to its close frame
         assert caught.value.rcvd is not None and caught.value.rcvd.code == 4001
         assert b'"code":"frame_too_large"' in said[0] and b'"limit":65544' in said[0]
 
@@ -188,7 +188,9 @@ async def test_a_browser_that_stops_reading_keeps_its_backlog_in_the_outbox_and_
             await writer.publish_many("stall", [b'"' + b"x" * 1_000 + b'"'] * 100)
         await writer.flush()
         client = await broker.ask("client", name="stalled")
-        assert client["outbox_bytes"] > 20_000_000, "the backlog isn't where policy sees it"
+        assert client["outbox_bytes"] > 20_000_000, (
+            "the backlog must be in the outbox, where policy rules see it"
+        )
         assert await broker.resident_bytes() - before < client["outbox_bytes"] + 32 * 1024 * 1024
         stalled.transport.resume_reading()
         for _ in range(30_000):
@@ -203,13 +205,13 @@ UPGRADE = (
 
 
 def stalled_socket(broker: RunningBroker, name: str) -> socket.socket:
-    """A client that subscribes and never reads again, with a small window."""
+    """Connect a client with a small receive buffer that subscribes and then stops reading."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     made.connect(("127.0.0.1", broker.websocket))
     made.sendall(UPGRADE)
     for command in ({"c": "logon", "name": name}, {"c": "subscribe", "id": "s", "topic": "crowd"}):
-        made.recv(4_096)  # the answer to what went before
+        made.recv(4_096)  # the reply to the previous request
         text = json.dumps(command).encode()
         made.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)
     made.recv(4_096)
@@ -226,8 +228,11 @@ async def test_of_a_crowd_that_stops_reading_the_server_holds_a_message_each(bro
             for _ in range(100):
                 await writer.publish_many("crowd", [b'"' + b"x" * 998 + b'"'] * 4)
                 await writer.flush()
-        assert (await broker.ask("client", name="crowd-0"))["outbox_messages"] > 200, "they do read"
-        # 4 KB each and what the outboxes share. With Twisted's own measure it is more than 64 KiB each.
+        assert (await broker.ask("client", name="crowd-0"))["outbox_messages"] > 200, (
+            "the clients must not read"
+        )
+        # Each connection costs 4 KB and its share of the outboxes. With Twisted's own limit it costs more
+        # than 64 KiB.
         assert await broker.resident_bytes() - before < 300 * 20 * 1024 + 4 * 1024 * 1024
     finally:
         for one in crowd:
@@ -235,7 +240,7 @@ async def test_of_a_crowd_that_stops_reading_the_server_holds_a_message_each(bro
 
 
 def framed(message: bytes, rng: random.Random) -> bytes:
-    """A message as a client may send it: in one frame, or in parts with pings between them."""
+    """Encode a message as one frame, or as fragments with pings between them."""
     if rng.random() < 0.5:
         return Frame(Opcode.BINARY, message).serialize(mask=True)
     at = rng.randrange(len(message))

@@ -15,6 +15,7 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.config import JournaledTopic
+from broker_core.config.destinations import DestinationSettings
 from broker_core.engine import dispatch as dispatch_module
 from broker_core.engine import publisher_numbers
 from broker_core.errors import ClientError
@@ -410,6 +411,71 @@ async def test_an_unjournaled_message_behind_a_batch_that_the_disk_refuses_is_re
         assert (refused["code"], refused["first"], refused["sequence"]) == ("disk_full", 3, 3)
         assert (await again.read_until("closing"))["code"] == "disk_full"
         await until(lambda: "p" not in broker.engine.roster.clients)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_repeated_unjournaled_message_is_answered_only_when_it_is_delivered(
+    tmp_path: Path, refused: bool
+) -> None:
+    gate = SyncGate()
+    async with running_broker(tmp_path, BY_CONTENT, files=gate) as broker:
+        reader, former = await RawClient.connect(broker, "r"), await RawClient.connect(broker, "p", session=7)
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "orders"})
+        await reader.read_until("processed")
+        other = await RawClient.connect(broker, "q")
+        gate.block()
+        await other.publish("orders", [b'{"n": 9}'], 1)
+        await until(gate.waiting.is_set)
+        await former.publish("orders", [b'{"n": 1}'], 1)
+        await former.publish("orders", [b'{"n": 0}'], 2)
+        await until(lambda: broker.engine.dispatch._trailing_bytes > 0)
+        again = await RawClient.connect(broker, "p", session=7)
+        await again.publish("orders", [b'{"n": 0}'], 2)
+        again.send_command({"c": "flush", "id": "all"})
+        await until(lambda: broker.engine.dispatch.numbers.repeats)
+        if refused:
+            full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+            gate.pwritev = full.pwritev  # type: ignore[method-assign]
+        gate.release()
+        if refused:
+            assert (await again.next_command())["code"] == "disk_full"
+            again = await RawClient.connect(broker, "p", session=7)
+            await again.publish("orders", [b'{"n": 1}'], 1)
+            await again.publish("orders", [b'{"n": 0}'], 2)
+        said = await again.read_until("processed")
+        assert (said["first"], said["sequence"]) == (2, 2)
+        assert await reader.deliveries(3) == [b'{"n": 9}', b'{"n": 1}', b'{"n": 0}']
+        if not refused:
+            assert (await again.read_until("completed"))["id"] == "all"
+            persisted = [one for one in again.received_commands if one.get("ack") == "persisted"]
+            assert [one["sequence"] for one in persisted] == [1], "of the batch before it"
+        member = broker.engine.roster.clients["p"]
+        await until(
+            lambda: member.publishing.pending_batches == 0 and not broker.engine.dispatch.numbers.repeats
+        )
+
+
+async def test_a_delivered_message_behind_an_unconfirmed_batch_is_answered_when_a_write_fails(
+    tmp_path: Path,
+) -> None:
+    gate = SyncGate()
+    away = DestinationSettings("ny", ("tcp://127.0.0.1:1",), durability="sync")
+    async with running_broker(tmp_path, replace(BY_CONTENT, destinations=(away,)), files=gate) as broker:
+        dispatch, former = broker.engine.dispatch, await RawClient.connect(broker, "p", session=7)
+        gate.block()
+        await former.publish("orders", [b'{"n": 1}'], 1)
+        await until(gate.waiting.is_set)
+        again = await reconnect_behind_batches(broker)
+        gate.release()
+        await until(lambda: dispatch._unconfirmed and dispatch._trailing_bytes == 0)
+        full = Failpoints(Failpoint("pwritev", 1, errno.ENOSPC))
+        gate.pwritev = full.pwritev  # type: ignore[method-assign]
+        other = await RawClient.connect(broker, "q")
+        await other.publish("orders", [b'{"n": 2}'], 1)
+        assert (await other.read_until("error"))["code"] == "disk_full"
+        assert (await again.read_until("processed"))["id"] == "third"
+        assert (await again.read_until("completed"))["id"] == "all"
+        assert broker.engine.roster.clients["p"].publishing.pending_batches == 0
 
 
 async def test_an_unjournaled_message_behind_a_superseded_batch_ends_its_connection(

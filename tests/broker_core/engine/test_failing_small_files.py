@@ -59,7 +59,7 @@ async def test_failing_spare_files_are_logged_once_and_again_after_a_success(
                 return len(list(journal.directory.glob("*.spare.*[0-9]")))
 
             await until(lambda: spares() == 2)
-            await broker.engine.maintenance._checking
+            await broker.engine.maintenance._preallocating
             assert told() == 1
             journal.set_options(journal.options._replace(preallocated=3))
             await until(lambda: spares() == 3)

@@ -1,4 +1,6 @@
-"""Hashes stay inside: what leaves reads "set", and "set" that comes back is the hash again."""
+"""Password hashes never leave the control plane: exports show "set", and importing "set" keeps the stored
+hash.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes and intervals as operators type them."""
+"""Parsing of sizes and intervals that operators type."""
 
 from __future__ import annotations
 

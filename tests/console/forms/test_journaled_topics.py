@@ -1,4 +1,4 @@
-"""Journaled topics as a form writes them."""
+"""Form field for journaled topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py journal`: thin, so only the ways in and out are looked at."""
+"""`manage.py journal`: arguments, output and exit codes. Tests of the journal package check the results."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_accept_in_a_group_is_about_the_member_whose_journal_it_is(
         row.refresh_from_db()
     assert (instance.log, instance.frontier, other.frontier) == (before, 2, 99)
     assert known_log("a", "m") is not None and own.log != other.log and own.frontier == 45
-    assert "next is 46" in run("accept", "--instance=a")  # without the option: the member on this machine
+    assert "next is 46" in run("accept", "--instance=a")  # without --member: the member on this machine
     instance.refresh_from_db()
     assert instance.frontier == 2
 
@@ -126,7 +126,7 @@ TEXT = b'x\n{"bookmark":"a|9|","topic":"forged"}\x1b[2J'
 
 @pytest.fixture
 def attacked(tmp_path: Path) -> list[str]:
-    """A journal with a JSON body of two lines, and a text that looks like a record."""
+    """Write a journal with a two-line JSON body and a text body that looks like a dumped record."""
     journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
     batch = Batch.parse(build_single_topic_batch("p", "t", [FORGED, TEXT], 1))
     batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=1, accepted_at=10**18)

@@ -1,4 +1,4 @@
-"""`manage.py journal grep | find | stat`: what goes in and what comes out."""
+"""`manage.py journal grep | find | stat`: arguments and output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR = 3_600 * 10**9
 
 @pytest.fixture
 def place(tmp_path: Path) -> list[str]:
-    """Ten records, one an hour, of two topics and publishers."""
+    """Write a journal of ten records, one per hour, on two topics by three publishers."""
     journal = Journal.open(tmp_path / "journal", "a", tmp_path / "archive")
     for number in range(1, 11):
         body = b'{"n": %d}' % number if number % 2 else b"35=D\x0138=%d\x01" % number
@@ -167,7 +167,7 @@ def test_bodies_are_read_as_the_policy_of_the_log_says(
 
 
 def test_a_reader_that_has_enough_is_no_error(place: list[str]) -> None:
-    """As with `| head -1`; the environment is that of the tests."""
+    """grep exits with 0 when its output pipe is closed, as with `| head -1`."""
     words = [sys.executable, "manage.py", "journal", "grep", *place]
     process = subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}

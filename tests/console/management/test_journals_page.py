@@ -1,4 +1,4 @@
-"""docs/journals.md: its commands run, its settings are read, and its files are those there are."""
+"""docs/journals.md: its commands run, its settings are read, and the files it names exist."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""manage.py policy: what is exported can be imported, differences are told, other brokers' files are laid
-over.
+"""`manage.py policy`: exports can be imported, differences are printed, and imports of other brokers' files
+are merged.
 """
 
 from __future__ import annotations

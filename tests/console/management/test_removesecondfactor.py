@@ -1,4 +1,4 @@
-"""Recovery of an operator who has lost the authenticator app, on the host."""
+"""`manage.py removesecondfactor` removes the second factor after an operator lost the app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""manage.py replication: what an operator reads of a group and of links, and whom a name means."""
+"""`manage.py replication`: output for groups and links, and the choice of an instance by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARRYING = {
 
 
 def run(*words: str) -> tuple[str, int]:
-    """What it prints, and its exit code."""
+    """Run `manage.py replication`; return its output and exit code."""
     out, code = StringIO(), 0
     try:
         call_command("replication", *words, stdout=out)
@@ -37,7 +37,7 @@ def run(*words: str) -> tuple[str, int]:
 def test_a_broker_by_itself_has_its_links_told(broker: FakeBroker) -> None:
     broker.links = [make_link("newyork"), make_link("tokyo", **CARRYING)]
     text, code = run("status")
-    assert code == 1, "newyork is away"
+    assert code == 1, "the exit code reports the disconnected link"
     assert "sluice-1: a broker by itself" in text
     row = next(line for line in text.splitlines() if line.startswith("link.newyork "))
     words = ("newyork (tcps://newyork:9007)", "away", "12345", "61.0 s", "sluice-1|7|", "async")

@@ -1,5 +1,5 @@
-"""`/readyz` calls no database ok that is read-only, full or locked: SQLite here, PostgreSQL in a cluster of
-its own.
+"""`/readyz` reports a read-only, full or locked database: SQLite in this process, PostgreSQL in its own
+cluster.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def manage(home: Path, url: str, *words: str) -> str:
 
 
 def problem(home: Path, url: str, *statements: str) -> str:
-    """The code that readiness gives the database, in connections that begin with these statements; "" when
-    all is well.
+    """Return the code that readiness reports after these statements run on each new connection; "" if there
+    is no problem.
     """
     said = manage(home, url, sys.executable, "-c", ASK, *statements)
     return str(eval(said.strip().splitlines()[-1])["problem"])
@@ -83,7 +83,7 @@ def test_postgresql_locked_read_only_and_stopped(cluster: Cluster, tmp_path: Pat
 
 
 def test_postgresql_whose_disk_is_full(tmp_path: Path) -> None:
-    """Room inside the table of the probe, which vacuum has freed, is no room for anything else."""
+    """The database counts as full although vacuum has freed space inside the probe's table."""
     if why := unavailable_reason(tmp_path):
         pytest.skip(why)
     with tempfile.TemporaryDirectory(prefix="sluice-", dir="/tmp") as home:
@@ -113,7 +113,7 @@ def test_sqlite_locked_and_read_only(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         assert problem(tmp_path, f"sqlite:///{path}") == "database_locked"
-    # Root may write any file: SQLite's own switch gives the same error.
+    # root can write any file, so SQLite's `query_only` gives the same error
     assert problem(tmp_path, f"sqlite:///{path}", "PRAGMA query_only = ON") == "database_read_only"
 
 

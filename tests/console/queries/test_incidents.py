@@ -1,4 +1,4 @@
-"""Incidents: acts of one cause belong together, and no act to two."""
+"""Grouping of decisions into incidents by cause; each decision belongs to one incident."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def act(
     reason: str = "slow_client_age",
     mode: str = "enforce",
 ) -> Decision:
-    """One so many minutes ago."""
+    """Return a decision made `minutes` before NOW."""
     return Decision(
         at=NOW - timedelta(minutes=minutes), client=client, action=action, reason=reason, rule="r", mode=mode
     )

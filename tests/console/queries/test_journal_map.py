@@ -1,4 +1,4 @@
-"""The log as a map: pure, of segments as a broker lists them."""
+"""Map of the log, computed from the segment list of a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = 86_400
 
 
 def segment(number: int, age_days: float, *pinned: str, state: str = "sealed", **more: Any) -> SegmentEntry:
-    """A day's segment whose newest record is so old."""
+    """Return a segment of one day whose newest record is `age_days` old."""
     last = NOW - timedelta(days=age_days)
     facts = {
         "name": f"i.{number}.journal",

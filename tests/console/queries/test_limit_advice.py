@@ -1,4 +1,4 @@
-"""What would have spared a client: by the judge itself, on the recorded minute."""
+"""Advice on limits that would have spared a client, from evaluating the rule again on the recorded minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ MIB = 2**20
 
 
 def decided(**other: Any) -> dict[str, Any]:
-    """An offlining at 960 MiB of a client that grows by 16 MiB a second, as it is stored."""
+    """Return a stored offline decision: the client's backlog grows by 16 MiB a second and has reached 960
+    MiB.
+    """
     at = 1_800_000_000_000
     samples = [[at - 1_000 * (60 - n), 16 * MIB * n, 0, 50 * n, 0] for n in range(60)]
     return {
@@ -34,7 +36,7 @@ def decided(**other: Any) -> dict[str, Any]:
 
 
 def test_a_decision_on_each_signal_of_a_client_or_pool_can_be_judged_again() -> None:
-    # A rate needs the bytes that the client had acknowledged earlier.
+    # DRAIN_RATE is missing: a rate needs the bytes that the client had acknowledged earlier.
     assert _WRITERS.keys() == SIGNALS.keys() - SUBSCRIPTION_SIGNALS - {Signal.DRAIN_RATE}
 
 
@@ -46,8 +48,8 @@ def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> N
 
 
 def test_a_rule_of_ones_own_could_have_waited_longer() -> None:
-    # Over 800 MiB from the 51st look on, 9 s before: it was held for 5 s, so 10 s would have been enough, and
-    # 9 s not.
+    # The backlog exceeds 800 MiB from the 51st sample on, 9 s before the decision. A hold of 10 s would have
+    # prevented the decision, a hold of 9 s would not.
     found = limit_advice(decided(rule="mine", shape="hard", limit=800 * MIB, hold_ms=5_000))
     assert found is not None
     assert 960 * MIB <= found.limit < 966 * MIB

@@ -1,5 +1,5 @@
-"""The flow of five hundred clients: a few dozen boxes, the slow ones by themselves, and rates that are what
-the accounts grew by.
+"""Message flow of 500 clients: a few dozen boxes, slow clients in boxes of their own, and rates from delivery
+accounts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def test_five_hundred_clients_are_a_few_boxes_and_the_slow_stand_by_themselves_i
     assert len(found.clients) <= MAX_SLOW + 1 + MAX_GROUPS
     assert sum(one.members for one in found.clients) == DESKS + SLOW
     first = found.clients[0]
-    assert (first.name, first.health, first.members) == ("desk-029", "stalled", 1), "the worst in front"
+    assert (first.name, first.health, first.members) == ("desk-029", "stalled", 1), (
+        "the slowest client is listed first"
+    )
     assert [one.name for one in found.clients if one.members > 1] == ["more slow", "desk-*"]
 
 

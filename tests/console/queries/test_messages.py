@@ -1,6 +1,4 @@
-"""Messages of a real broker: the newest are the newest, every page goes on where the last ended, following
-says what passed.
-"""
+"""Message queries against a real broker: newest records, consecutive pages, and following with a filter."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from tests.support.brokers import address_of, tcp_policy
 
 @pytest.fixture
 def real(instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
-    """A real broker where the console looks for its instance's."""
+    """Run a real broker on the control socket of the console's instance."""
     socket = Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
     with broker_thread(tmp_path, tcp_policy(), socket) as broker:
         yield broker

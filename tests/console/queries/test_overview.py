@@ -1,4 +1,6 @@
-"""The overview: the verdict, lag over time as runs of cells, what happened since, how long the disk lasts."""
+"""Queries of the overview page: verdict, lag over time as runs of cells, recent changes, and forecast of disk
+usage.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,9 @@ def test_what_is_over_is_grey_and_what_is_open_has_the_colour_of_now(
     runs = row(overview.lag_heatmap(instance, QUARTER, NOW, None), "board-jfk")
     levels = [level for _, level, _ in runs]
     assert sum(length for length, _, _ in runs) == 90
-    assert levels[0] == -1, "before its first sample nothing is known"
-    assert [3, 1] in [run[1:] for run in runs], "the lag that is over, which waited on disk"
-    assert levels[-1] == 5, "stalled now"
+    assert levels[0] == -1, "the level is unknown before the first sample"
+    assert [3, 1] in [run[1:] for run in runs], "the earlier lag, spooled to disk"
+    assert levels[-1] == 5, "the client is stalled now"
 
 
 def test_days_of_some_lag_are_grey_for_a_client_that_is_stalled_since_minutes(
@@ -75,7 +77,7 @@ def test_days_of_some_lag_are_grey_for_a_client_that_is_stalled_since_minutes(
     ]
     ClientMinute.objects.bulk_create(rows)
     levels = [level for _, level, _ in row(overview.lag_heatmap(instance, days, NOW, None), "board-jfk")]
-    assert levels == [-1, 3, 5], "of five days alike the last alone is open"
+    assert levels == [-1, 3, 5], "of five equal days, only today has the level stalled"
 
 
 def test_a_client_that_keeps_up_now_is_grey_whatever_it_was(broker: FakeBroker, instance: Instance) -> None:

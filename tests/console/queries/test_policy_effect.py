@@ -1,4 +1,6 @@
-"""A preview's effect in lines: grouped, in words and units, and what would only be recorded says so."""
+"""Lines that describe the effect of a preview: grouped by action, with units, and marked when a rule is in
+shadow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a system condition: what is away since when, a restart, a policy that isn't in force."""
+"""System conditions: components that are unavailable, restarts, and policies that are not in force."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
-    """Everything answers but these."""
+    """Make all components available except `away`."""
     parts: list[ComponentStatus] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
     monkeypatch.setattr(system_conditions, "check_components", lambda *, write: parts)
 
@@ -103,7 +103,9 @@ def test_a_broker_that_runs_the_policy_on_its_own_disk_is_said_everywhere(
     )
     (found,) = [one for one in system_conditions.current_conditions() if one.key == "database of broker"]
     assert "runs the policy on its own disk" in found.word and found.severe and found.fix == "Start it."
-    assert found.since == datetime.fromtimestamp(0.001, UTC), "as the broker says, also after a restart here"
+    assert found.since == datetime.fromtimestamp(0.001, UTC), (
+        "the broker reports the time, so it survives a restart of the console"
+    )
     parts = {part["name"]: part for part in client.get("/readyz").json()["parts"]}
     assert (
         parts["database of broker"]["problem"] == "policy_from_disk" and not parts["database of broker"]["ok"]

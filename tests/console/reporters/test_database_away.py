@@ -1,5 +1,5 @@
-"""A broker's reporter while the database is away: what waits is bounded, counted, said, and stored once
-afterwards.
+"""A broker's reporter while the database is unavailable: it bounds, counts and reports pending rows, then
+stores them once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def decide(broker: Broker, number: int) -> None:
-    """Decisions as rules make them."""
+    """Add `number` decisions to the broker, as rules do."""
     decisions = broker.engine.decisions
     for _ in range(number):
         decisions.recent.append(
@@ -103,7 +103,7 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
         await report_until(
             reporter, broker, lambda: not entry_of(broker).code and not entry_of(broker).waiting
         )
-        assert entry_of(broker).dropped == 100, "they are counted once"
+        assert entry_of(broker).dropped == 100, "each dropped decision is counted once"
         await reporter.close()
         assert await sync_to_async(Decision.objects.count)() == MAX_DECISIONS
 
@@ -129,7 +129,7 @@ async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
 async def test_a_database_that_lacks_the_instance_gets_it_and_then_its_decisions_and_losses(
     tmp_path: Path,
 ) -> None:
-    """As when an empty database took the place of the one before between two reports."""
+    """An empty database may replace the previous one between two reports."""
     async with running_broker(tmp_path) as broker:
         reporter = SnapshotReporter(broker)
         decide(broker, 3)

@@ -1,4 +1,4 @@
-"""From a running broker to the runs of actions: the way that the broker's process takes."""
+"""Events of a running broker start runs of actions, through the reporter in the broker's process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def runs() -> list[tuple[str, dict[str, str]]]:
 
 @asynccontextmanager
 async def reported(home: Path) -> AsyncIterator[tuple[Broker, EventReporter]]:
-    """A broker whose events are reported ten times as often as in life."""
+    """Run a broker and report its events every 100 ms, ten times as often as in production."""
     async with running_broker(home) as broker:
         events = EventReporter(broker)
         await events.on_broker_started()
@@ -112,7 +112,7 @@ async def test_a_file_system_that_fills_up_fires_once(
     async with reported(tmp_path) as _:
         used = 90.0
         ((on, variables),) = await until_runs(1)
-        await asyncio.sleep(1.2)  # two more looks
+        await asyncio.sleep(1.2)  # two more checks
     assert (on, variables["SLUICE_PLACE"], variables["SLUICE_PERCENT"]) == ("file_system", "spool", "90.0")
     assert len(await runs()) == 1
 

@@ -1,6 +1,4 @@
-"""Alerts: opened, told and closed by what a broker says, sent by a real mail server and to a real web server,
-a bounded number of times.
-"""
+"""Alerts open and close as brokers report; real mail and web servers receive a bounded number of messages."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ NOW = datetime(2026, 11, 22, 3, 12, tzinfo=UTC)
 
 @pytest.fixture
 def box(settings: Any) -> Iterator[Mailbox]:
-    """A mail server that the console sends by."""
+    """Run a mail server and make it the console's SMTP server."""
     with mail_server() as made:
         settings.SLUICE_SMTP_URL = f"smtp://127.0.0.1:{made.port}"
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
@@ -41,7 +39,7 @@ def box(settings: Any) -> Iterator[Mailbox]:
 
 @pytest.fixture
 def hook(settings: Any) -> Iterator[Hook]:
-    """A web server that webhooks may call."""
+    """Run a web server and allow webhooks to call it."""
     with web_sink() as made:
         settings.SLUICE_WEBHOOK_HOSTS = [f"127.0.0.1:{made.port}"]
         yield made
@@ -56,7 +54,7 @@ def rule(
 
 
 def health(broker: FakeBroker, health: Health, *names: str) -> None:
-    """Have these clients fare so."""
+    """Set the health of the named clients."""
     broker.clients = [
         structs.replace(one, health=health) if one.name in names else one for one in broker.clients
     ]
@@ -110,7 +108,7 @@ def test_what_is_over_before_its_time_was_none(actor: Actor, broker: FakeBroker,
     health(broker, Health.STALLED, "carrier-aa")
     alerts.evaluate_alerts(after(60))
     alerts.evaluate_alerts(after(70))
-    assert Alert.objects.get().sentence == "delay-mailer is stalled."  # carrier-aa not for long enough
+    assert Alert.objects.get().sentence == "delay-mailer is stalled."  # too short for carrier-aa
 
 
 def test_four_hundred_clients_are_one_alert_with_a_bounded_sentence(
@@ -169,7 +167,7 @@ def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rule
     assert shown.word == "Alert: standing"
     monkeypatch.setattr(alerts.system_conditions, "current_conditions", lambda: [shown])
     alerts.evaluate_alerts(after(10))
-    assert Alert.objects.get().closed_at is not None  # an alert is no reason for one
+    assert Alert.objects.get().closed_at is not None  # one alert must not trigger another
 
 
 def test_what_cant_be_sent_is_tried_later_and_given_up_in_the_end(
@@ -179,7 +177,7 @@ def test_what_cant_be_sent_is_tried_later_and_given_up_in_the_end(
     box.refusing, hook.status = True, 503
     alerts.evaluate_alerts(NOW)
     assert alerts.send_due_messages(NOW) == 2
-    assert alerts.send_due_messages(after(9)) == 0  # not before its time
+    assert alerts.send_due_messages(after(9)) == 0  # the retry is not due
     assert alerts.send_due_messages(after(10)) == 2
     box.refusing = False
     assert alerts.send_due_messages(after(40)) == 2
@@ -190,7 +188,7 @@ def test_what_cant_be_sent_is_tried_later_and_given_up_in_the_end(
         alerts.send_due_messages(after(3_600 * hours))
     call.refresh_from_db()
     assert (call.state, call.attempts, len(hook.keys)) == (MessageState.FAILED, 6, 6)
-    assert len(set(hook.keys)) == 1  # so that whoever is called can tell a repeat
+    assert len(set(hook.keys)) == 1  # the receiver can recognise a repeated call
 
 
 def test_without_a_mail_server_and_with_an_undeclared_host_it_is_said(
@@ -225,7 +223,7 @@ def test_a_name_from_outside_adds_no_line_and_no_control_character_to_a_mail(
 
 
 def drip_mail(peer: socket.socket) -> None:
-    """A greeting that never ends."""
+    """Send an SMTP greeting that never ends."""
     while True:
         peer.sendall(b"220-wait\r\n")
         time.sleep(0.05)
@@ -265,7 +263,7 @@ def test_a_host_that_drips_holds_up_an_alert_for_its_deadline_alone(
         sending = threading.Thread(target=send_in_a_thread, daemon=True)
         sending.start()
         sending.join(30)
-        assert not sending.is_alive(), "no other alert is sent while it drips"
+        assert not sending.is_alive(), "the slow server must not block other alerts"
     assert AlertMessage.objects.get().problem
 
 
@@ -277,7 +275,7 @@ def test_a_slow_mail_server_gets_each_mail_once(
 
     def send(message: AlertMessage) -> None:
         asked.append(message.pk)
-        if len(asked) == 1:  # the next sender, 20 s later, while this mail is on its way
+        if len(asked) == 1:  # another sender runs 20 s later, while this mail is being sent
             assert alerts.send_due_messages(after(20)) == 0
 
     monkeypatch.setattr(alerts, "_send_email", send)
@@ -359,7 +357,7 @@ def send_in_a_thread() -> None:
 
 @contextmanager
 def host(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port behind which every caller is answered so."""
+    """Run a server on a free port that handles each connection with `answer`; yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(peer: socket.socket) -> None:

@@ -1,6 +1,4 @@
-"""The audit's chain: whatever is done to its rows in the database is named; and what `manage.py audit verify`
-says.
-"""
+"""The audit chain detects every changed row, and `manage.py audit verify` reports it."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def verified() -> audit_chain.ChainReport:
 
 
 def by_hand(statement: str, *values: Any) -> None:
-    """As an administrator of the database, who drops the triggers first."""
+    """Execute SQL without the audit's triggers, as a database administrator can."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             for drop in append_only.SQLITE[:2]:

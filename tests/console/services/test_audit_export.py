@@ -1,4 +1,4 @@
-"""Audit events leave for a log host and a webhook: a real socket and a real HTTP server receive them."""
+"""Export of audit events to a log host and a webhook, received by a real socket and a real HTTP server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ RFC5424 = re.compile(rb"<(\d+)>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (\S+) sl
 
 @pytest.fixture
 def hook() -> Iterator[Any]:
-    """Answers `statuses` one after the other, the last for good; `asked` is what came."""
+    """Run an HTTP server that answers with `statuses` in order, repeating the last one, and records requests
+    in `asked`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -52,7 +54,7 @@ def hook() -> Iterator[Any]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run where they are sent, tries again included."""
+    """Run tasks, retries included, immediately when they are sent."""
     monkeypatch.setattr(
         audit_export.current_app, "send_task", lambda name, args, **more: app.tasks[name].apply(args)
     )

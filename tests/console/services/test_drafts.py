@@ -1,4 +1,4 @@
-"""Draft → preview → publish, with nobody's edit lost."""
+"""Drafts from creation through preview to publication; no edit is lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_edit_while_the_draft_is_being_published_is_kept_and_nothing_is_publi
     read_at = drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}}).version
 
     def edit_meanwhile(_instance: Instance, _document: object) -> None:
-        """The brokers are asked for the preview, which takes seconds when one doesn't answer."""
+        """Edit the draft while publication waits for brokers, which takes seconds if one does not answer."""
         drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 7}})
 
     with pytest.raises(OperatorError) as caught:
@@ -160,7 +160,7 @@ def test_transports_are_added_changed_and_taken_away_by_name(
     made = {transport["name"]: transport for transport in change.revision.document["transports"]}
     assert made["tcp"]["pool"]["message_memory_limit"] == 1_000_000
     assert made["risk"]["port"] == 9_107
-    assert made["websocket"]["enabled"] is False  # its clients' history speaks of it
+    assert made["websocket"]["enabled"] is False  # the clients' history refers to the transport
 
 
 def test_there_is_an_end_to_drafts(broker: FakeBroker, actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:

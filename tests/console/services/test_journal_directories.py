@@ -1,6 +1,4 @@
-"""JournalDirectory and JournalArchiveDirectory: the policy's, the installation's, and a log that stands
-elsewhere.
-"""
+"""JournalDirectory and JournalArchiveDirectory: allowed directories, and a log that is stored elsewhere."""
 
 from __future__ import annotations
 
@@ -132,7 +130,7 @@ def test_a_served_or_used_directory_is_refused_by_forms_drafts_previews_and_impo
         policy_files.make_draft(actor, instance, "yaml", yaml.safe_dump(document))
     assert caught.value.code == "outside_roots"
     assert any("overlaps" in one for one in drafts.preview_document(instance, document).problems)
-    PolicyDraft.objects.filter(pk=draft.pk).update(document=document)  # as before its roots were changed
+    PolicyDraft.objects.filter(pk=draft.pk).update(document=document)  # stored before the roots changed
     assert drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 5}}).document == (
         drafts.merge_changes(document, {"client_policy": {"client_max_capacity": 5}})
     )

@@ -26,7 +26,7 @@ from tests.support.journal_broker import JournalBroker
 
 @pytest.fixture
 def broker(instance: Instance, settings: Any, tmp_path: Path) -> Iterator[JournalBroker]:
-    """A broker with a real journal of three or more sealed segments."""
+    """Run a fake broker whose real journal has at least three sealed segments."""
     settings.SLUICE_ARCHIVE_DIRECTORY = tmp_path / "archive"
     socket = Path(settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
     with JournalBroker(socket, instance.name, tmp_path / "journal", tmp_path / "archive") as real:
@@ -35,7 +35,7 @@ def broker(instance: Instance, settings: Any, tmp_path: Path) -> Iterator[Journa
 
 
 def asked(actor: Actor, action: str, age: str = "0", **more: Any) -> ActionRun:
-    """A run whose plan the actor has seen."""
+    """Return a run whose plan the actor has reviewed."""
     return run_requests.apply_journal_plan(
         actor, action, age, planner.journal_plan(action, age, **more)["hash"], **more
     )
@@ -138,7 +138,7 @@ def test_action_that_does_not_exist_is_refused(broker: JournalBroker, actor: Act
 
 
 def test_a_removal_leaves_a_receipt(broker: JournalBroker, actor: Actor) -> None:
-    """Names, sizes, checksums and the interval that is gone: with the run, for good."""
+    """The run stores names, sizes, checksums and sequences of the removed segments permanently."""
     gone = [one for one in broker.journal.segments() if one.state != "current"]
     digests = [hashlib.sha256(one.path.read_bytes()).hexdigest() for one in gone]
     run = carry_out(actor, "remove")
@@ -164,9 +164,7 @@ def test_a_removal_leaves_a_receipt(broker: JournalBroker, actor: Actor) -> None
 def test_a_removal_whose_worker_dies_is_told_by_the_plan(
     broker: JournalBroker, actor: Actor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker has removed them, and the worker never heard: what they were stands in the run all the
-    same.
-    """
+    """The broker removed the segments, but the worker died before the reply. The run still lists them."""
     real = broker.do_journal_remove
 
     def die(request: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +195,7 @@ def test_the_plan_names_sizes_and_reasons(broker: JournalBroker) -> None:
 def test_what_a_killed_worker_left_goes_with_the_next_run_and_other_instances_keep_theirs(
     broker: JournalBroker, actor: Actor, instance: Instance, tmp_path: Path
 ) -> None:
-    """The file it was writing stands in its run's folder; the log never knew of it."""
+    """A killed worker leaves a prepared file in its run's folder; the log never included it."""
     name = broker.journal.segments()[0].name
     for owner in (instance.name, "other"):
         left = tmp_path / "archive" / f"{owner}.prepared" / "7c1c4c05-9f4c-4b0e-9e0c-1f1f6a3f2f11" / name
@@ -211,7 +209,7 @@ def test_what_a_killed_worker_left_goes_with_the_next_run_and_other_instances_ke
 
 
 def lake_up_to(tmp_path: Path, instance: str, last: int) -> Path:
-    """A lake with the records up to `last`, as the pipeline's job writes them; returns its newest file."""
+    """Write a lake with the records up to `last`, as the pipeline's job does; return its newest file."""
     settings = settings_from(
         {}, home=tmp_path, instance=instance, archive=tmp_path / "archive", lake=tmp_path / "lake"
     )

@@ -1,4 +1,4 @@
-"""Losses are stored as brokers tell them, and forgotten with the decisions after their time."""
+"""The control plane stores losses that brokers report and deletes them together with old decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[str, object]]:
-    """What a broker's ledger has after one discarded delivery."""
+    """Return the entries of a broker's ledger after one discarded delivery."""
     made = LossLedger()
     made.record_loss(
         int(at.timestamp()) * 10**9,

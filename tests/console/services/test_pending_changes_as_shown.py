@@ -1,4 +1,6 @@
-"""Pending changes are applied as shown: a changed draft or another kind of warning is shown again first."""
+"""Pending changes are applied as previewed; a changed draft or a new type of warning requires another
+preview.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def held_draft(actor: Actor, changes: dict[str, Any]) -> PolicyDraft:
 
 
 def apply(actor: Actor, plan: str) -> str:
-    """Apply with the tick; return the refusal's code, or "" when it was done."""
+    """Apply with confirmation; return the error code, or "" on success."""
     try:
         (outcome,) = service.apply_changes(actor, "because", confirmed=True, plan=plan)
     except OperatorError as problem:
@@ -54,7 +56,7 @@ def test_a_draft_that_another_operator_edited_since_is_shown_again(
 def test_a_tick_is_for_the_warnings_that_were_shown(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
-    """Readers who come after the preview are told of before the tick counts for them."""
+    """A confirmation does not cover readers that connect after the preview."""
     limits = {"pool": {"message_memory_limit": 2**60}, "instance": {"journaled_topics": ["orders.>"]}}
     held_draft(maria, limits)
     shown = service.list_changes(maria)

@@ -58,7 +58,7 @@ def test_a_grant_that_means_nothing_is_refused(
 
 
 def test_the_last_administrator_stays(operator: Any, viewer: Any, actor: Actor) -> None:
-    people.grant(actor, viewer, Role.ADMINISTRATOR, client_pattern="desk-*")  # not one who can let others in
+    people.grant(actor, viewer, Role.ADMINISTRATOR, client_pattern="desk-*")  # cannot grant roles to others
     with pytest.raises(OperatorError, match="No account would be left"):
         people.revoke(actor, operator.grants.get())
     with pytest.raises(OperatorError, match="No account would be left"):

@@ -26,7 +26,7 @@ def run(instance: Instance, actor: Actor) -> ActionRun:
 
 
 def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) -> ActionRun:
-    """The run with another program in the job's place; everything around it is real."""
+    """Execute the run with a Python script in place of the job's program."""
     monkeypatch.setattr(pipeline, "job_command", lambda run: [sys.executable, "-u", "-c", script])
     done = execution.execute_run(run.pk)
     assert done is not None
@@ -134,7 +134,7 @@ def test_cancelled_job_takes_its_children_with_it(
     child = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
     while Path(f"/proc/{child}").exists() and _state(child) != "Z":
-        assert time.monotonic() < deadline, "the job's child still runs"
+        assert time.monotonic() < deadline, "the job's child process is still running"
         time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""Files of other systems, laid over the policy that there is."""
+"""Merging of other systems' configuration files into the current policy."""
 
 from __future__ import annotations
 

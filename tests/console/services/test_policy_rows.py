@@ -1,4 +1,4 @@
-"""A document written to the rows and read back is the same policy; what is wrong with it is all named."""
+"""A policy document survives storage as database rows, and validation reports every error in it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_transports_proof_is_checked_and_part_of_the_document(instance: Instan
     by_token = {"authentication": "token", "restricted": True}
     with pytest.raises(
         OperatorError, match="no user has a token"
-    ):  # nobody could log on, and the broker refuses it too
+    ):  # no client could log on, and the broker would refuse the policy
         policies.change_transport(SYSTEM, "tcp", by_token, instance_name="sluice-1")
     users = {"access": {"users": [{"name": "maria", "token": hash_token("t")}]}}
     policies.change_instance_policy(SYSTEM, users, instance_name="sluice-1")

@@ -1,4 +1,4 @@
-"""Logons that a real broker refused, in the audit."""
+"""Audit events for logons that a real broker refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A staged rollout: some clients first, everybody later, or back by itself."""
+"""Staged rollouts: a revision for some clients, then for all, or withdrawn automatically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def staged(actor: Actor, **plan: Any) -> policies.PolicyChange:
 
 
 def publish_another(actor: Actor) -> None:
-    """Publish a revision for every client, whatever is staged."""
+    """Publish a revision for all clients, regardless of a staged revision."""
     draft = drafts.create_draft(actor, "another")
     drafts.edit_draft(actor, draft.pk, {"client_policy": {"client_max_capacity": 20}})
     drafts.publish(actor, draft.pk, reason="another")
@@ -71,7 +71,7 @@ def test_too_many_decisions_bring_the_revision_before_back(
 ) -> None:
     staged(actor, client="desk-*", most_decisions=2)
     decide(instance, 2, 2)
-    decide(instance, 1, 50)  # of others, by the revision that stays
+    decide(instance, 1, 50)  # decisions on other clients, under the base revision
     assert rollouts.stop_if_exceeded(instance) is None
     decide(instance, 2, 1)
     change = rollouts.stop_if_exceeded(instance)
@@ -132,7 +132,7 @@ def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_t
 def test_the_reason_of_a_return_claims_nothing_about_acts_that_are_not_reported_yet(
     broker: FakeBroker, actor: Actor, instance: Instance
 ) -> None:
-    """Disconnecting takes a moment: the held decision is reported before those that were carried out."""
+    """Disconnecting takes time, so the broker reports the withheld decision before the executed ones."""
     staged(actor, client="desk-*", most_decisions=2)
     change = rollouts.stop_if_exceeded(instance, withdrawn=2)
     assert change is not None
@@ -211,8 +211,10 @@ def test_a_return_opens_the_alert_about_what_stands_at_the_top(
         instance=instance, name="top", about=AlertSubject.SYSTEM_CONDITION, for_s=0
     )
     staged(actor, client="desk-*", most_decisions=1)
-    assert rollouts.stop_if_exceeded(instance, withdrawn=7) is None, "another rollout's"
-    assert rollouts.stop_if_exceeded(instance, withdrawn=2) is not None, "a broker has done so already"
+    assert rollouts.stop_if_exceeded(instance, withdrawn=7) is None, "the revision belongs to another rollout"
+    assert rollouts.stop_if_exceeded(instance, withdrawn=2) is not None, (
+        "a broker has withdrawn the revision already"
+    )
     alerts.evaluate_alerts(timezone.now())
     assert "Staged revision 2 was withdrawn" in Alert.objects.get(rule=rule).members
 

@@ -1,4 +1,4 @@
-"""A run's log: what hosts, files and jobs say in it forges no record and drives no terminal."""
+"""Output of hosts, files and jobs in a run's log cannot forge log lines or send terminal control codes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_second_run_of_a_kind_is_refused_while_one_is_active(run: ActionRun, act
 
 
 def test_archive_and_compress_asked_together_go_one_after_the_other(run: ActionRun, actor: Actor) -> None:
-    """The one would move the file that the other has planned with."""
+    """The archive run would move a file that the compress run's plan includes."""
     compress = runs.request(actor, run.instance, RunKind.COMPRESS, {"age": "7d", "age_s": 604_800})
     now = timezone.now()
     first = runs.claim_run(run.pk, now)
@@ -52,7 +52,7 @@ def test_run_is_taken_up_once(run: ActionRun) -> None:
 
 @pytest.fixture
 def queue_away(tmp_path: Path) -> Iterator[None]:
-    """Celery with a queue that nobody serves; another test's Redis may still be there."""
+    """Use a Celery broker URL at which no Redis listens, even if another test's Redis is still running."""
     usual = current_app._get_current_object()
     Celery("away", broker=f"redis+socket://{tmp_path}/nobody.sock").set_current()
     yield
@@ -75,7 +75,7 @@ def test_broker_that_is_away_fails_the_run_with_its_error(run: ActionRun) -> Non
 
 @pytest.fixture
 def maria() -> Actor:
-    """Who may do everything."""
+    """Return an actor with all permissions."""
     return Actor(ActorKind.PERSON, "maria", 7, access=EffectiveAccess((GrantedRight(frozenset(Permission)),)))
 
 

@@ -1,4 +1,4 @@
-"""The decision between the policy that brokers keep and the one of a database that lacks it."""
+"""An operator chooses between the policy that a broker stores and the policy of a database that lacks it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_stored_policy_becomes_a_revision_of_its_own_number(broker: FakeBrok
     event = AuditEvent.objects.get(action="policy.resolve_stored")
     assert (event.actor, event.reason) == ("maria", "ticket 7")
     edit = policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 9}})
-    assert (edit.revision.number, edit.applied) == (41, True), "the editable rows are the stored policy's"
+    assert (edit.revision.number, edit.applied) == (41, True), "the editable rows contain the stored policy"
 
 
 def test_the_databases_policy_gets_a_newer_number_and_the_kept_one_stays_as_a_revision(
@@ -48,7 +48,7 @@ def test_the_databases_policy_gets_a_newer_number_and_the_kept_one_stays_as_a_re
     change = resolve_set_back(actor, SetBackChoice.DATABASE)
     assert (change.revision.number, change.applied, broker.revision) == (41, True, 41)
     assert change.revision.document == {**own, "revision": 41}
-    assert policies.has_policy("sluice-1", document), "the broker finds it, also after a restart"
+    assert policies.has_policy("sluice-1", document), "the broker finds the policy, also after a restart"
     assert [one.number for one in PolicyRevision.objects.order_by("number")] == [1, 40, 41]
 
 
@@ -74,7 +74,9 @@ def test_a_rollout_of_the_database_ends_with_the_revision_before_it(broker: Fake
     )
     keep(broker, 40)
     change = resolve_set_back(actor, SetBackChoice.DATABASE)
-    assert policies.same_policy(change.revision.document, before), "never the staged one, for every client"
+    assert policies.same_policy(change.revision.document, before), (
+        "the staged revision must not apply to all clients"
+    )
     assert policies.policy_orders("sluice-1")["staged"] is None
 
 

@@ -1,4 +1,4 @@
-"""Calls of other hosts end by their deadline, and when they are cancelled, whatever the host does."""
+"""Outgoing calls end at their deadline or on cancellation, whatever the remote host does."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def say_nothing(peer: socket.socket) -> None:
 
 
 def flood(peer: socket.socket) -> None:
-    """An answer without an end, as fast as it goes."""
+    """Send an endless response as fast as possible."""
     peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
     while True:
         peer.sendall(b"x" * 65_536)
@@ -63,7 +63,9 @@ WAYS = [drip_headers, drip_body, drip_continue, say_nothing]
 
 @contextlib.contextmanager
 def host(answer: Callable[[socket.socket], None], *, listens: bool = True) -> Iterator[int]:
-    """A port behind which every caller is answered so, once it has said something if the host `listens`."""
+    """Run a server that handles each connection with `answer`, after reading a request if `listens`; yield
+    its port.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -126,7 +128,7 @@ def test_what_is_given_up_ends_too() -> None:
 
 
 def drip_greeting(peer: socket.socket) -> None:
-    """A mail server whose greeting never ends: each line comes within any time-out of a read."""
+    """Send an endless SMTP greeting, with each line inside any read timeout."""
     while True:
         peer.sendall(b"220-wait\r\n")
         time.sleep(0.05)
@@ -134,7 +136,7 @@ def drip_greeting(peer: socket.socket) -> None:
 
 @pytest.mark.parametrize("over_tls", [False, True])
 def test_a_mail_server_that_drips_leaves_no_thread_behind(over_tls: bool, settings: Any) -> None:
-    """Sixteen of them would end all calls of this worker, for good."""
+    """Sixteen blocked threads would stop all outgoing calls of this worker permanently."""
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_USE_SSL = over_tls
     message = EmailMessage("subject", "text", "sluice@localhost", ["maria@localhost"])
@@ -189,7 +191,7 @@ def test_cancelling_a_run_ends_its_call(settings: Any, monkeypatch: pytest.Monke
         )
         run = event_runs.start_run(SYSTEM, action, {"on": "hand"}, {}, timezone.now())
         ActionRun.objects.filter(pk=run.pk).update(state=RunState.WAITING, error=None)
-        # Asked for beforehand: what the run looks at while it waits for the host is the row.
+        # Request the cancellation from another thread: the waiting run checks only its row.
         asked = threading.Timer(
             1.0, lambda: ActionRun.objects.filter(pk=run.pk).update(cancel_requested=True)
         )

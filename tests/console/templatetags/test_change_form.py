@@ -1,6 +1,4 @@
-"""Forms of pending changes: an address of a view or a given one, further attributes, and the request's
-token.
-"""
+"""The `change_form` tag: view names or explicit URLs, additional attributes, and the CSRF token."""
 
 from __future__ import annotations
 

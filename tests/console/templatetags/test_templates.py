@@ -1,4 +1,4 @@
-"""Templates: each can be compiled, so that none uses a filter or a tag that it doesn't load."""
+"""Every template compiles, so every template loads the tags and filters that it uses."""
 
 from __future__ import annotations
 

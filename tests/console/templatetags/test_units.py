@@ -1,4 +1,4 @@
-"""The tag library adds nothing to the formats but their names, and HTML around moments."""
+"""The tag library exposes the formatting functions unchanged and adds HTML only to times."""
 
 from __future__ import annotations
 

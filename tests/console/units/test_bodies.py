@@ -1,4 +1,4 @@
-"""Bodies as operators read them: by their shape, bounded, and never executed or guessed beyond it."""
+"""Message bodies on pages: formatted by content, truncated, and never executed or guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as the pages show them."""
+"""Number formats of the pages."""
 
 from __future__ import annotations
 

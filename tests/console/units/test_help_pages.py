@@ -1,6 +1,4 @@
-"""The help on the pages: each part that is named stands in the guide, and comes without links or HTML of its
-own.
-"""
+"""Help texts on pages: each named section exists in the guide and is shown without links or raw HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every signal has its words on the pages: a label, and a short word in the clients' table."""
+"""Every signal has a label for pages and a short label for the clients' table."""
 
 from __future__ import annotations
 

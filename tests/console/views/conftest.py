@@ -1,4 +1,4 @@
-"""The pages as a browser asks for them: an operator, and somebody who may only look."""
+"""Fixtures with logged-on browsers: an operator and a viewer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.test import Client
 
 @pytest.fixture
 def browser(operator: Any) -> Client:
-    """An operator who is logged in, with CSRF checked as in a browser."""
+    """Return a test client that is logged on as the operator."""
     client = Client()
     client.force_login(operator)
     return client
@@ -18,7 +18,7 @@ def browser(operator: Any) -> Client:
 
 @pytest.fixture
 def onlooker(viewer: Any) -> Client:
-    """Somebody who may look."""
+    """Return a test client that is logged on as the viewer."""
     client = Client()
     client.force_login(viewer)
     return client

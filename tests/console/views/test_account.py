@@ -1,4 +1,4 @@
-"""One's own account: the password, and a second factor; over HTTP, as a browser does it."""
+"""An operator's own account over HTTP: password and second factor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def come_in(password: str = PASSWORD, name: str = "maria") -> Client:
 
 
 def as_json(path: str) -> dict[str, Any]:
-    """The content type of an address of the API, for Django's test client."""
+    """Return the content type argument of Django's test client: JSON for API addresses."""
     return {"content_type": "application/json"} if path.startswith("/api/") else {}
 
 
@@ -41,7 +41,7 @@ def is_in(client: Client) -> bool:
 
 
 def code_of(user: Any, ahead: int = 0) -> str:
-    """The app's code of now, or of `ahead` steps of 30 s later; a code is good once."""
+    """Return the user's TOTP code `ahead` steps of 30 s from now. Each code is valid once."""
     key = TOTPDevice.objects.filter(user=user).latest("pk").bin_key
     app = TOTP(key, step=30)
     app.time = time.time() + 30 * ahead
@@ -49,7 +49,7 @@ def code_of(user: Any, ahead: int = 0) -> str:
 
 
 def with_app(user: Any, client: Client) -> None:
-    """Switch it on, through the page."""
+    """Set up the second factor through the account page."""
     page = client.post("/account/totp/begin/", {"password": PASSWORD}).content.decode()
     assert re.search(r'<img src="data:image/svg\+xml[^"]*" alt="QR code of the key"', page)
     assert re.search(r"data-totp-key>([A-Z2-7]{4} ?)+<", page)
@@ -190,7 +190,7 @@ def shown_key(page: str) -> str:
 
 
 def app_code(key: str, ahead: int = 0) -> str:
-    """Return the code that an app with this key shows now, or `ahead` steps of 30 s later."""
+    """Return the TOTP code for this key `ahead` steps of 30 s from now."""
     text = key.replace(" ", "")
     app = TOTP(base64.b32decode(text + "=" * (-len(text) % 8)), step=30)
     app.time = time.time() + 30 * ahead
@@ -208,7 +208,7 @@ def test_a_stolen_session_is_shown_no_key_and_replaces_no_second_factor(operator
 
 
 def test_no_page_gives_a_stolen_session_a_key_that_becomes_the_second_factor(operator: Any) -> None:
-    """The theft as it was done: a wrong code for the key, a second code to put that key in force."""
+    """Attack: enter a wrong code to see the key, then confirm that key with a correct code."""
     mine = come_in()
     with_app(operator, mine)
     owners = TOTPDevice.objects.get(confirmed=True).key
@@ -264,9 +264,7 @@ def test_the_proof_ends_after_minutes_and_with_the_next_key(
 def test_where_everybody_must_have_one_each_login_is_shown_a_key_of_its_own(
     operator: Any, settings: Any
 ) -> None:
-    """Somebody who knows the password and looks at the key first doesn't know the key that the owner
-    takes.
-    """
+    """A thief who knows the password and requests a key first does not learn the owner's key."""
     settings.SLUICE_REQUIRE_TOTP = True
     thief, owner = come_in(), come_in()
     seen = shown_key(thief.get("/login/second-factor/").content.decode())
@@ -353,7 +351,7 @@ def test_a_locked_name_answers_a_right_secret_as_it_answers_a_wrong_one(
     elif name in ("second_factor", "account_totp_remove"):
         with_app(operator, mine)
         right["code"] = code_of(operator, 1)
-        mine.get("/account/")  # shows the message of success, which isn't the answer's
+        mine.get("/account/")  # consumes the success message, which does not belong to this response
     sender = {"second_factor": come_in, "login": Client}.get(name, lambda: mine)()
     for _ in range(8):
         Client().post("/login/", {"username": "maria", "password": "wrong"})
@@ -373,7 +371,7 @@ def test_a_locked_name_answers_a_right_secret_as_it_answers_a_wrong_one(
 
 @pytest.mark.parametrize("name", ["maria", "vera"])
 def test_a_stolen_session_of_an_administrator_resets_nobody(name: str, operator: Any, viewer: Any) -> None:
-    """The reset shows a new password: with it, the session would become the account."""
+    """A reset shows a new password, with which a thief could take over the account."""
     mine, users = come_in(), get_user_model().objects
     with_app(viewer, come_in(name="vera"))
     before = users.get(username=name).password
@@ -391,7 +389,7 @@ def test_a_stolen_session_of_an_administrator_resets_nobody(name: str, operator:
 def test_a_stolen_session_gives_no_role_and_makes_no_token(
     own: str | None, operator: Any, viewer: Any
 ) -> None:
-    """An account that a thief makes an administrator resets the owner's password with its own one."""
+    """A thief could make another account an administrator and use it to reset the owner's password."""
     mine, own_password = come_in(), {} if own is None else {"own_password": own}
     before = Grant.objects.count()
     grant, token = {"role": "administrator", **own_password}, {"name": "ci", **own_password}
@@ -413,7 +411,7 @@ def test_a_stolen_session_gives_no_role_and_makes_no_token(
 
 @pytest.mark.parametrize("own", [None, "", "wrong", PASSWORD])
 def test_a_stolen_session_opens_no_closed_account(own: str | None, operator: Any, viewer: Any) -> None:
-    """A closed account has its roles still, and somebody may know its password."""
+    """A closed account still has its roles, and a thief may know its password."""
     mine, users = come_in(), get_user_model().objects
     users.filter(username="vera").update(is_active=False)
     page = mine.post("/access/people/vera/open/", {} if own is None else {"password": own})

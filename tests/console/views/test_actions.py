@@ -18,7 +18,7 @@ def weekly(instance: Instance) -> Action:
 
 
 def form_of(weekly: Action, **changes: str) -> dict[str, str]:
-    """The editor's fields as they stand, with changes."""
+    """Return the editor's form fields for the weekly archive, with changes."""
     return {
         "action_id": str(weekly.pk),
         "version": str(weekly.version),
@@ -135,7 +135,7 @@ def test_a_run_that_needs_approval_waits_for_another_person(
 
 @pytest.fixture
 def administrator_too(db: None) -> Client:
-    """A second person who may approve."""
+    """Return a client for a second person, who may approve."""
     from django.contrib.auth import get_user_model
 
     from console.models import Grant

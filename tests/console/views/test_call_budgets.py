@@ -1,4 +1,4 @@
-"""Calls of Python and C functions that one operator's edit costs: the same on a busy machine."""
+"""Number of Python and C calls for one edit by an operator, independent of machine load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client's page, and disconnecting it."""
+"""The page of one client, and disconnecting the client."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker
 
 
 def apply(browser: Client, reason: str = "wrong release", **more: str) -> Any:
-    """Apply the pending changes as shown."""
+    """Apply the pending changes as previewed."""
     held = browser.get("/tray/").content.decode()
     found = re.search(r'name="plan" value="(\w+)"', held)
     form = {"reason": reason, "plan": found[1] if found else "", **more}

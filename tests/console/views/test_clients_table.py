@@ -1,4 +1,4 @@
-"""The clients' table as somebody wants it, and acts on everyone whom its filter matches."""
+"""The clients' table with an operator's columns, and actions on all clients that match its filter."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
     (line, *_) = cut.preview.lines
     assert line.count == len(chosen) and len(line.names) == 12 and set(line.names) < set(chosen)
     service.remove_change(maria, cut.item.pk)
-    # Who came meanwhile is left alone, who left is said, and who can't be acted on keeps nobody else from it.
+    # Clients that connected in the meantime are not affected. Disconnected ones are reported. A client that
+    # cannot be changed blocks no other.
     late = structs.replace(broker.clients[-1], name="carrier-late")
     broker.clients = [one for one in broker.clients if one.name != chosen[0]] + [late]
     (pause,) = service.list_changes(maria).planned

@@ -1,4 +1,4 @@
-"""Drafts on the pages: edit part by part, preview, publish for all clients or for some first."""
+"""Pages of drafts: editing, preview, and publication for all clients or for some first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(draft: PolicyDraft, rest: str = "") -> str:
 
 
 def send(browser: Client, draft: PolicyDraft, rest: str, **form: Any) -> Any:
-    """A form's POST, made for the version that is stored."""
+    """Post a form for the stored version of the draft."""
     draft.refresh_from_db()
     return browser.post(at(draft, rest), {"expected_version": draft.version, **form})
 
@@ -75,8 +75,8 @@ def test_a_draft_is_made_previewed_and_published(
     assert "board-jfk would be over its capacity." in preview
     assert "<html" not in preview
     send(browser, draft, "plan/", whom="all")
-    assert policies.newest_revision(instance).number == 1  # not before the pending changes are applied
-    browser.defaults["HTTP_REFERER"] = f"http://testserver{at(draft)}"  # where there is no draft afterwards
+    assert policies.newest_revision(instance).number == 1  # still pending
+    browser.defaults["HTTP_REFERER"] = f"http://testserver{at(draft)}"  # the draft is deleted
     assert apply(browser, "they asked", confirmed="on").redirect_chain[-1][0] == "/policies/"
     assert policies.newest_revision(instance).reason == "they asked"
 
@@ -160,7 +160,7 @@ def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft
     ]
     page = browser.get(at(draft)).content.decode()
     assert "limit 64MiB" in page
-    assert "warn it: 11.0 s" in page and "continue from the log: 16.0 s" in page  # hold, after, and the tick
+    assert "warn it: 11.0 s" in page and "continue from the log: 16.0 s" in page  # hold + delay + check
     form = browser.get(at(draft, "rules/0/")).content.decode()
     assert 'value="64MiB"' in form and 'value="10s"' in form and 'value="5s"' in form
     send(browser, draft, "rules/new/", name="behind", client="desk-7", limit="1GiB", **RUNGS)

@@ -1,6 +1,4 @@
-"""No page is forgotten: what answers HTML to GET is in the lists by which every page is looked at, or is said
-to be none.
-"""
+"""Every address that returns HTML is in the lists for tests of all pages, or is declared not to be a page."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ LISTED = (
 
 
 def addresses(of: URLResolver, space: str = "") -> Iterator[tuple[str, str]]:
-    """Name and an example of every address."""
+    """Yield the name and an example of every address."""
     for one in of.url_patterns:
         if isinstance(one, URLResolver):
             yield from addresses(one, f"{space}{one.namespace}:" if one.namespace else space)
@@ -38,7 +36,7 @@ def addresses(of: URLResolver, space: str = "") -> Iterator[tuple[str, str]]:
 
 
 def example(of: URLPattern) -> dict[str, str]:
-    """Values for its parameters."""
+    """Return example values for the parameters of an address."""
     if isinstance(of.pattern, RoutePattern):
         kinds = of.pattern.converters
         return {name: SOME_UUID if isinstance(kinds[name], UUIDConverter) else "1" for name in kinds}
@@ -49,9 +47,9 @@ def test_every_address_that_answers_html_is_looked_at(browser: Client, broker: F
     html = set()
     for name, path in addresses(get_resolver()):
         answer = browser.get(path, headers={"Accept": "text/html"})
-        # A page of something that isn't there, or that leads on, is one as well.
+        # Error pages and redirects count as pages.
         if answer.status_code != 405 and answer["Content-Type"].startswith("text/html"):
             html.add(name)
     listed = {resolve(path.partition("?")[0]).view_name for path in LISTED}
-    assert html - listed == set(NO_PAGES), "in tests/browser/pages.py"
+    assert html - listed == set(NO_PAGES), "list new pages in tests/browser/pages.py"
     assert listed <= html

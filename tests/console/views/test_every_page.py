@@ -1,6 +1,4 @@
-"""What holds for every page: who may see it, what it does without a broker, and that nothing is changed by a
-GET.
-"""
+"""Checks for every page: permissions, behaviour without a broker, and no changes by GET."""
 
 from __future__ import annotations
 
@@ -123,7 +121,7 @@ def test_what_is_said_of_a_group_on_each_page_agrees(
     RevisionReport.objects.filter(member="b").update(seen_at=timezone.now() - REPORT_FRESH * 2)
     told = page("/standing/")
     assert "c: The broker runs revision 1" in told and "b: The broker last reported" not in told
-    assert "in force on <bdi>a</bdi></span>" in page("/policies/"), "nobody knows what b runs"
+    assert "in force on <bdi>a</bdi></span>" in page("/policies/"), "the revision in force at b is unknown"
     assert "b</b> The broker last reported" in page("/policies/")
 
 
@@ -136,7 +134,7 @@ def test_a_change_is_refused_by_get(browser: Client, broker: FakeBroker, name: s
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_refused_to_an_onlooker(onlooker: Client, broker: FakeBroker, name: str) -> None:
     assert onlooker.post(reverse(name), {"action": "remove", "age": "0s"}).status_code == 403
-    assert {one["do"] for one in broker.asked} == {"status"}  # by the frame around the refusal
+    assert {one["do"] for one in broker.asked} == {"status"}  # by the page's frame
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -1,5 +1,5 @@
-"""Every kind of run, step, state and failure on every page that shows runs; and what of them those see who
-may not read all.
+"""Runs of every type, step, state and failure on every page that shows runs, also for users with limited
+rights.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def doer(operator: Any) -> Actor:
 
 @pytest.fixture
 def no_redis(settings: Any) -> None:
-    """The queue isn't there, and the runs of this file are carried out by the tests."""
+    """Point Celery at a missing Redis; these tests execute runs themselves."""
     settings.CELERY_BROKER_URL = "redis+socket:///nowhere/redis.sock"
     settings.SLUICE_WEBHOOK_HOSTS = ["127.0.0.1:9"]
 
@@ -79,7 +79,7 @@ def action_of(actor: Actor, instance: Instance, *parts: dict[str, str]) -> Actio
 
 
 def run_of(actor: Actor, action: Action, variables: dict[str, str]) -> ActionRun:
-    """Planned, asked for and carried out."""
+    """Plan, request and execute a run of the action."""
     made = run_requests.plan_action(action, variables)
     run = event_runs.start_run(
         actor, action, {"on": "publish"}, variables, timezone.now(), plan=made, plan_hash=made["hash"]
@@ -130,7 +130,7 @@ def test_pages_show_a_run_with_every_step(
 def test_pages_show_a_run_of_every_kind_in_every_state(
     kind: RunKind, instance: Instance, operator: Any, broker: FakeBroker
 ) -> None:
-    """Also one that has a little of everything, as rows of lost workers have."""
+    """The states include a run with incomplete data, as a lost worker leaves it."""
     browser = Client()
     browser.force_login(operator)
     plans: list[Any] = [

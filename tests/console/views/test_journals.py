@@ -1,4 +1,4 @@
-"""Journals: a plan becomes a pending change, and runs only if it is still current."""
+"""Journal pages: a plan becomes a pending change, and runs only if it is still current."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.html import minified
 
 @pytest.fixture(autouse=True)
 def _no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests ask for runs; workers, which carry them out, have tests of their own."""
+    """Disable the queue: other tests cover workers."""
     monkeypatch.setattr(runs, "enqueue", lambda run: None)
 
 
@@ -108,7 +108,7 @@ def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroke
 
 
 def test_an_onlooker_sees_the_map_without_acts(onlooker: Client, broker: FakeBroker) -> None:
-    page, _, _ = minified(onlooker.get("/journals/")).partition("<dialog")  # the help names acts
+    page, _, _ = minified(onlooker.get("/journals/")).partition("<dialog")  # the help mentions the actions
     assert "2 holders keep 128 MiB" in page and "Release" not in page and "Archive…" not in page
 
 

@@ -1,4 +1,4 @@
-"""The messages page: readable topics, how bodies are shown, and publishing as a pending change."""
+"""The messages page: readable topics, display of bodies, and publishing as a pending change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fake_broker import FakeBroker
 
 @pytest.fixture
 def desk(broker: FakeBroker) -> Client:
-    """Somebody who may read and publish flights alone."""
+    """Return a client for an operator who may read and publish only topics of flights."""
     client = Client()
     client.force_login(person("desk", Role.OPERATOR, topic_pattern="flights.>"))
     return client

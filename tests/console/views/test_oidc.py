@@ -1,4 +1,4 @@
-"""Logging in at an identity provider: a real one, in a process of its own."""
+"""Login through OpenID Connect, with a real identity provider in its own process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def provider(issuer: str, settings: Any, db: None) -> str:
 
 
 def at_the_provider(browser: Client, sub: str, wanted: str = "") -> str:
-    """Go there, say who one is, and come back with the address that the provider sends one to."""
+    """Log in at the identity provider as `sub`; return the address to which it redirects."""
     there = browser.get("/login/oidc/", {"next": wanted} if wanted else {})
     assert there.status_code == 302, there.content
     answer = httpx.post(there["Location"], data={"sub": sub}, follow_redirects=False)

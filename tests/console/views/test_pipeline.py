@@ -1,4 +1,4 @@
-"""The pipeline's kept runs as pages: tables, plots, CSV and Parquet, and who may see them."""
+"""Pages of stored pipeline runs: tables, plots, CSV and Parquet downloads, and permissions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lake(tmp_path: Path, settings: Any) -> Path:
 
 
 def keep(lake: Path, table: pa.Table, *plots: PlotSpec) -> str:
-    """As a job's own process does at its end."""
+    """Store a run as a job's process does at its end; return its id."""
     record = RecordingReporter(FakeReporter(), "capacity", argparse.Namespace(start=5, strict=False))
     record.note("Three <b>topics</b>.")
     record.table("topics", table, "Topics", plots)
@@ -155,7 +155,7 @@ def test_each_job_has_a_form_with_its_options_and_their_bounds(
 def test_a_draft_is_tried_beside_the_revision_in_force(
     browser: Client, instance: Instance, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are written for the job, without anybody's secrets; what came of it is listed with the draft."""
+    """The job receives both policies without secrets, and the draft's page lists its result."""
     monkeypatch.setattr(runs, "enqueue", lambda run: None)
     draft = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Gentler")
     assert f"/policies/drafts/{draft.pk}/backtest/" in minified(browser.get(f"/policies/drafts/{draft.pk}/"))
@@ -172,18 +172,20 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
         PolicyDocument.from_dict(document)
     shown = minified(browser.get(page))
     listed = minified(browser.get(f"{page}runs/"))
-    for html in (shown, listed):  # how far it is, and how to be rid of it
+    for html in (shown, listed):  # progress and a button to cancel
         assert f'id="run-{asked.pk}"' in html and f"/runs/{asked.pk}/cancel/" in html
         assert 'role="progressbar"' in html and f'hx-get="{page}runs/?page=1"' in html
     refused = minified(browser.post(page, {"save": "board-lhr", "end": "5"}))
     assert "Another run of pipeline is in progress" in refused
-    assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
+    assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, (
+        "the form retains the entered values"
+    )
     other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in minified(browser.get(f"/policies/drafts/{other.pk}/backtest/"))
     record = RecordingReporter(FakeReporter(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "Effects of each policy")
     assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
-    for where in (page, f"{page}runs/"):  # without loading the page anew, too
+    for where in (page, f"{page}runs/"):  # also by polling, without reloading the page
         assert record.id in minified(browser.get(where))
 
 

@@ -1,4 +1,4 @@
-"""Pages as they were: who had been sampled then, which revision ran, and that nothing can be done."""
+"""Pages for a past time: sampled clients, the revision in force, and no actions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def address(path: str, at: datetime) -> str:
 
 @pytest.fixture
 def recorded(instance: Instance, actor: Actor) -> Instance:
-    """Two hours ago: one behind, one at rest since half a minute, one that had left; the first revision
-    ran.
+    """Store data two hours old: a client behind, one idle for 30 s, one already disconnected, and the first
+    revision in force.
     """
 
     def sample(name: str, seconds: int, state: str = "live", lag: int = 0) -> ClientSample:

@@ -1,4 +1,4 @@
-"""Policy edits: from pending changes to a revision, its differences, and whether it is in force."""
+"""Policy pages: from pending changes to a revision, its differences, and whether it is in force."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.fake_broker import FakeBroker
 
 
 def instance_form(**more: Any) -> dict[str, Any]:
-    """What a browser sends of the instance's form."""
+    """Return the fields that a browser sends in the form of the instance."""
     return {
         "journaled_topics": ">",
         "unjournaled_topics": "scratch.>",

@@ -1,4 +1,6 @@
-"""Settings: kept for the person, used on every page, and the installation's with where each comes from."""
+"""The settings page: personal preferences that apply to every page, and installation settings with their
+sources.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def test_what_one_saves_holds_on_every_page_and_for_nobody_else(
         assert told in page
     assert '?range=24h" aria-current="true"' in page
     assert '?range=3h" aria-current="true"' in browser.get("/?range=3h").content.decode(), (
-        "the address comes first"
+        "the range in the URL takes precedence"
     )
     assert 'data-theme-saved="auto"' in onlooker.get("/").content.decode()
 

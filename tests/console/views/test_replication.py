@@ -1,4 +1,4 @@
-"""The page of the group."""
+"""The replication page of a group."""
 
 from __future__ import annotations
 

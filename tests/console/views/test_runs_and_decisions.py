@@ -1,4 +1,4 @@
-"""The lists of runs and of decisions."""
+"""Lists of runs and of decisions."""
 
 from __future__ import annotations
 

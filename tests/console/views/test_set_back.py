@@ -1,4 +1,4 @@
-"""Pages while a broker keeps a policy that the database lacks."""
+"""Pages while a broker stores a policy that the database lacks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_page_decides_by_post_alone_with_a_tick_and_the_permission(
     assert browser.get("/policies/resolve/").status_code == 405
     assert browser.post("/policies/resolve/", {"choice": "both"}).status_code == 400
     browser.post("/policies/resolve/", {"choice": "database"})
-    assert broker.kept is not None, "it wasn't confirmed"
+    assert broker.kept is not None, "the choice needs a confirmation"
     answer = browser.post("/policies/resolve/", {"choice": "stored"}, follow=True)
     assert "Revision 40. It is in force." in answer.content.decode()
     assert broker.kept is None and policies.document_in_force("sluice-1") == document

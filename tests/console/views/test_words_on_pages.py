@@ -1,4 +1,4 @@
-"""Words, colours and empty parts of pages that once showed codes, or said what wasn't so."""
+"""Texts, colours and empty sections of pages that once showed codes or wrong statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins from one address, hashing beside other requests, proxies, and tokens that are bound to networks."""
+"""Logins per address, password hashing beside other requests, proxies, and tokens bound to networks."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_one_password_for_many_names_is_stopped_and_others_are_not(operator: Any
     elsewhere = log_in("maria", PASSWORD, REMOTE_ADDR="192.0.2.1")
     assert elsewhere.status_code == 200
     assert AccessAttempt.objects.count() == MAX_FAILURES
-    # The failures have an event each, what was refused behind them one for the minute (two, when a minute
-    # ends within this test).
+    # Each failure has its own audit event. Refused attempts share one event per minute, or two if a minute
+    # ends during the test.
     events = AuditEvent.objects.filter(result="denied").count()
     assert MAX_FAILURES + 1 <= events <= MAX_FAILURES + 2
 
@@ -83,8 +83,8 @@ def test_only_configured_proxies_say_that_it_was_tls(operator: Any, settings: An
 def test_hashing_takes_turns_and_holds_up_nobody_else(
     operator: Any, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More logins than may wait: those beyond are told so at once, and reading goes on while passwords are
-    hashed.
+    """Logins beyond the queue's limit are refused immediately, and other requests continue during password
+    hashing.
     """
     let_go, at_once, most = threading.Event(), 0, 0
     encode, lock = MD5PasswordHasher.encode, threading.Lock()

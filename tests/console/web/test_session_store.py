@@ -1,4 +1,4 @@
-"""Sessions end when nobody uses them; tokens' uses are noted without a write on GET."""
+"""Sessions expire without use, and the use of a token is recorded without a write on GET."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_REDIS = "unix:///nowhere/redis.sock"
 
 
 class Clock:
-    """What `time.time` says to the middleware and the login."""
+    """Replacement of `time.time` in the middleware and the login."""
 
     def __init__(self) -> None:
         self.now = time.time()
@@ -54,7 +54,7 @@ def link(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis isn't there."""
+    """Point the store at a missing Redis."""
     monkeypatch.setattr("console.access.last_used.redis_connection", lambda: redis.Redis.from_url(NO_REDIS))
 
 
@@ -100,9 +100,9 @@ def test_every_address_that_pages_ask_again_and_again_is_known() -> None:
         for tag in re.findall(r"<\w+[^<]*?hx-trigger=\"[^\"]*every [^>]*", text):
             for asked in re.findall(r"hx-get=\"([^\"]*)\"", tag):
                 names = re.findall(r"\{% url '(\w+)'", asked)
-                assert names, f"{template}: an address that is made elsewhere can't be known here"
+                assert names, f"{template}: the polled address must be a url tag in this template"
                 polled |= set(names)
-        # What a script asks for by itself is written so.
+        # Scripts poll the addresses in data-url attributes.
         polled |= set(re.findall(r"data-url=\"\{% url '(\w+)'", text))
     assert polled == sessions.POLLED_BY_PAGES
     assert {resolve("/runs/list/").url_name} <= polled

@@ -60,7 +60,7 @@ def run_of(action: Action, **variables: str) -> ActionRun:
 
 @pytest.fixture
 def listener() -> Iterator[Any]:
-    """An HTTP server; `asked` are its requests, `status` what it answers."""
+    """Run an HTTP server that records requests in `asked` and answers with `status`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -72,7 +72,7 @@ def listener() -> Iterator[Any]:
             self.wfile.write(b"thanks")
 
         def log_message(self, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     server.asked, server.status = [], 200  # type: ignore[attr-defined]
@@ -247,7 +247,7 @@ def test_a_lost_run_is_repeated_from_the_step_it_was_in(instance: Instance, brok
     assert done is not None
     assert (done.state, [step["state"] for step in done.steps]) == (RunState.SUCCEEDED, ["done", "done"])
     assert done.first_id == run.pk
-    assert broker.asked == []  # what was done isn't done again
+    assert broker.asked == []  # the finished step is not repeated
 
 
 def test_a_run_is_repeated_once_and_then_its_repetition(instance: Instance, broker: FakeBroker) -> None:
@@ -380,9 +380,11 @@ def test_a_webhook_before_a_step_on_journals_holds_up_no_other_run_of_journals(
     assert waits is not None
     assert (waits.state, [step["do"] for step in waits.steps]) == (RunState.WAITING, ["webhook"])
     second = event_runs.start_run(MARIA, action, {"on": "hand"}, {}, timezone.now())
-    assert runs.claim_run(second.pk, timezone.now()) is None, "it overtook the first run of its action"
+    assert runs.claim_run(second.pk, timezone.now()) is None, (
+        "a run must not overtake the first run of its action"
+    )
     assert runs.mark_lost_runs(timezone.now()) == []
-    assert execution.execute_run(run.pk) is None, "another run still has the journals"
+    assert execution.execute_run(run.pk) is None, "another run has locked the journals"
     runs.finish(direct, RunState.SUCCEEDED)
     done = execution.execute_run(run.pk)
     assert done is not None

@@ -11,7 +11,7 @@ import pytest
 from broker_core.errors import OperatorError
 from console.services.actions import file_selection
 
-pytestmark = pytest.mark.django_db  # the policy says where journals are
+pytestmark = pytest.mark.django_db  # the policy names the journal directory
 
 OLD = time.time() - 10 * 86_400
 DAY = 86_400
@@ -19,7 +19,7 @@ DAY = 86_400
 
 @pytest.fixture
 def folder(tmp_path: Path, settings: Any) -> Path:
-    """A declared folder with four old files, one young, a link and a sub-folder."""
+    """Create an allowed folder with four old files, a recent file, a symbolic link and a sub-folder."""
     made = tmp_path / "logs"
     (made / "below").mkdir(parents=True)
     settings.SLUICE_ACTION_FOLDERS = [str(made)]

@@ -15,7 +15,7 @@ SATURDAY = datetime(2026, 11, 21, 0, 30, tzinfo=UTC)
 
 @pytest.fixture
 def weekly(instance: Instance) -> Action:
-    """The weekly archive, made well before the Saturday of these tests."""
+    """Return the weekly archive action, created three days before SATURDAY."""
     Action.objects.filter(instance=instance).update(started_at=SATURDAY - timedelta(days=3))
     return Action.objects.get(instance=instance, name=WEEKLY_ARCHIVE)
 

@@ -1,4 +1,4 @@
-"""Pending changes are applied as shown, with one reason, and only while the operator has the permission."""
+"""Pending changes are applied as previewed, with a reason, and only if the operator still has permission."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
     (one,) = service.list_changes(maria).planned
     assert one.preview.title == "carefully, for desk-* first"
     service.clear_changes(maria)
-    assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # it was not begun as a pending change
+    assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # the draft was not created as a pending change
 
 
 def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, instance: Instance) -> None:

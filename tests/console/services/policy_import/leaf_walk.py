@@ -1,5 +1,5 @@
-"""A file's leaves, found without the importers: XML by the standard library, options by the shell's own
-splitting.
+"""Leaves of a configuration file, found without the importers: XML with the standard library, scripts with
+shlex.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from console.services.policy_import import ImportReport
 
 
 def of_xml(text: str) -> Counter[str]:
-    """The paths of all attributes, and of all elements with text or with nothing in them."""
+    """Count the paths of all attributes and of all elements that have text or are empty."""
     found: Counter[str] = Counter()
     _walk(ElementTree.fromstring(text), "", found)
     return found
@@ -38,7 +38,9 @@ def _local(tag: str) -> str:
 
 
 def of_script(text: str) -> Counter[str]:
-    """The options of a shell script's assignments and commands, each by itself; other assignments whole."""
+    """Count the options in a shell script's assignments and commands. Assignments without options count
+    whole.
+    """
     found: Counter[str] = Counter()
     for line in _commands(text):
         words = shlex.split(line, comments=True)
@@ -54,7 +56,7 @@ def of_script(text: str) -> Counter[str]:
 
 
 def _commands(text: str) -> list[str]:
-    """Lines, those that a backslash or an open quote continues joined."""
+    """Return the script's lines, joined at backslashes and inside quotes."""
     made: list[str] = []
     held = ""
     for line in text.replace("\\\n", " ").splitlines():
@@ -68,12 +70,12 @@ def _commands(text: str) -> list[str]:
 
 
 def accounted(imported: ImportReport) -> Counter[str]:
-    """Where the leaves stood that an import tells of."""
+    """Count the locations of all leaves in an import report."""
     lists = (imported.imported, imported.skipped, imported.unrelated)
     return Counter(one.where for told in lists for one in told)
 
 
 def options_accounted(imported: ImportReport) -> Counter[str]:
-    """The options and lines that an import tells of."""
+    """Count the options and lines in an import report."""
     lists = (imported.imported, imported.skipped, imported.unrelated)
     return Counter(one.what for told in lists for one in told)

@@ -1,5 +1,5 @@
-"""The law of imports: whatever stands in a file, each of its leaves is told of once, and nothing is refused
-as nothing.
+"""Every leaf of an imported file is reported exactly once, and a file is refused only if nothing can be
+imported.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ UNKNOWN = st.sampled_from(["wibble", "wobble", "{urn:elsewhere}wibble"])
 def subtrees(
     names: st.SearchStrategy[str], keys: st.SearchStrategy[str]
 ) -> st.SearchStrategy[ElementTree.Element]:
-    """Small trees of elements with attributes, text, and text behind children."""
+    """Return a strategy for small XML trees with attributes, text and tails."""
 
     def made(
         name: str, attributes: dict[str, str], text: str, children: list[ElementTree.Element], tail: str
@@ -91,7 +91,7 @@ def subtrees(
 def mixed_in(
     system: str, place: int, before: int, added: ElementTree.Element
 ) -> tuple[str, ElementTree.Element]:
-    """A known file with a subtree put into one of its elements, and that element."""
+    """Return a known file with `added` inserted into one of its elements, and that element."""
     root = ElementTree.fromstring(TREES[system][1])
     elements = list(root.iter())
     into = elements[place % len(elements)]
@@ -100,7 +100,7 @@ def mixed_in(
 
 
 def read(system: str, text: str) -> ImportReport | None:
-    """What is imported; None when the file is refused, because nothing was taken of it."""
+    """Import the file; return None if it is refused because nothing can be imported."""
     try:
         return policy_import.import_policy(system, text)
     except OperatorError as problem:
@@ -146,7 +146,7 @@ def test_what_is_unknown_changes_nothing(
         policy_import.import_policy(system, text),
     )
     assert imported.document == known.document
-    if into.tag not in ("Action", "Actions"):  # an action with a part that Sluice hasn't is left out whole
+    if into.tag not in ("Action", "Actions"):  # the importer skips an action that has an unsupported part
         assert imported.actions == known.actions
     assert not [one for one in imported.imported if "wibble" in one.where or "wobble" in one.where]
 

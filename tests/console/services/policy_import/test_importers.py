@@ -1,4 +1,4 @@
-"""Configuration of other brokers, as their documents print it, makes the settings that typing them would."""
+"""Examples from other brokers' documentation import as the settings that an operator would enter."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ weekly</Name></Options></On>
 
 
 def taken(imported: ImportReport) -> PolicyDocument:
-    """The fragment laid over the defaults is a policy that can be used."""
+    """Merge the imported fragment into the default policy, and validate the result."""
     base = default_policy("x").to_dict()
     given = dict(imported.document)
     instance = {**base["instance"], **given.pop("instance", {})}
@@ -98,7 +98,7 @@ def left_out(imported: ImportReport) -> set[str]:
 
 
 def why(imported: ImportReport, what: str) -> str:
-    """Why a leaf was left out."""
+    """Return the reason for which the importer skipped the leaf `what`."""
     (found,) = [one.why for one in imported.skipped if one.what == what]
     return found
 
@@ -115,7 +115,7 @@ def test_policy_entries_of_activemq() -> None:
         None,
     )
     assert prices.prefetch_rate_pending_message_limit_strategy == 2.0
-    assert prices.abort_slow_consumer_strategy is False  # the entry of > doesn't count for prices.*
+    assert prices.abort_slow_consumer_strategy is False  # the entry for `>` does not apply to prices.*
     assert left_out(imported) == {
         "producerFlowControl=false",
         "name=x",
@@ -134,7 +134,7 @@ def test_topics_of_qpid_with_the_misprint_of_its_document() -> None:
         600_000,
         50,
     )
-    assert stocks.delete_persistent is None  # it needs a confirmation that no file can give
+    assert stocks.delete_persistent is None  # it needs a confirmation, which a file cannot give
     assert (news.topic, news.message_count) == ("news.#", 9)
     assert left_out(imported) == {"name=delete-persistent", "value=true", "messageAge=0", "name=q", "depth=1"}
     assert "from 1 to" in why(imported, "messageAge=0")
@@ -144,7 +144,7 @@ def test_system_properties_of_xap() -> None:
     imported = policy_import.import_policy("xap", XAP)
     (policy,) = taken(imported).xap
     assert (policy.enabled, policy.throughput, policy.latency, policy.retries) == (True, 8_000, 250, None)
-    assert policy.mode is EnforcementMode.SHADOW  # its retries can't be read
+    assert policy.mode is EnforcementMode.SHADOW  # the importer cannot parse its retries
     assert left_out(imported) == {
         "com.gs.transport_protocol.lrmi.slow-consumer.retries=many",
         "com.gs.fifo_notify.queue=1000",
@@ -156,7 +156,7 @@ def test_system_properties_of_xap() -> None:
     ("more", "expected"),
     [
         ("throughput=${T}", {"enabled": True, "mode": "shadow"}),
-        ("throughput=8000 -D{0}throughput=${T}", {"enabled": True, "mode": "shadow"}),  # the last one counts
+        ("throughput=8000 -D{0}throughput=${T}", {"enabled": True, "mode": "shadow"}),  # the last option wins
         ("throughput=0", {"enabled": False}),
         ("latency=0", {"enabled": False}),
         ("throughput=1", {"enabled": False, "throughput": 1}),  # 500 ms of it are half a byte
@@ -766,7 +766,9 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
     assert (entry.abort_slow_ack_consumer_strategy, entry.abort_slow_consumer_strategy) == (True, None)
     assert (entry.max_time_since_last_ack, entry.max_slow_count, entry.abort_connection) == (9_000, 3, True)
     assert imported.skipped == []
-    assert any("without acknowledgements" in one.into for one in imported.imported), "the difference is told"
+    assert any("without acknowledgements" in one.into for one in imported.imported), (
+        "the report explains the difference from ActiveMQ"
+    )
 
 
 @pytest.mark.parametrize(
@@ -798,7 +800,7 @@ def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: s
     ],
 )
 def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given: str) -> None:
-    """ActiveMQ's default may be less than the value that isn't known."""
+    """ActiveMQ's default may be lower than the value that the importer cannot parse."""
     imported = activemq_entries(strategy_entry("a", f"<{strategy} {given}/>", topicPrefetch="7"))
     (entry,) = taken(imported).activemq
     assert (entry.abort_slow_consumer_strategy, entry.abort_slow_ack_consumer_strategy) == (None, None)
@@ -894,7 +896,7 @@ def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(p
     ],
 )
 def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) -> None:
-    """Entries of single topics stay enforced."""
+    """Entries for single topics remain enforced."""
     imported = activemq_entries(
         f'<policyEntry topic="{topic}" topicPrefetch="9"/>',
         '<policyEntry topic="x" topicPrefetch="9"/>',
@@ -907,7 +909,9 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
 
 @pytest.mark.parametrize("prefetch", ["${prefetch}", "many", "9" * 30])
 def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> None:
-    """Limits count beyond it, so ActiveMQ may act later. A narrower entry stays enforced."""
+    """Limits count messages beyond the prefetch, so ActiveMQ may act later. A narrower entry remains
+    enforced.
+    """
     wide = f'<policyEntry topic=">" topicPrefetch="{prefetch}">{PENDING}</policyEntry>'
     narrow = [f'<policyEntry topic="{name}" topicPrefetch="9">{PENDING}</policyEntry>' for name in "xy"]
     imported = activemq_entries(narrow[0], wide, narrow[1])
@@ -921,7 +925,7 @@ def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> Non
 
 
 def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
-    """The one that was left out may act later, and may be the one that counts there."""
+    """The skipped entry may act later, and ActiveMQ may apply it instead."""
     entry = '<policyEntry topic="{}" topicPrefetch="{}"/>'
     imported = activemq_entries(entry.format("x", 9), entry.format("y", 9), entry.format("a, x", 900))
     assert {one.topic: one.mode for one in taken_of_topics(imported).activemq} == {
@@ -932,7 +936,7 @@ def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
 
 
 def test_limits_of_qpid_that_the_file_has_twice_are_in_shadow() -> None:
-    """As of two virtual hosts: here both have the same topics."""
+    """Limits of two virtual hosts may name equal topics."""
     everything = "<topics><slow-consumer-detection><depth>{}</depth></slow-consumer-detection></topics>"
     topic = '<topic key="a.b"><consumer><depth>{}</depth></consumer></topic>'
     queue = '<queue name="fix-1:desk"><consumer><depth>{}</depth></consumer></queue>'

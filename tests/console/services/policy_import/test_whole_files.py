@@ -1,5 +1,5 @@
-"""Whole configuration files of the four systems: each leaf is told of once, and the policy means what the
-file means.
+"""Whole configuration files of four systems: each leaf is reported once, and the policy matches the file's
+meaning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def imported(system: str, name: str) -> ImportReport:
 
 
 def in_force(document: PolicyDocument, system: str, topic: str) -> dict[str, Any]:
-    """The settings for a subscription to a topic."""
+    """Return the effective settings of a subscription to `topic`."""
     return preset_layers(document, system).values(RuleSubject("tcp", topic=topic))
 
 
@@ -76,7 +76,7 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
     def settings(topic: str) -> dict[str, Any]:
         return in_force(document, "activemq", topic)
 
-    # What the entry of `>` says, and what ActiveMQ means where it says nothing.
+    # The entry for `>` sets some values; ActiveMQ's defaults apply to the others.
     assert settings("other") == {
         **presets.ACTIVEMQ_DEFAULTS,
         "prefetch": 500,
@@ -86,7 +86,7 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
         "check_period": 15_000,
         "abort_connection": True,
     }
-    # 32767 is ActiveMQ's prefetch of topics.
+    # 32767 is ActiveMQ's default prefetch for topics.
     prices = {
         **presets.ACTIVEMQ_DEFAULTS,
         "prefetch": 32_767,
@@ -118,7 +118,7 @@ limit="40000"/></pendingMessageLimitStrategy></policyEntry>
 
     assert limit("x", 100) == ("prefetchRatePendingMessageLimitStrategy", 50)
     assert limit("a.b", 100) == ("constantPendingMessageLimitStrategy", 40_000)
-    for topic in ("b", "c.d"):  # as good as none
+    for topic in ("b", "c.d"):  # practically unlimited
         found = limit(topic, 100)
         assert found is not None and found[1] >= 7_000_000
 
@@ -128,7 +128,7 @@ def test_in_qpid_a_topics_limits_replace_those_of_all_topics() -> None:
 
     def limits(topic: str) -> dict[str, Any]:
         rules = presets.qpid_rules(in_force(document, "qpid", topic), 1, durable=False)
-        return {rule.setting: rule.limit for rule in rules if rule.limit < 10**10}  # more is no limit
+        return {rule.setting: rule.limit for rule in rules if rule.limit < 10**10}  # else unlimited
 
     assert limits("other") == {"messageCount": 5_000, "messageAge": 120_000}
     assert limits("stocks.us.ibm") == {"depth": 4_235_264, "messageAge": 600_000, "messageCount": 50}
@@ -152,7 +152,8 @@ def test_amps_pools_transports_and_journal() -> None:
         ("tcp", 9109),
         ("websocket", 9108),
     ]
-    # The instance's module asks for passwords, the transport's own lets everybody in who has a certificate.
+    # The instance's module requires passwords; the transport's module admits every client that has a
+    # certificate.
     assert [(one.authentication, one.restricted) for one in transports.values()] == [
         ("password", False),
         ("none", True),
