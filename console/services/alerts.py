@@ -271,7 +271,7 @@ def send_due_messages(now: datetime) -> int:
 
 def _pause(message: AlertMessage) -> timedelta:
     """Return the pause after the message's next attempt fails."""
-    return FIRST_PAUSE * 3**message.attempts
+    return FIRST_PAUSE * int(3**message.attempts)
 
 
 def _claim(message: AlertMessage, now: datetime) -> bool:

@@ -86,7 +86,7 @@ def import_xap(text: str) -> ImportReport:
     imported = ImportReport(leaves)
     reading = _PropertyReader(imported, conditional)
     for one in reversed(found):
-        reading.property(one)
+        reading.read_property(one)
     if made := reading.finish():
         imported.document["xap"] = [made]
     settled = {leaf for one in found if _is_known(one.name) for leaf in (one.value, *one.beside)}
@@ -115,17 +115,17 @@ class _PropertyReader:
 
     def __init__(self, imported: ImportReport, conditional: set[int]) -> None:
         self._imported = imported
-        self._conditional = conditional
+        self._conditional_lines = conditional
         """Lines that depend on a condition, or that the file may override."""
-        self._depends = False
+        self._is_conditional = False
         """Whether an imported value is on such a line."""
         self._made: dict[str, Any] = {}
         self._unread: list[str] = []
         """Settings whose last value in the file can't be read."""
-        self._never = False
+        self._expects_no_bytes = False
         """Whether XAP expects no bytes, so that no client is slow."""
 
-    def property(self, one: _JvmProperty) -> None:
+    def read_property(self, one: _JvmProperty) -> None:
         """Import a property, or record why it is skipped."""
         setting = one.name.removeprefix(PREFIX)
         if not _is_known(one.name):
@@ -138,26 +138,28 @@ class _PropertyReader:
             reason = "The file sets it again later: the last value applies."
             # A script may put the value of a variable before or after its new options.
             is_option = one.value.name.startswith("-D")
-            self._depends |= is_option and _SETTINGS[setting](one.value.value) != self._made.get(setting)
+            self._is_conditional |= is_option and _SETTINGS[setting](one.value.value) != self._made.get(
+                setting
+            )
         else:
-            reason = self._read(setting, one.value)
+            reason = self._read_value(setting, one.value)
         for leaf in (one.value, *one.beside):
             if reason:
                 self._imported.record_skipped(leaf, reason)
             else:
                 self._imported.record_imported(leaf, "xap", setting)
 
-    def _read(self, setting: str, leaf: XmlLeaf) -> str:
+    def _read_value(self, setting: str, leaf: XmlLeaf) -> str:
         """Read a setting's value. Returns why it can't be imported, or ""."""
         value = _SETTINGS[setting](leaf.value)
         reason = value_problem(leaf, value, lambda reader: read_xap(reader, [{setting: value}]))
         if not reason:
             self._made[setting] = value
-            self._depends |= leaf.line in self._conditional
+            self._is_conditional |= leaf.line in self._conditional_lines
             return ""
         self._unread.append(setting)
         if setting in _EXPECTS_NOTHING and value == 0:
-            self._never = True
+            self._expects_no_bytes = True
             reason = "With 0, XAP expects no bytes, and no client is slow."
         return reason
 
@@ -166,7 +168,7 @@ class _PropertyReader:
         made = self._made
         throughput, latency = (made.get(name, XAP[name].default) for name in ("throughput", "latency"))
         # XAP divides integers.
-        if made.get("enabled") and (self._never or throughput * latency < 1_000):
+        if made.get("enabled") and (self._expects_no_bytes or throughput * latency < 1_000):
             made["enabled"] = False
             self._imported.remark("xap", "false, as XAP expects no bytes with this throughput and latency")
         elif made.get("enabled") and self._unread:
@@ -175,7 +177,7 @@ class _PropertyReader:
             self._imported.remark(
                 "xap", f"shadow, as a default stands for {names}, which can't be read: set it, and enforce"
             )
-        elif made.get("enabled") and self._depends:
+        elif made.get("enabled") and self._is_conditional:
             made["mode"] = EnforcementMode.SHADOW.value
             self._imported.remark(
                 "xap", "shadow, as the file may have it under a condition only: enforce if it always holds"
