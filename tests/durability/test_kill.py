@@ -21,12 +21,14 @@ from broker_core.protocols.native import (
     encode_command,
     encode_frame_header,
 )
-from broker_core.protocols.replies import Ack, parse_reply
+from broker_core.protocols.replies import Ack, ClosingNotice, parse_reply
 from tests.support.broker_process import start_broker
 from tests.support.frames import FedReader
 
 pytestmark = pytest.mark.slow
 KILLS = 50
+SESSION = 7
+"""Publisher session of all lives: without it the broker refuses numbers that it has stored."""
 
 
 class Publisher:
@@ -38,12 +40,13 @@ class Publisher:
     async def run(self, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         frames = FedReader()
-        writer.write(encode_command({"c": "logon", "name": "publisher"}))
+        writer.write(encode_command({"c": "logon", "name": "publisher", "session": SESSION}))
         sending: asyncio.Task[None] | None = None
         try:
             while data := await reader.read(1 << 16):
                 for frame in frames.feed(data):
                     reply = parse_reply(frame.payload) if frame.kind == COMMAND else None
+                    assert not isinstance(reply, ClosingNotice), reply
                     if isinstance(reply, Ack) and reply.of == "logon":
                         # The broker may know more than was acknowledged, and never less.
                         assert (reply.sequence or 0) >= self.acknowledged

@@ -121,9 +121,10 @@ class LoadedGroup:
         wanted = max(reader.records[-1].sequence for reader in readers)
         for reader in readers:
             await until(partial(_has_reached, reader, wanted), PATIENCE_S)
-        for member in self.members:
-            # A member that answers has applied every record that any member has acknowledged.
-            async with AsyncClient(member.address, "last") as client:
+        for number, member in enumerate(self.members):
+            # A member that answers has applied every record that any member has acknowledged. Each client has
+            # its own name: a member whose clock is ahead may notify others of its logon after the next logon.
+            async with AsyncClient(member.address, f"last-{number}") as client:
                 subscription = await client.subscribe("t", bookmark=f"group|{wanted - 1}|")
                 async with asyncio.timeout(PATIENCE_S):
                     await anext(aiter(subscription))
