@@ -419,15 +419,37 @@ class ManagedReplays:
         self._store.remove(old, publish=False)
         self._store.add(restarted)
 
-    def note_carried(self, name: str, sequence: int) -> None:
-        """Record that a link's destination has confirmed everything that is carried up to `sequence`.
+    def note_carried(self, name: str, sequence: int, instance: str) -> None:
+        """Record that `instance` has confirmed everything that a link carries up to `sequence`.
 
         Raises OperatorError unknown_replay.
         """
         replay = self.get(name)
-        if sequence > replay.carried:
-            replay.carried = sequence
+        if sequence > replay.carried or instance != replay.carried_to:
+            replay.carried = max(sequence, replay.carried)
+            replay.carried_to = instance
             self._store.mark_changed(replay)
+
+    def carried_limit_to(self, instance: str, durable: int) -> int:
+        """Return the newest record that any link can have carried to an instance; 0 if none is known.
+
+        `durable`: the log's newest record, the limit of a link that is carrying.
+        """
+        return max(
+            (
+                replay.carried_limit or durable
+                for replay in self._replays.values()
+                if replay.carried_to == instance
+            ),
+            default=0,
+        )
+
+    def raise_carried_limits(self, instance: str, newest: int) -> None:
+        """Raise the limits of links to an instance, because a link that is removed can have carried more."""
+        for replay in self._replays.values():
+            if replay.carried_to == instance and 0 < replay.carried_limit < newest:
+                replay.carried_limit = newest
+                self._store.mark_changed(replay)
 
     def limit_carried(self, name: str, newest: int) -> None:
         """Record that a link carries nothing, and can't have carried more than the log's newest record.

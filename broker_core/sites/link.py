@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -183,8 +183,22 @@ class LinkPublishStore(MemoryPublishStore):
 class SiteLink:
     """The link to one destination. It runs from its creation until `close`; its position remains."""
 
-    def __init__(self, engine: Engine, settings: DestinationSettings, secrets: Path | None) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DestinationSettings,
+        secrets: Path | None,
+        removed_limits: Mapping[str, int],
+    ) -> None:
+        """Create the link and start it if it is enabled.
+
+        Args:
+            engine: Engine of this broker.
+            settings: Settings of the destination.
+            secrets: File with the links' credentials.
+            removed_limits: Newest record that removed links can have carried, by instance.
+        """
+        self.settings, self._removed_limits = settings, removed_limits
         self._engine, self._secrets = engine, secrets
         self._clock = engine.clock
         self._client = f"{LINK_PREFIX}{settings.name}"
@@ -317,16 +331,19 @@ class SiteLink:
         """Check that the destination has no record that this log lacks.
 
         The record's number alone cannot show that, because the log may have passed it since. So the
-        destination may have no more than the log had when the link last carried a record.
+        destination may have no more than the log had when a link to that instance last carried a record.
 
         Raises:
             OperatorError: link_gap.
         """
         limit = self._engine.frontier.durable
         if self._engine.frontier.end is None:
+            managed, durable = self._engine.managed, limit
             limit = self._newest_carried
             with suppress(OperatorError):
-                limit = self._engine.managed.get(self._client).carried_limit or limit
+                limit = managed.get(self._client).carried_limit or limit
+            removed = self._removed_limits.get(self._instance, 0)
+            limit = max(limit, managed.carried_limit_to(self._instance, durable), removed)
         if stored > limit:
             raise OperatorError(
                 "link_gap",
@@ -398,7 +415,7 @@ class SiteLink:
 
     def _note_carried(self, sequence: int) -> None:
         with suppress(OperatorError):
-            self._engine.managed.note_carried(self._client, sequence)
+            self._engine.managed.note_carried(self._client, sequence, self._instance)
 
     def _mark_forwarding(self) -> None:
         """Record that the link is forwarding."""
