@@ -42,6 +42,7 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.journal.commit_log import LogGeneration
 from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name, publisher_origin
 from broker_core.protocols import commands
 from broker_core.replay.positions.file import DestinationSetBack
@@ -297,6 +298,7 @@ class SiteLink:
             following: list[asyncio.Future[Any]] = [local.following, *failures]
             await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
             if local.following.done():
+                await self._lift_carried_limit()  # of a new link, whose replay did not exist before
                 self._note_carried(self._store.stored)
                 self._mark_forwarding()
                 await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
@@ -332,13 +334,18 @@ class SiteLink:
 
         The record's number alone cannot show that, because the log may have passed it since. So the
         destination may have no more than the log had when a link to that instance last carried a record.
+        Of a group's log, only `init` makes a shorter one. It has a new generation, and the destination may
+        have no more than this generation began with, unless a link has carried in it.
 
         Raises:
             OperatorError: link_gap.
         """
-        limit = self._engine.frontier.durable
-        if self._engine.frontier.end is None:
-            managed, durable = self._engine.managed, limit
+        managed, durable = self._engine.managed, self._engine.frontier.durable
+        limit = durable
+        if (generation := self._log_generation()).number:
+            if 0 < managed.carried_generation_to(self._instance) < generation.number:
+                limit = min(durable, generation.base)
+        else:
             limit = self._newest_carried
             with suppress(OperatorError):
                 limit = managed.get(self._client).carried_limit or limit
@@ -366,8 +373,7 @@ class SiteLink:
         if await self._engine.frontier.confirm() is None:
             raise make_behind_error(self._engine.instance)  # another member may have moved the position
         self._check_log(stored)
-        with suppress(OperatorError):
-            await managed.lift_carried_limit(self._client)
+        await self._lift_carried_limit()
         self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
@@ -406,6 +412,22 @@ class SiteLink:
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
         return DestinationSetBack(now, had, has)
 
+    def _log_generation(self) -> LogGeneration:
+        """Return the generation of the group's log. Raises ClientError behind while it isn't known."""
+        following = self._engine.dispatch.following
+        if following is None:
+            return LogGeneration(0, 0)
+        generation = following.log_generation
+        if generation is None:
+            raise make_behind_error(self._engine.instance)
+        return generation
+
+    async def _lift_carried_limit(self) -> None:
+        with suppress(OperatorError):
+            await self._engine.managed.lift_carried_limit(
+                self._client, self._instance, self._log_generation().number
+            )
+
     def _limit_carried(self) -> None:
         self._may_carry = False
         self._newest_carried = self._engine.frontier.durable
@@ -415,7 +437,7 @@ class SiteLink:
 
     def _note_carried(self, sequence: int) -> None:
         with suppress(OperatorError):
-            self._engine.managed.note_carried(self._client, sequence, self._instance)
+            self._engine.managed.note_carried(self._client, sequence)
 
     def _mark_forwarding(self) -> None:
         """Record that the link is forwarding."""

@@ -65,8 +65,8 @@ class SiteLinkManager:
     def _pass_limit_on(self, replay: ManagedReplayRecord) -> None:
         """Keep the limit of a link that is removed for other links to its instance."""
         instance, newest = replay.carried_to, replay.carried_limit
-        if instance and newest:
-            self._engine.managed.raise_carried_limits(instance, newest)
+        if instance:
+            self._engine.managed.pass_limits_on(replay)
             self._removed_limits[instance] = max(newest, self._removed_limits.get(instance, 0))
 
     def list_entries(self) -> list[LinkEntry]:
