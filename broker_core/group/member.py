@@ -118,8 +118,7 @@ class GroupMember:
     @property
     def log_generation(self) -> LogGeneration | None:
         """Generation of the log; None while the member isn't attached."""
-        stream = self._replicated_log.stream
-        return LogGeneration(stream.generation, stream.base) if stream is not None else None
+        return self._replicated_log.log_generation
 
     async def wait_caught_up(self) -> int | None:
         """Read the end of the log with confirmation; return the newest record, None if nothing was confirmed.

@@ -100,7 +100,7 @@ async def test_a_member_whose_newest_entry_is_in_the_log_goes_on_after_any_batch
 async def test_a_member_that_lags_takes_records_while_those_that_had_more_are_down_and_nothing_is_deleted(
     tmp_path: Path,
 ) -> None:
-    """It cannot know of the others' records. Publishers notice, and both journals keep what was acknowledged."""
+    """Publishers notice it, and both journals keep what was acknowledged."""
     async with running_nats_servers(tmp_path, 1) as servers:
         doors = (free_port(), free_port())
         async with running_members(tmp_path, servers.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
