@@ -267,6 +267,48 @@ def test_what_one_of_several_brokers_or_virtual_hosts_limits_is_in_shadow() -> N
     assert sum("several virtual hosts" in one.into for one in policy.imported) == 2
 
 
+ABORTING = """<policyEntry topic="&gt;"><slowConsumerStrategy>
+  <abortSlowConsumerStrategy maxSlowDuration="5000"/></slowConsumerStrategy></policyEntry>"""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        '<ref bean="gentle"/>',
+        '<bean class="com.acme.GentleEntry"><property name="topic" value="a.b"/></bean>',
+        '<bean parent="base"><property name="topic" value="a.b"/></bean>',
+        '<list><ref bean="gentle"/></list>',
+    ],
+)
+def test_beside_an_entry_that_is_elsewhere_wider_entries_are_in_shadow(other: str) -> None:
+    text = f"<broker><policyMap><policyEntries>{ABORTING}{other}</policyEntries></policyMap></broker>"
+    (made, *beside) = policy_import.import_policy("activemq", text).document["activemq"]
+    assert (made["topic"], made["mode"]) == (">", "shadow")
+    assert {one["mode"] for one in beside} == {"off"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "mode"),
+    [
+        ('<broker destinationPolicy="#b"/>', "shadow"),
+        ('<broker destinationPolicy="#a"/>', None),
+        ("<broker/>", None),
+        (
+            '<bean class="org.apache.activemq.broker.BrokerService">'
+            '<property name="destinationPolicy" ref="b"/></bean>',
+            "shadow",
+        ),
+        ('<bean><property name="destinationPolicy"><ref bean="b"/></property></bean>', "shadow"),
+    ],
+)
+def test_entries_of_a_map_that_the_broker_doesnt_use_are_in_shadow(broker: str, mode: str | None) -> None:
+    text = (
+        f"""<beans>{broker}<policyMap id="a"><policyEntries>{ABORTING}</policyEntries></policyMap></beans>"""
+    )
+    made = policy_import.import_policy("activemq", text).document["activemq"][0]
+    assert (made["topic"], made.get("mode")) == (">", mode)
+
+
 def test_a_topics_limit_below_that_of_a_durable_subscription_is_in_shadow() -> None:
     consumer = "<consumer><depth>{}</depth></consumer>"
     queue = f'<queue name="c:s">{consumer.format(9_000)}</queue>'
