@@ -313,7 +313,9 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.ListDurables: _durables,
     requests.ListReplays: lambda _, parts: _replays(parts),
     requests.PreviewPolicy: _effect,
-    requests.ApplyPolicy: lambda _, parts: RunningRevision(revision=min(one.revision for one in parts)),
+    requests.ApplyPolicy: lambda _, parts: RunningRevision(
+        revision=min(one.revision for one in parts), withdrawn=max(one.withdrawn for one in parts)
+    ),
 }
 """Functions that merge answers, by request.
 

@@ -236,9 +236,14 @@ class Snapshot(Document, frozen=True, kw_only=True):
 
 
 class RunningRevision(Document, frozen=True, kw_only=True):
-    """Answer to ApplyPolicy: the revision that a broker runs now."""
+    """Answer to ApplyPolicy: the revision that a broker runs now.
+
+    `withdrawn` is the staged revision that the broker put in force and withdrew, because it has used up its
+    allowance there; 0 if there is none.
+    """
 
     revision: int
+    withdrawn: int = 0
 
 
 class PolicyInForce(Document, frozen=True, kw_only=True):

@@ -357,11 +357,17 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     except BaseException:
         PendingChange.objects.filter(pk=item.pk).update(draft=number)
         raise
+    number = change.revision.number
+    if change.withdrawn:
+        return (
+            f"Revision {number} was published for the first clients, and withdrawn at once. "
+            f"{change.withdrawn} {change.problem}"
+        ).strip()
     if change.applied and rollout_plan(item.parameters) is not None:
-        return f"Revision {change.revision.number} is published for the first clients."
+        return f"Revision {number} is published for the first clients."
     if change.applied:
-        return f"Revision {change.revision.number} is published and in force."
-    return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
+        return f"Revision {number} is published and in force."
+    return f"Revision {number} is published, but is not in force everywhere: {change.problem}"
 
 
 CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
