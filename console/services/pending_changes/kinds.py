@@ -342,21 +342,17 @@ def _differences(
 def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     """Publish the draft at the version that was shown.
 
-    A failed publish leaves the pending change as it was.
+    Publishing deletes the draft, and with it the row of this change, in the same transaction.
     """
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft was removed.", "Make the change again.")
-    number, version = item.draft.pk, item.draft.version  # the version that was shown
-    item.draft = None
-    # Publishing deletes the draft, and with it this row if that still referred to the draft.
-    PendingChange.objects.filter(pk=item.pk).update(draft=None)
-    try:
-        change = drafts.publish(
-            actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
-        )
-    except BaseException:
-        PendingChange.objects.filter(pk=item.pk).update(draft=number)
-        raise
+    change = drafts.publish(
+        actor,
+        item.draft.pk,
+        reason=reason,
+        expected_version=item.draft.version,
+        rollout=rollout_plan(item.parameters),
+    )
     number = change.revision.number
     if change.withdrawn:
         return (
