@@ -144,6 +144,7 @@ def _database(parts: Sequence[InstanceStatus]) -> DatabaseEntry | None:
         message=f"{member}: {shown.message}" if shown.message else "",
         waiting=sum(one.waiting for _, one in entries),
         dropped=sum(one.dropped for _, one in entries),
+        dropped_at=max((one.dropped_at for _, one in entries if one.dropped_at is not None), default=None),
     )
 
 

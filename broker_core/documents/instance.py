@@ -168,6 +168,9 @@ class DatabaseEntry(Document, frozen=True, kw_only=True):
             description="Decisions, losses and events discarded since the start, because the buffer was full."
         ),
     ] = 0
+    dropped_at: Annotated[
+        MomentOrNone, Meta(description="When the last of them was discarded, ms UTC; null: never.")
+    ] = None
 
 
 class JournalTotals(Document, frozen=True, kw_only=True):
