@@ -286,6 +286,7 @@ def _check_yaml_limits(text: str) -> None:
     the loader, which does, and which crashes the process at some depth.
     """
     depth = nodes = 0
+    event: Any  # the stubs have two classes of marks
     for event in yaml.parse(text, Loader=_SafeLoader):
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
