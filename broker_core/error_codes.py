@@ -503,6 +503,10 @@ CODES: Final = MappingProxyType({
         "The body of a request can have at most 4 MiB",
         ErrorAudience(0), HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     ),
+    "uri_too_long": ErrorCode(
+        "The request line can have at most 16 KiB",
+        ErrorAudience(0), HTTPStatus.REQUEST_URI_TOO_LONG,
+    ),
     "authentication_failed": ErrorCode(
         "The token or session is invalid",
         ErrorAudience(0), HTTPStatus.UNAUTHORIZED,

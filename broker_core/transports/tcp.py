@@ -122,14 +122,13 @@ class TcpProtocol(TcpConnection):
         self._replies += frame
         self._unwritten = len(self._replies)
 
+    def flush_replies(self) -> None:
+        self._write_replies()
+
     def _write_replies(self) -> None:
         if self._replies and self._transport is not None and not self._progress.closed:
             replies, self._replies, self._unwritten = self._replies, bytearray(), 0
             self._transport.write(replies)
-
-    def close(self, code: str, message: str) -> None:
-        self._write_replies()
-        super().close(code, message)
 
 
 class TcpListener:

@@ -53,14 +53,16 @@ PATH_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """Result of a change: the new revision, and whether the running brokers have applied it.
+    """Result of a change: the new revision, and whether every running broker has put it in force.
 
-    `problem` says why a broker hasn't.
+    `problem` says why a broker hasn't. `withdrawn` says why a staged revision is no longer in force anywhere:
+    its rollout ended automatically before the brokers answered. Otherwise it is "".
     """
 
     revision: PolicyRevision
     applied: bool
     problem: str = ""
+    withdrawn: str = ""
     findings: tuple[PolicyFinding, ...] = ()
     """Settings of the new policy that are allowed but unwise."""
 
@@ -335,18 +337,39 @@ def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> Polic
 
     `decided`: an operator prefers this revision to a policy that a broker has stored and the database lacks.
     """
-    instance, problems = revision.instance, []
+    instance, problems, withdrawing, newer = revision.instance, [], [], 0
     order = ApplyPolicy(**orders_as_request(policy_orders(instance.name)), decided=decided)
     for reply in ask_all_brokers(instance.name, order):
         if reply.answer is None:
-            problems.append(reply.error.sentence if reply.error is not None else "")
+            running = _newer_revision(revision, reply.error)
+            newer = max(newer, running)
+            if not running:
+                problems.append(reply.error.sentence if reply.error is not None else "")
             continue
         broker_reports.record_revision(instance, reply.answer.revision, timezone.now(), member=reply.member)
-        if reply.answer.revision != revision.number:
-            problems.append(
-                f"The broker{reply.member and f' {reply.member}'} runs revision {reply.answer.revision}."
-            )
-    return PolicyChange(revision, not problems, " ".join(problems))
+        broker = f"broker{reply.member and f' {reply.member}'}"
+        if reply.answer.withdrawn == revision.number:
+            withdrawing.append(broker)
+        elif reply.answer.revision > revision.number:
+            newer = max(newer, reply.answer.revision)
+        elif reply.answer.revision != revision.number:
+            problems.append(f"The {broker} runs revision {reply.answer.revision}.")
+    applied = not problems and not newer
+    withdrawn = read.revision_numbered(instance, revision.number).withdrawn if newer else ""
+    if newer and not withdrawn:
+        problems.append(f"Revision {newer} has replaced it.")
+    if withdrawing and not withdrawn:
+        withdrawn = f"The {' and the '.join(withdrawing)} used up the decisions that the rollout allows."
+    return PolicyChange(revision, applied, " ".join(problems), withdrawn)
+
+
+def _newer_revision(revision: PolicyRevision, error: SluiceError | None) -> int:
+    """Return the newer revision of the database that a broker runs and therefore refused this one; or 0."""
+    if not isinstance(error, OperatorError) or error.code != "policy_set_back":
+        return 0
+    running = int(error.details.get("running", 0))
+    newest = newest_revision(revision.instance).number
+    return running if revision.number < running <= newest else 0
 
 
 def orders_as_request(ordered: Mapping[str, Any]) -> dict[str, Any]:

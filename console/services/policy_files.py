@@ -29,6 +29,12 @@ MAX_BYTES = 4 * 1024 * 1024
 """Maximum bytes of a YAML file's text in UTF-8. A file may have many users."""
 MAX_READ_BYTES = 2 * MAX_BYTES + len(codecs.BOM_UTF16)
 """Maximum bytes to read of a file. In UTF-16 a text takes at most twice the bytes that it takes in UTF-8."""
+MAX_YAML_DEPTH: Final = 32
+"""Maximum lists and mappings inside each other in a YAML file."""
+MAX_YAML_NODES: Final = 250_000
+"""Maximum values, keys, lists and mappings of a YAML file. They take some 2 s of CPU time."""
+MAX_YAML_NUMBER: Final = 100
+"""Maximum characters of a number. PyYAML takes quadratic time for a number in base 60, such as 1:59:59."""
 MAX_NAMED = 10
 """Maximum topics that a warning names."""
 MAX_SENT = policy_import.MAX_TEXT_BYTES
@@ -228,10 +234,14 @@ def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
 
 
 def read_yaml(text: str) -> dict[str, Any]:
-    """Return the document in a text of `dump_yaml`. Raises OperatorError `bad_import`."""
+    """Return the document in a text of `dump_yaml`.
+
+    Raises OperatorError `bad_import`, also for aliases, and beyond a limit of depth, nodes or numbers.
+    """
     policy_import.refuse_large_text(text, MAX_BYTES)
     try:
-        found = yaml.load(text, _NoAliasLoader)  # a subclass of SafeLoader
+        _check_yaml_limits(text)
+        found = yaml.load(text, _PolicyLoader)  # a subclass of a safe loader
         document = json.loads(json.dumps(found, allow_nan=False))
     except yaml.YAMLError as problem:
         raise OperatorError(
@@ -248,12 +258,53 @@ def read_yaml(text: str) -> dict[str, Any]:
     return dict(document)
 
 
-class _NoAliasLoader(yaml.SafeLoader):
-    """YAML loader without aliases: a few lines of them can expand to gigabytes."""
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Loader in C, which takes a fifth of the time. PyYAML lacks it where it was built without libyaml."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node like PyYAML, but refuse aliases."""
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # as in the stubs
-            raise yaml.composer.ComposerError(None, None, "aliases aren't supported", event.start_mark)
-        return super().compose_node(parent, index)
+
+class _PolicyLoader(_SafeLoader):  # type: ignore[misc]  # one of two classes
+    """YAML loader that refuses long numbers."""
+
+    def construct_number(self, node: Any) -> Any:
+        """Return the number of a node. Raises ConstructorError if it is too long."""
+        if len(node.value) > MAX_YAML_NUMBER:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number has more than {MAX_YAML_NUMBER} characters", node.start_mark
+            )
+        is_int = node.tag == "tag:yaml.org,2002:int"
+        return self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    _PolicyLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _PolicyLoader.construct_number)
+
+
+def _check_yaml_limits(text: str) -> None:
+    """Raise YAMLError if a text has aliases, or too deep or too many nodes.
+
+    A few lines with aliases can expand to gigabytes. Reading events does not recurse, so it must come before
+    the loader, which does, and which crashes the process at some depth.
+    """
+    depth = nodes = 0
+    event: Any  # the stubs have two classes of marks
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        problem = _limit_problem(event, depth, nodes)
+        if problem:
+            raise yaml.MarkedYAMLError(None, None, problem, event.start_mark)
+
+
+def _limit_problem(event: yaml.Event, depth: int, nodes: int) -> str:
+    """Return why an event exceeds a limit, or ""."""
+    if isinstance(event, yaml.AliasEvent):
+        return "aliases aren't supported"
+    if depth > MAX_YAML_DEPTH:
+        return f"lists and mappings are more than {MAX_YAML_DEPTH} levels deep"
+    if nodes > MAX_YAML_NODES:
+        return f"the file has more than {MAX_YAML_NODES:,} values, keys, lists and mappings"
+    return ""

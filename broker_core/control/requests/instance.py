@@ -269,8 +269,13 @@ class PolicyRequests:
         """Put a policy into force, as a whole."""
         policy, stage = _policy(request.policy), _stage(request.staged, self._member)
         await self._apply(policy, stage, decided=request.decided)
-        stage = self._engine.guard.stage  # None if it has used up its allowance here
-        return RunningRevision(revision=stage.document.revision if stage is not None else policy.revision)
+        guard = self._engine.guard
+        # A stage that has just used up its allowance is removed in the next iteration of the event loop.
+        stage = guard.stage if not guard.withdrawn else None
+        return RunningRevision(
+            revision=stage.document.revision if stage is not None else policy.revision,
+            withdrawn=guard.withdrawn,
+        )
 
     async def in_force(self, _: requests.GetPolicy) -> PolicyInForce:
         """Return the policy in force, with password hashes, and whether the database lacks it."""

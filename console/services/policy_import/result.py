@@ -81,6 +81,10 @@ class ImportReport:
             if leaf is item or self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome(reason=reason)
 
+    def leaves_without_outcome(self, element: XmlElement) -> list[XmlLeaf]:
+        """Return the leaves of an element that are neither imported, skipped nor unrelated so far."""
+        return [leaf for leaf in element.all_leaves() if self._fates[leaf] is None]
+
     def record_unrelated(self, item: XmlLeaf | XmlElement) -> None:
         """Record that a leaf is unrelated to policy; for an element, all its leaves.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from broker_core.errors import OperatorError
 from console.management.commands.policy import _text as read_policy_file
@@ -47,6 +48,42 @@ def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance,
 def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding: str) -> None:
     text = TEXT.format(declared)
     assert policy_files.decode_file(text.encode(encoding)) == text
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * MIB, "more than 32 levels deep"),
+        ("{" * MIB, "more than 32 levels deep"),
+        ("- " * (MIB // 2), "more than 32 levels deep"),
+        ("\n".join(" " * depth + "a:" for depth in range(1_000)), "more than 32 levels deep"),
+        ("[" + ",".join(["[" * 200 + "]" * 200] * 2_600) + "]", "more than 32 levels deep"),
+        ("[" + "1," * (MIB // 2) + "]", "more than 250,000 values"),
+        ("a: &a [1]\nb: *a", "aliases aren't supported"),
+        ("a: 1" + ":59" * (MIB // 3), "a number has more than 100 characters"),
+        ("a: 1" + ":59" * (MIB // 3) + ".5", "a number has more than 100 characters"),
+        ("a: " + "1" * MIB, "a number has more than 100 characters"),
+    ],
+    ids=["lists", "mappings", "items", "lines", "many", "nodes", "alias", "base60", "base60float", "digits"],
+)
+def test_yaml_that_would_cost_seconds_is_refused_with_its_limit(text: str, problem: str) -> None:
+    """Without limits they take 2 to 42 s of CPU time, or end the process."""
+    with pytest.raises(OperatorError) as refused:
+        policy_files.read_yaml(text)
+    assert refused.value.code == "bad_import" and problem in refused.value.sentence
+    assert len(refused.value.sentence) < 500
+
+
+def test_a_policy_with_as_many_users_as_it_may_have_is_read() -> None:
+    users = [
+        {"name": f"user-{number}", "password": "scrypt$" + "a" * 120, "subjects": ["CN=a", "CN=b"]}
+        for number in range(10_000)
+    ]
+    document = {"access": {"users": users}}
+    assert policy_files.read_yaml(yaml.safe_dump(document)) == document
 
 
 @pytest.mark.parametrize(
