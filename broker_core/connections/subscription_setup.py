@@ -241,8 +241,7 @@ class SubscribePreparation:
             if connection.is_closed:
                 return
             if position is not None:
-                bookmark = self._bookmark(position - 1) if position > 1 else "0"
-                command = msgspec.structs.replace(command, bookmark=bookmark)
+                command = msgspec.structs.replace(command, bookmark=self._bookmark(position - 1))
             # No await from here on: the log continues behind the first deliveries, with no gap or duplicate.
             begin(connection, command, self.stream)
             for entry in self.first:
@@ -325,7 +324,10 @@ class SubscribePreparation:
         now = self.services.frontier.durable + 1
         if self.command.bookmark is None:
             return now
-        span = self.services.subscribing.find(self.command).span
+        found = self.services.subscribing.find(self.command)
+        span = found.span
+        if found.missing is not None:
+            return found.missing[0]  # the replay begins with a gap notice
         if not span.not_before:
             return span.first
         reader = self.services.facilities.reader

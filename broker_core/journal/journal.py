@@ -26,7 +26,13 @@ from broker_core.journal.log_reader import LogReader
 from broker_core.journal.open_segments import Pin, PinTable, Segment
 from broker_core.journal.publishers import Publishers
 from broker_core.journal.recovery import JournalRecovery, RecoveryReport
-from broker_core.journal.removal_records import append_removal
+from broker_core.journal.removal_records import (
+    RemovalRecord,
+    RemovedInterval,
+    append_removal,
+    read_removals,
+    removed_intervals,
+)
 from broker_core.journal.segment import BatchPosition, SegmentInfo
 from broker_core.journal.segment_index import UNKNOWN_RECORDS, MissingRange
 from broker_core.journal.segment_replacer import SegmentReplacer
@@ -78,9 +84,20 @@ class Journal:
         self._lock = Lock()
         self._pins = PinTable()
         self._log = LogReader(recovery.instance, tuple(recovery.segments), recovery.log)
-        note = partial(append_removal, files, directory, recovery.instance)
+        self._removals: Sequence[RemovalRecord] = ()
+        """Receipts of removals, oldest first; none if their file is damaged."""
+        with suppress(JournalError):
+            self._removals = read_removals(directory, recovery.instance)
+        self._removed: tuple[tuple[int, int, int], list[RemovedInterval]] = ((0, 0, 0), [])
+        """Intervals before the oldest record, after the values for which they were computed."""
+        self._write_removal = partial(append_removal, files, directory, recovery.instance)
         self._swaps = SegmentReplacer(
-            files, self._log, self._lock, recovery.archive_directory, self._pins.owners_before, note
+            files,
+            self._log,
+            self._lock,
+            recovery.archive_directory,
+            self._pins.owners_before,
+            self._note_removal,
         )
         self._appender = Appender(files, directory, recovery.instance, recovery.log, recovery.epoch, options)
         self._sealer = SegmentSealer(files, directory, recovery.instance)
@@ -455,6 +472,15 @@ class Journal:
         """Return the lost parts of an interval that can't be read: all except skipped sequences."""
         return list(SequenceSet(self.skipped()).gaps_between(first, last)) if first <= last else []
 
+    def removed_intervals(self) -> list[RemovedInterval]:
+        """Return the intervals before the oldest record, oldest first."""
+        oldest_at = next((one.index.first_at for one in self._log.segments), self.last_at)
+        removals, oldest = self._removals, self.begins_at
+        known = (len(removals), oldest, oldest_at)
+        if self._removed[0] != known:
+            self._removed = known, removed_intervals(removals, oldest, oldest_at)
+        return self._removed[1]
+
     def gaps(self, first: int, last: int) -> list[tuple[int, int, bool]]:
         """Return the parts of `lacks`, divided by whether they may have been skipped, oldest first.
 
@@ -544,9 +570,17 @@ class Journal:
         return list(zip(offsets, batches, strict=True))
 
     def sequence_at(self, moment_ns: int) -> int:
-        """Return the first sequence accepted at or after a moment (ns UTC); `next_sequence` if none is."""
+        """Return the first sequence accepted at or after a moment (ns UTC); `next_sequence` if none is.
+
+        Unreadable records just before it may have been accepted after the moment too, so their range counts.
+        """
         found = self._log.sequence_at(moment_ns)
-        return self.next_sequence if found is None else found
+        if found is None:
+            return self.next_sequence
+        for hole in reversed(self._log.missing_ranges()):
+            if hole.last_sequence + 1 == found:
+                found = hole.first_sequence
+        return found
 
     def segments(self) -> list[SegmentInfo]:
         """Return all segments, oldest first."""
@@ -590,6 +624,9 @@ class Journal:
     def compress_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed or archived segment by its compressed form."""
         self._swaps.compress(name, prepared)
+
+    def _note_removal(self, removal: RemovalRecord) -> None:
+        self._removals = self._write_removal(removal)
 
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
         """Remove the oldest segments; `names` lists all of them in order.
