@@ -16,7 +16,7 @@ from itertools import repeat
 from pathlib import Path
 from threading import Event, Lock
 
-from broker_core.batch import Batch, hash64
+from broker_core.batch import UNCERTAIN_TIME, Batch, hash64
 from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError
 from broker_core.journal.appender import Appender, JournalOptions, SegmentSealer, SegmentWrite, WriteTail
@@ -218,7 +218,7 @@ class Journal:
         expected = self.next_sequence
         for batch in batches:
             header = batch.header
-            if header.first_sequence != expected or header.flags:
+            if header.first_sequence != expected or header.flags & ~UNCERTAIN_TIME:
                 raise ValueError(f"batch {header.first_sequence} written where {expected} was expected")
             expected += header.count
         return expected
