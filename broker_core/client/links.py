@@ -23,6 +23,7 @@ import msgspec
 
 from broker_core.batch import Buffer
 from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.names import is_host_name
 from broker_core.protocols.liveness import Liveness, ReadProgress
 from broker_core.protocols.native import FROM_BROKER, NativeFrame, NativeFrameReader, encode_command
 
@@ -57,9 +58,9 @@ def parse_address(text: str) -> BrokerAddress:
         port = parts.port
     except ValueError:
         raise _bad_address_error(text) from None
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+    if parts.scheme not in DEFAULT_PORTS or not is_host_name(parts.hostname or ""):
         raise _bad_address_error(text)
-    return BrokerAddress(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], text)
+    return BrokerAddress(parts.scheme, parts.hostname or "", port or DEFAULT_PORTS[parts.scheme], text)
 
 
 def parse_addresses(texts: str | Sequence[str]) -> tuple[BrokerAddress, ...]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar, cast
 
 from broker_core.errors import OperatorError
+from broker_core.names import is_host_name
 
 CHECK_INTERVAL_S: Final = 0.25
 """Interval at which a waiting caller runs its `check`."""
@@ -48,6 +49,8 @@ class CallSockets:
         Raises:
             OSError: the connection failed; TimeoutError after the deadline or `give_up`.
         """
+        if not is_host_name(host):
+            raise OSError(f"{host[:80]!r} isn't a host name")
         made = socket.create_connection((host, port), self.remaining_s())
         with self._lock:
             if self._is_abandoned:
