@@ -337,9 +337,9 @@ class Journal:
     def check(self) -> None:
         """Check that the lock and the segments being written are still at their paths. Call it once a second.
 
-        `sync` checks too. Raises JournalError journal_taken when a file was removed, moved or replaced. The
-        journal then accepts nothing more: another process may write there, or readers would not find the
-        records.
+        `sync` checks too. Raises JournalError journal_taken when a file was removed, moved, replaced or cut.
+        The journal then accepts nothing more: another process may write there, or readers would not find
+        the records.
         """
         with self._lock:
             tails = self._sealer.unsynced_tails()
@@ -348,7 +348,16 @@ class Journal:
         self._check(tails)
 
     def _check(self, tails: Sequence[WriteTail]) -> None:
-        """Raise JournalError journal_taken if the lock or an unsealed segment is no longer at its path."""
+        """Raise JournalError journal_taken if the lock or an unsealed segment isn't at its path or is cut."""
+        cut = next((one for one in tails if not one.segment.sealed and one.was_cut), None)
+        if cut is not None:
+            self.failure = JournalError(
+                "journal_taken",
+                f"Another process has cut {cut.file.path} while the broker wrote it: records are lost.",
+                "Find that process, bring the file back from a copy, then start the broker again.",
+                path=str(cut.file.path),
+            )
+            raise self.failure
         replaced_path = None if self._directory_lock.is_current else self._directory_lock.path
         for tail in tails:
             # A swap may have moved a sealed segment.
