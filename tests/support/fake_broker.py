@@ -835,6 +835,10 @@ class FakeBroker:
         self.revision = (staged["policy"] if staged else request["policy"])["revision"]
         return {"revision": self.revision}
 
+    def do_check_spools(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Accept every directory for spools."""
+        return {"revision": self.revision}
+
     def do_policy(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the policy in force."""
         policy, staged = self.kept or ({"revision": self.revision}, None)
