@@ -305,7 +305,7 @@ class Connector:
             await asyncio.wait([link.lost], timeout=pause)
             if link.lost.done():
                 break
-            link.sample_liveness()
+            link.sample_liveness(pause)
             now, liveness = link.now_ms(), link.liveness
             if self._expects_heartbeats and liveness.is_silent(now, interval_ms):
                 link.abort(_silence_error(now - liveness.last_alive_at))

@@ -152,9 +152,13 @@ class ClientLink(asyncio.BaseProtocol):
         """Return monotonic milliseconds of the event loop's clock, as `liveness` counts them."""
         return int(self._loop.time() * 1_000)
 
-    def sample_liveness(self) -> None:
-        """Record in `liveness` the received bytes, and the bytes that the broker's kernel acknowledged."""
+    def sample_liveness(self, interval_s: float) -> None:
+        """Record in `liveness` the received bytes, and the bytes that the broker's kernel acknowledged.
+
+        `interval_s`: planned seconds between two calls.
+        """
         now = self.now_ms()
+        self.liveness.note_check(now, round(interval_s * 1_000))
         self.liveness.note_read(now, self.read_progress())
         self.liveness.note_written(now, self.sent_bytes, self.sent_bytes - self.unacknowledged_bytes())
 
