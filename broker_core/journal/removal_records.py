@@ -2,14 +2,16 @@
 
 One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest
 first. It is written durably before the first file of a removal is unlinked. So every removed record has a
-receipt, and after a crash a receipt may name records that are still there. By this file a reader without the
-control plane's database, such as the pipeline, distinguishes a log cut by retention from a log whose files
-are missing.
+receipt. A receipt that names stored records belongs to a removal under way, or to one that a crash
+interrupted; then the broker withdraws it when it opens the log. By this file a reader without the control
+plane's database, such as the pipeline, distinguishes a log cut by retention from a log whose files are
+missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,20 +67,6 @@ def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
         raise _damaged(path, str(error)) from None
 
 
-def append_removal(
-    files: FileSystem, directory: Path, instance: str, removal: RemovalRecord
-) -> list[RemovalRecord]:
-    """Add a receipt durably, and return all receipts, oldest first.
-
-    It replaces one with the same first record, left by a removal that a crash interrupted.
-    """
-    known = [old for old in read_removals(directory, instance) if old.first != removal.first]
-    retained = _limit_removals([*known, removal])
-    text = orjson.dumps([removal._asdict() for removal in retained])
-    replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
-    return retained
-
-
 class RemovedInterval(NamedTuple):
     """Sequences `first` to `last` that a log had, accepted from `first_at` to `last_at` (ns UTC)."""
 
@@ -110,6 +98,45 @@ def removed_intervals(
             found.append(RemovedInterval(first, min(one.last, oldest - 1), one.first_at, one.last_at))
         following, at = max(following, one.last + 1), max(at, one.last_at)
     return found
+
+
+class RemovalReceipts:
+    """Writer of an instance's receipts."""
+
+    def __init__(self, files: FileSystem, directory: Path, instance: str) -> None:
+        self._files, self._directory, self._instance = files, directory, instance
+        self.known: Sequence[RemovalRecord] = ()
+        """Receipts, oldest first; none if their file was damaged at the start."""
+        with suppress(JournalError):
+            self.known = self._read()
+
+    def append(self, removal: RemovalRecord) -> None:
+        """Add a receipt durably. It replaces one with the same first record.
+
+        Raises JournalError journal_damaged; OSError.
+        """
+        known = [one for one in self._read() if one.first != removal.first]
+        self._write(_limit_removals([*known, removal]))
+
+    def withdraw_from(self, sequence: int) -> None:
+        """Shorten the receipts to the records before `sequence`, because the later ones are stored.
+
+        A shortened receipt keeps its counts, which include the stored records. Raises as `append` does.
+        """
+        known = self._read()
+        if any(one.last >= sequence for one in known):
+            self._write(
+                [one._replace(last=min(one.last, sequence - 1)) for one in known if one.first < sequence]
+            )
+
+    def _read(self) -> list[RemovalRecord]:
+        return read_removals(self._directory, self._instance)
+
+    def _write(self, removals: Sequence[RemovalRecord]) -> None:
+        text = orjson.dumps([removal._asdict() for removal in removals])
+        path = removals_path(self._directory, self._instance)
+        replace_durably(self._files, path, b"%08x %s" % (crc32c(text), text))
+        self.known = removals
 
 
 def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,7 +41,8 @@ from broker_core.connections.subscription_setup import make_behind_error
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
-from broker_core.errors import ClientError, OperatorError, SluiceError, describe_exception
+from broker_core.errors import ClientError, JournalError, OperatorError, SluiceError, describe_exception
+from broker_core.journal.commit_log import LogGeneration
 from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name, publisher_origin
 from broker_core.protocols import commands
 from broker_core.replay.positions.file import DestinationSetBack
@@ -183,8 +184,22 @@ class LinkPublishStore(MemoryPublishStore):
 class SiteLink:
     """The link to one destination. It runs from its creation until `close`; its position remains."""
 
-    def __init__(self, engine: Engine, settings: DestinationSettings, secrets: Path | None) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DestinationSettings,
+        secrets: Path | None,
+        removed_limits: Mapping[str, int],
+    ) -> None:
+        """Create the link and start it if it is enabled.
+
+        Args:
+            engine: Engine of this broker.
+            settings: Settings of the destination.
+            secrets: File with the links' credentials.
+            removed_limits: Newest record that removed links can have carried, by instance.
+        """
+        self.settings, self._removed_limits = settings, removed_limits
         self._engine, self._secrets = engine, secrets
         self._clock = engine.clock
         self._client = f"{LINK_PREFIX}{settings.name}"
@@ -285,6 +300,7 @@ class SiteLink:
             following: list[asyncio.Future[Any]] = [local.following, *failures]
             await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
             if local.following.done():
+                await self._lift_carried_limit()  # of a new link, whose replay did not exist before
                 self._note_carried(self._store.stored)
                 self._mark_forwarding()
                 await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
@@ -319,16 +335,24 @@ class SiteLink:
         """Check that the destination has no record that this log lacks.
 
         The record's number alone cannot show that, because the log may have passed it since. So the
-        destination may have no more than the log had when the link last carried a record.
+        destination may have no more than the log had when a link to that instance last carried a record.
+        Of a group's log, only `init` makes a shorter one. It has a new generation, and the destination may
+        have no more than this generation began with, unless a link has carried in it.
 
         Raises:
             OperatorError: link_gap.
         """
-        limit = self._engine.frontier.durable
-        if self._engine.frontier.end is None:
+        managed, durable = self._engine.managed, self._engine.frontier.durable
+        limit = durable
+        if (generation := self._log_generation()).number:
+            if 0 < managed.carried_generation_to(self._instance) < generation.number:
+                limit = min(durable, generation.base)
+        else:
             limit = self._newest_carried
             with suppress(OperatorError):
-                limit = self._engine.managed.get(self._client).carried_limit or limit
+                limit = managed.get(self._client).carried_limit or limit
+            removed = self._removed_limits.get(self._instance, 0)
+            limit = max(limit, managed.carried_limit_to(self._instance, durable), removed)
         if stored > limit:
             raise OperatorError(
                 "link_gap",
@@ -351,8 +375,7 @@ class SiteLink:
         if await self._engine.frontier.confirm() is None:
             raise make_behind_error(self._engine.instance)  # another member may have moved the position
         self._check_log(stored)
-        with suppress(OperatorError):
-            await managed.lift_carried_limit(self._client)
+        await self._lift_carried_limit()
         self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
@@ -390,6 +413,22 @@ class SiteLink:
         sentence = f"{name} had confirmed record {had} and has {has}: {has + 1} to {had} are carried again"
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
         return DestinationSetBack(now, had, has)
+
+    def _log_generation(self) -> LogGeneration:
+        """Return the generation of the group's log. Raises ClientError behind while it isn't known."""
+        following = self._engine.dispatch.following
+        if following is None:
+            return LogGeneration(0, 0)
+        generation = following.log_generation
+        if generation is None:
+            raise make_behind_error(self._engine.instance)
+        return generation
+
+    async def _lift_carried_limit(self) -> None:
+        with suppress(OperatorError):
+            await self._engine.managed.lift_carried_limit(
+                self._client, self._instance, self._log_generation().number
+            )
 
     def _limit_carried(self) -> None:
         self._may_carry = False
@@ -517,6 +556,19 @@ class SiteLink:
 
     # For operators.
 
+    def _oldest_waiting_at(self, position: int, newest: int) -> int:
+        """Return when the first record from `position` on was accepted, ns UTC; 0 if it isn't recent.
+
+        Only the segment being written is read: its end is in memory. An older one would make the loop wait.
+        """
+        journal = self._engine.journal
+        segments = journal.segments()
+        if not segments or position < segments[-1].first_sequence:
+            return 0
+        with suppress(JournalError):
+            return next((one.accepted_at for one in journal.read(position, 1, newest)), 0)
+        return 0
+
     def to_entry(self) -> LinkEntry:
         """Return the link's current state for the control plane."""
         settings, engine, error = self.settings, self._engine, self._error
@@ -534,6 +586,8 @@ class SiteLink:
             recorded_at = self._in_flight[0].accepted_at
         error_fields = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
         records_behind = engine.journal.count(position, newest)
+        if records_behind and not self._in_flight:
+            recorded_at = max(recorded_at, self._oldest_waiting_at(position, newest))
         return LinkEntry(
             name=settings.name,
             client=self._client,
