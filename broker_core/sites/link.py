@@ -41,7 +41,7 @@ from broker_core.connections.subscription_setup import make_behind_error
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
-from broker_core.errors import ClientError, JournalError, OperatorError, SluiceError, describe_exception
+from broker_core.errors import ClientError, OperatorError, SluiceError, describe_exception
 from broker_core.journal.commit_log import LogGeneration
 from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name, publisher_origin
 from broker_core.protocols import commands
@@ -556,19 +556,6 @@ class SiteLink:
 
     # For operators.
 
-    def _oldest_waiting_at(self, position: int, newest: int) -> int:
-        """Return when the first record from `position` on was accepted, ns UTC; 0 if it isn't recent.
-
-        Only the segment being written is read: its end is in memory. An older one would make the loop wait.
-        """
-        journal = self._engine.journal
-        segments = journal.segments()
-        if not segments or position < segments[-1].first_sequence:
-            return 0
-        with suppress(JournalError):
-            return next((one.accepted_at for one in journal.read(position, 1, newest)), 0)
-        return 0
-
     def to_entry(self) -> LinkEntry:
         """Return the link's current state for the control plane."""
         settings, engine, error = self.settings, self._engine, self._error
@@ -578,16 +565,15 @@ class SiteLink:
             replay = engine.managed.get(self._client)
             position, recorded_at, set_back = replay.position, replay.recorded_at, replay.set_back
         # The stored position moves with forwarded records only. Records that the filter excludes move the
-        # endpoint's position.
+        # endpoint's position. The time of the next record is unknown until the endpoint has read it; that of
+        # the last carried one may be long before.
         local_position = self._local.position(newest) if self._local is not None else None
-        if local_position is not None and local_position > position:
-            position, recorded_at = local_position, 0
+        if local_position is not None:
+            position, recorded_at = max(position, local_position), 0
         if self._in_flight:
             recorded_at = self._in_flight[0].accepted_at
         error_fields = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
         records_behind = engine.journal.count(position, newest)
-        if records_behind and not self._in_flight:
-            recorded_at = max(recorded_at, self._oldest_waiting_at(position, newest))
         return LinkEntry(
             name=settings.name,
             client=self._client,
