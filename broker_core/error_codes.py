@@ -243,7 +243,7 @@ CODES: Final = MappingProxyType({
         _CLIENT | _OPERATOR, _FAILED, 4301, SOON,
     ),
     "journal_taken": ErrorCode(
-        "Another process removed, moved or replaced the journal's lock or its current segment; `path`",
+        "Another process removed, moved, replaced or cut the journal's lock or its current segment; `path`",
         _CLIENT | _OPERATOR, close=4304, retry_after_ms=SOON,
     ),
     "disk_full": ErrorCode(

@@ -58,6 +58,7 @@ COMBINED: Final = (
     requests.ListDurables,
     requests.ListReplays,
     requests.PreviewPolicy,
+    requests.CheckSpools,
 )
 """Requests whose answer combines all members. It is incomplete if a member can't be reached."""
 ONE_BY_NAME: Final = (

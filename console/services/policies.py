@@ -27,13 +27,13 @@ from broker_core.config.document import (
     misplaced_paths,
     outside_roots_error,
 )
-from broker_core.documents.requests import ApplyPolicy, StagedPolicy
+from broker_core.documents.requests import ApplyPolicy, CheckSpools, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
 from broker_core.subscriptions.destinations import destination_problems
 from console import current_instance
 from console.access.policy_secrets import redact_secrets, restore_secrets
-from console.broker_link import ask_all_brokers
+from console.broker_link import BrokerUnavailable, ask_all_brokers
 from console.choices import PolicyEntryKind, RolloutState
 from console.models import Instance, PolicyRevision, StagedRollout, Transport
 from console.queries import policies as read
@@ -49,6 +49,8 @@ OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_COLUMNS if field not in
 """Fields of a transport that a change may set."""
 PATH_MAX: Final = 4_096
 """Maximum characters of a directory's path on Linux."""
+SPOOL_CHECK_S: Final = 3.0
+"""Seconds within which a broker must answer whether it can write spools to a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +443,8 @@ def _change(
         instance, before, document, findings = _edited(name, edit, expected_revision)
         if same_policy(document, before.document):
             return _unchanged(before)
+        # Only a new directory is checked, so brokers are seldom asked under the lock.
+        refuse_unwritable_spools(name, document, before.document)
         end_rollout(instance, before.number + 1)
         revision = _store(instance, document, actor, reason)
         if first is not None:
@@ -551,6 +555,24 @@ def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any
     named = [one for one in _named_directories(document) if one not in before]
     if problems := [problem for setting, path in named for problem in misplaced(setting, path)]:
         raise outside_roots_error(problems)
+
+
+def refuse_unwritable_spools(
+    instance_name: str, document: Mapping[str, Any], *known: Mapping[str, Any]
+) -> None:
+    """Raise OperatorError `bad_spool_path` if a broker can't write spools to a directory of a document.
+
+    Directories of `known` documents aren't checked. A broker that is away checks them when it applies the
+    policy.
+    """
+    before = {one for other in known for one in _named_directories(other)}
+    named = set(_named_directories(document)) - before
+    paths = sorted({path for setting, path in named if setting.endswith("message_disk_path")})
+    if not paths:
+        return
+    for reply in ask_all_brokers(instance_name, CheckSpools(paths=paths), timeout_s=SPOOL_CHECK_S):
+        if reply.error is not None and not isinstance(reply.error, BrokerUnavailable):
+            raise reply.error
 
 
 def _named_directories(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

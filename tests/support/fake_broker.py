@@ -838,6 +838,10 @@ class FakeBroker:
         self.revision = offered
         return {"revision": self.revision}
 
+    def do_check_spools(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Accept every directory for spools."""
+        return {"revision": self.revision}
+
     def do_policy(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the policy in force."""
         policy, staged = self.kept or ({"revision": self.revision}, None)

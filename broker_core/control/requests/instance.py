@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -276,6 +277,13 @@ class PolicyRequests:
             revision=stage.document.revision if stage is not None else policy.revision,
             withdrawn=guard.withdrawn,
         )
+
+    async def check_spools(self, request: requests.CheckSpools) -> RunningRevision:
+        """Check directories for spools. Raises OperatorError bad_spool_path or outside_roots."""
+        policy = self._engine.policy
+        for path in request.paths:
+            await self._check(replace(policy, pool=replace(policy.pool, message_disk_path=path)))
+        return RunningRevision(revision=policy.revision)
 
     async def in_force(self, _: requests.GetPolicy) -> PolicyInForce:
         """Return the policy in force, with password hashes, and whether the database lacks it."""

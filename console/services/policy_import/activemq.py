@@ -219,8 +219,8 @@ def import_activemq(text: str) -> ImportReport:
             if any(entry.element is one for one in within):
                 entry.shadow = entry.shadow or _PROFILE
     referred = _policies_referred_to(root)
-    others = [one for one in root.walk() if one.name == "policyMap"] if referred else []
-    for other in (one for one in others if not _has_id(one, referred)):
+    policy_maps = [one for one in root.walk() if one.name == "policyMap"] if referred else []
+    for other in (one for one in policy_maps if not _has_id(one, referred)):
         within = list(other.walk())
         for entry in entries:
             if any(entry.element is one for one in within):
