@@ -8,6 +8,7 @@ manage.py policy diff policy.yaml                       against the newest revis
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
 manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: merged into the newest one;
                                                         standard error lists the outcome for each setting
+manage.py policy import activemq.xml --from activemq --set limit=500    with the value of ${limit}
 manage.py policy resolve stored     after the database was replaced: store the brokers' policy in it
 manage.py policy resolve database   or: brokers apply the database's policy
 """
@@ -32,7 +33,7 @@ from console.queries import policies as read
 from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
-from console.services.policy_import import large_text_error, refuse_large_text
+from console.services.policy_import import large_text_error, parse_assignments, refuse_large_text
 
 
 class Command(SafeCommand):
@@ -69,6 +70,14 @@ class Command(SafeCommand):
                 dest="system",
                 choices=sorted(policy_import.READERS),
                 help="the system whose configuration it is",
+            )
+            one.add_argument(
+                "--set",
+                dest="values",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help="value of a variable of the file, such as ${NAME}; may be repeated",
             )
         resolve = commands.add_parser(
             "resolve", help="choose between the brokers' policy and the database's (policy_set_back)"
@@ -180,7 +189,9 @@ class Command(SafeCommand):
     ) -> policy_files.ParsedPolicyFile:
         """Read a file. If `list_settings`, list the outcome for each setting on standard error."""
         try:
-            loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
+            loaded = policy_files.parse_file(
+                instance, _system(options), _text(options["file"]), parse_assignments(options["values"])
+            )
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
                 self._report_setting("left out", one["line"], one["where"], one["what"], one["why"])

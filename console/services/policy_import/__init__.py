@@ -7,7 +7,7 @@ policy. Nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker_core.errors import OperatorError
 from console.services.policy_import import activemq, amps, qpid, xap
@@ -17,8 +17,9 @@ from console.services.policy_import.result import (
     SkippedSetting,
     UnrelatedSetting,
 )
+from console.services.policy_import.variables import Variables, parse_assignments
 
-READERS: dict[str, Callable[[str], ImportReport]] = {
+READERS: dict[str, Callable[[str, Variables], ImportReport]] = {
     "activemq": activemq.import_activemq,
     "qpid": qpid.import_qpid,
     "amps": amps.import_amps,
@@ -46,6 +47,7 @@ __all__ = [
     "import_hint",
     "import_policy",
     "large_text_error",
+    "parse_assignments",
     "refuse_large_text",
 ]
 
@@ -66,11 +68,17 @@ def large_text_error(max_bytes: int, name: str = "The file") -> OperatorError:
     )
 
 
-def import_policy(system: str, text: str) -> ImportReport:
+def import_policy(system: str, text: str, values: Mapping[str, str] | None = None) -> ImportReport:
     """Import a system's configuration file.
 
+    Args:
+        system: Key of `READERS`.
+        text: The file.
+        values: Values of variables in the file, such as those of `${NAME}`, by name.
+
     Raises:
-        OperatorError: `bad_import` for an unreadable file, `nothing_imported` if no setting was imported.
+        OperatorError: `bad_import` for an unreadable file, or a value for a variable that it doesn't have;
+            `nothing_imported` if no setting was imported.
     """
     if system not in READERS:
         raise OperatorError(
@@ -79,7 +87,14 @@ def import_policy(system: str, text: str) -> ImportReport:
     refuse_large_text(text, MAX_TEXT_BYTES)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise OperatorError("bad_import", "The file contains half of a surrogate pair.", "Save it as UTF-8.")
-    imported = READERS[system](text.removeprefix("\ufeff"))
+    variables = Variables(values)
+    imported = READERS[system](text.removeprefix("\ufeff"), variables)
+    if unused := list(variables.unused()):
+        raise OperatorError(
+            "bad_import",
+            f"The file has no variable {', '.join(repr(name[:80]) for name in unused[:10])}.",
+            "Set only variables of the file: the report of an import names them.",
+        )
     if imported.is_empty():
         raise imported.nothing_imported_error(import_hint(system))
     return imported

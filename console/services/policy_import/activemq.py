@@ -27,7 +27,6 @@ from console.services.policy_import.amps_values import parse_bytes
 from console.services.policy_import.result import (
     NO_SUCH_SETTING,
     ImportReport,
-    is_placeholder,
     parse_bool,
     parse_int,
     parse_number,
@@ -39,6 +38,7 @@ from console.services.policy_import.topic_layers import (
     partly_overlapping,
     patterns_beside_topics,
 )
+from console.services.policy_import.variables import Variables, is_placeholder
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, parse_xml
 
 CONSTANT: Final = "constant_pending_message_limit_strategy"
@@ -189,7 +189,7 @@ class _PolicyEntry:
     """Reason why the entry is in shadow mode, or ""."""
 
 
-def import_activemq(text: str) -> ImportReport:
+def import_activemq(text: str, variables: Variables) -> ImportReport:
     """Import each `<policyEntry topic="...">` as an entry of `activemq`.
 
     A composite destination makes one entry per topic.
@@ -197,7 +197,7 @@ def import_activemq(text: str) -> ImportReport:
     Raises:
         OperatorError: `bad_import`.
     """
-    root = parse_xml(text)
+    root = parse_xml(text, variables)
     imported = ImportReport(root.all_leaves())
     entries: list[_PolicyEntry] = []
     beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
@@ -288,7 +288,7 @@ def topic_patterns(text: str) -> list[str]:
             raise ClientError(
                 "bad_pattern",
                 f"{name[:80]!r} is a variable that only ActiveMQ can resolve.",
-                "Write the topic into the file.",
+                "Set it, or write the topic into the file.",
             )
         TopicPattern.parse(name)
         made.append(f"{name[:-2]}.#" if name.endswith(".>") else name)
