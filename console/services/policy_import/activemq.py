@@ -124,8 +124,8 @@ _BLOCKS: Final = "Beyond this limit ActiveMQ blocks producers. Sluice never bloc
 _ELEMENTS: Final = {
     "import": "This part is in another file: import that file separately.",
     "transportConnectors": "Configure transports manually: Sluice's use its own protocol and STOMP.",
-    "networkConnectors": "Sluice has no network of brokers.",
-    "jmsBridgeConnectors": "Sluice has no bridges.",
+    "networkConnectors": "Configure links to other sites manually, in a draft of the policy.",
+    "jmsBridgeConnectors": "Sluice has no JMS bridges.",
     "plugins": "Configure logons and permissions manually, under access and at the transports.",
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
@@ -583,7 +583,7 @@ def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> 
 def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
     """Return why an attribute of an abort strategy isn't imported."""
     if name == "ignoreNetworkConsumers":
-        return "Sluice has no network of brokers."
+        return "A link to another site is a client like any other, so limits apply to it."
     if name != "ignoreIdleConsumers" or strategy != ABORT_ACK:
         return NO_SUCH_SETTING
     if parse_bool(leaf.value) is True:

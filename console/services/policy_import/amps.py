@@ -81,10 +81,14 @@ _NOT_POLICY: Final = frozenset((
 ))  # fmt: skip
 _SECTIONS: Final = {
     "Name": "The instance retains its name, because bookmarks contain it.",
-    "SOW": "Sluice has no SOW topics, views or queues.",
-    "Replication": "Sluice doesn't replicate between instances.",
+    "SOW": "Sluice has no SOW topics and no views: a snapshot of a topic's newest records replaces a query.",
+    "Replication": "Configure replication manually: under Destinations at other sites, each a link.",
     "Include": "This part is in another file: import that file separately.",
 }
+_QUEUE: Final = (
+    "A queue needs no setting: each topic queue.NAME is a queue. Its consumers can use STOMP, or shared "
+    "subscriptions."
+)
 _OF_TRANSPORT: Final = {
     "MessageType": ("A transport carries all message types; the journaled topics set the type of a topic."),
     "Protocol": "Clients speak Sluice's own protocol or STOMP.",
@@ -124,6 +128,9 @@ def import_amps(text: str, variables: Variables) -> ImportReport:
         if part.name in _NOT_POLICY:
             imported.record_unrelated(part)
         elif part.name in _SECTIONS:
+            for child in part.children:
+                if child.name == "Queue":
+                    imported.record_skipped(child, _QUEUE)
             imported.record_skipped(part, _SECTIONS[part.name])
         elif part.name in ("Authentication", "Entitlement"):
             imported.record_skipped(part, _NO_TRANSPORT)

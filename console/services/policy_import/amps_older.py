@@ -43,20 +43,15 @@ def read_older_settings(
         return []
     action = PolicyAction.OFFLINE if offlines else PolicyAction.DISCONNECT
     name = f"amps.buffer.{transport}" if transport else "amps.buffer"
-    for leaf, setting in ((threshold, "limit"), (offline, "offline"), (disconnect, "disconnect")):
-        if leaf is None:
-            continue
-        if leaf is disconnect and offlines:
-            imported.record_skipped(leaf, _OFFLINE_FIRST)
-        else:
-            is_action = setting == action.value
-            imported.record_imported(
-                leaf,
-                f"rule {name}",
-                f"{setting}; {_SHADOW}"
-                if leaf is threshold
-                else f"{setting}{'' if is_action else ' is off'}",
-            )
+    settings = {
+        "ClientBufferThreshold": f"limit; {_SHADOW}",
+        "ClientOffline": "offline" if offlines else "offline is off",
+        "SlowClientDisconnect": "disconnect" if disconnects else "disconnect is off",
+    }
+    for key, one in found.items():
+        imported.record_imported(one, f"rule {name}", settings[key])
+    if disconnect is not None and offlines:
+        imported.record_skipped(disconnect, _OFFLINE_FIRST)
     return [
         {
             "name": name,

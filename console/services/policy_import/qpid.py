@@ -57,7 +57,7 @@ _DETECTION: Final = "slow-consumer-detection"
 _DELETES: Final = "The setting removes the backlog of durable subscriptions: set it manually and confirm it."
 _NO_SUBSCRIPTION: Final = (
     "The queue isn't of a durable subscription (CLIENT:NAME). In Sluice, other queues are "
-    "shared, and no limit disconnects their consumers."
+    "shared by their consumers: write a rule for queue.NAME, if consumers of the queue may be disconnected."
 )
 RULES: Final = "qpid.queue."
 """Prefix of the names of imported rules. Rules of equal name are for different subscriptions."""
