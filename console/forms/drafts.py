@@ -18,6 +18,12 @@ _NAMES = {
     "qpid": "Qpid (virtualhosts.xml)",
     "amps": "AMPS (configuration XML)",
     "xap": "XAP (setenv script, properties or pu.xml)",
+    "nats": "NATS (nats-server.conf)",
+    "redis": "Redis (redis.conf)",
+    "centrifugo": "Centrifugo (config.json)",
+    "rabbitmq": "RabbitMQ (rabbitmq.conf or definitions.json)",
+    "mosquitto": "Mosquitto (mosquitto.conf)",
+    "artemis": "Artemis (broker.xml)",
 }
 """Labels of configuration formats."""
 MAX_ASSIGNMENTS = 10_000

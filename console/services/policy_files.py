@@ -29,6 +29,8 @@ MAX_BYTES = 4 * 1024 * 1024
 """Maximum bytes of a YAML file's text in UTF-8. A file may have many users."""
 MAX_READ_BYTES = 2 * MAX_BYTES + len(codecs.BOM_UTF16)
 """Maximum bytes to read of a file. In UTF-16 a text takes at most twice the bytes that it takes in UTF-8."""
+_SECTIONS: Final = frozenset(("instance", "transports", "pool", "client_policy", "rules", "access"))
+"""Sections of which a policy has at least one."""
 MAX_NAMED = 10
 """Maximum topics that a warning names."""
 MAX_SENT = policy_import.MAX_TEXT_BYTES
@@ -116,7 +118,7 @@ def parse_file(
     if system == YAML:
         if values:
             raise OperatorError("bad_import", "A policy in YAML has no variables.", "Set none.")
-        document = {**read_yaml(text), "revision": newest["revision"]}
+        document = {**read_own_yaml(text), "revision": newest["revision"]}
         return ParsedPolicyFile(document, warnings=_journaling_warnings(newest, document))
     imported = policy_import.import_policy(system, text, values)
     _skip_used_ports(imported, newest)
@@ -254,6 +256,32 @@ def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
     return title + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
+def read_own_yaml(text: str) -> dict[str, Any]:
+    """Return the document in a text of `dump_yaml`. A file of another system is recognised.
+
+    Raises:
+        OperatorError: `bad_import`.
+    """
+    hint = policy_import.recognition_hint(text, YAML)
+    try:
+        document = read_yaml(text)
+    except OperatorError as problem:
+        problem.fix = hint or problem.fix
+        raise
+    if hint and not _SECTIONS & document.keys():
+        raise OperatorError("bad_import", "The file contains no policy.", hint)
+    return document
+
+
+def _yaml_problem(problem: yaml.YAMLError) -> str:
+    """Return a parser's problem with its position, without text of the file: a line may hold a password."""
+    if not isinstance(problem, yaml.MarkedYAMLError):
+        return str(problem).partition("\n")[0]
+    mark = problem.problem_mark or problem.context_mark
+    sentence = re.sub(r"'[^']*'|\"[^\"]*\"", "…", problem.problem or "it can't be parsed")
+    return f"{sentence} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else sentence
+
+
 def read_yaml(text: str) -> dict[str, Any]:
     """Return the document in a text of `dump_yaml`. Raises OperatorError `bad_import`."""
     policy_import.refuse_large_text(text, MAX_BYTES)
@@ -262,7 +290,7 @@ def read_yaml(text: str) -> dict[str, Any]:
         document = json.loads(json.dumps(found, allow_nan=False))
     except yaml.YAMLError as problem:
         raise OperatorError(
-            "bad_import", f"The file isn't YAML: {problem}.", "Start from `policy export`."
+            "bad_import", f"The file isn't YAML: {_yaml_problem(problem)}.", "Start from `policy export`."
         ) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise OperatorError(

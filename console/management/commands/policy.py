@@ -6,7 +6,7 @@ manage.py policy export --with-secrets > policy.yaml    with hashes of passwords
 manage.py policy check policy.yaml                      without a database: is the policy valid, is it wise?
 manage.py policy diff policy.yaml                       against the newest revision; exit code 1 if different
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
-manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: merged into the newest one;
+manage.py policy import activemq.xml --from activemq    merged into the newest one; see --help of import;
                                                         standard error lists the outcome for each setting
 manage.py policy import activemq.xml --from activemq --set limit=500    with the value of ${limit}
 manage.py policy resolve stored     after the database was replaced: store the brokers' policy in it
@@ -109,7 +109,9 @@ class Command(SafeCommand):
         self.stdout.write_block(policy_files.dump_yaml(revision, with_secrets=options["with_secrets"]))
 
     def _check(self, options: dict[str, Any]) -> None:
-        document = PolicyDocument.from_dict({**policy_files.read_yaml(_text(options["file"])), "revision": 1})
+        document = PolicyDocument.from_dict(
+            {**policy_files.read_own_yaml(_text(options["file"])), "revision": 1}
+        )
         findings = review_policy(document)
         for one in findings:
             self.stdout.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())

@@ -96,6 +96,10 @@ class ImportReport:
             if self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome()
 
+    def has_outcome(self, leaf: XmlLeaf) -> bool:
+        """Whether an outcome of the leaf is recorded."""
+        return self._fates[leaf] is not None
+
     def undo_part(self, part: str, reason: str, setting: str = "") -> None:
         """Mark the leaves imported into a part, or into one of its settings, as skipped."""
         for leaf, fate in self._fates.items():

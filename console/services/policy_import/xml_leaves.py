@@ -26,7 +26,9 @@ MAX_SHOWN: Final = 200
 """Maximum characters of a leaf that are shown."""
 _KEYS: Final = ("name", "key", "id")
 """Attributes that identify an element."""
-_SECRET_NAME: Final = re.compile(r"passw|passphrase|secret|token|credential", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"pass(?!ive|eng|thr|ing)|pwd|secret|token|credential|masterauth|api_?key", re.IGNORECASE
+)
 _SECRET_VALUE: Final = re.compile(
     r"(passw\w*|passphrase|secret|token)\s*[=:]|://[^/\s]*:[^/\s]*@", re.IGNORECASE
 )
@@ -46,7 +48,10 @@ class XmlLeaf:
     def description(self) -> str:
         """The setting as `name=value`, at most `MAX_SHOWN` characters. A secret's value reads "set"."""
         value = self._shown_value()
-        shown = f"{self.name}={SET if self.is_secret else value}" if value else self.name
+        name = self.name
+        if self.is_secret and not value:
+            name = re.sub(r"([\s=:]).*", rf"\1{SET}", name, flags=re.DOTALL)  # a line that wasn't split
+        shown = f"{name}={SET if self.is_secret else value}" if value else name
         return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
 
     @property
