@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from broker_core.config.document_reader import DocumentReader
-from broker_core.config.rule_terms import EnforcementMode, PolicyAction, Shape, Signal
+from broker_core.config.rule_terms import (
+    MAX_ACKNOWLEDGED_RATE_WINDOW_MS,
+    EnforcementMode,
+    PolicyAction,
+    Shape,
+    Signal,
+)
 from broker_core.config.rules import MAX_RULES, read_rules
 from broker_core.errors import ClientError
 from broker_core.subscriptions.topics import TopicPattern
@@ -32,6 +38,13 @@ Beside = Mapping[str, str]
 _GO_TIMES: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _INDEX: Final = re.compile(r"\[\d+\]")
+_ARTEMIS_UNITS: Final = {
+    "MESSAGES_PER_SECOND": 1,
+    "MESSAGES_PER_MINUTE": 60,
+    "MESSAGES_PER_HOUR": 3_600,
+    "MESSAGES_PER_DAY": 86_400,
+}
+"""Seconds of Artemis's units."""
 _SHADOW: Final = "shadow, as the brokers measure differently: compare the decisions, and enforce"
 
 
@@ -149,7 +162,9 @@ def _import_setting(
     rules += made
     remark = "; ".join(filter(None, (row.remark, _SHADOW))) if made else "no limit, as in the file"
     names = ", ".join(rule["name"] for rule in made) or row.rule
-    imported.record_imported(leaf, f"rules {names}", f"{row.signal.value}; {remark}")
+    imported.record_imported(
+        leaf, f"rules {names}", f"{made[0]['signal'] if made else row.signal.value}; {remark}"
+    )
     for one in used:
         imported.record_imported(one, f"rules {names}", "scope" if one.name == row.scope else "condition")
 
@@ -291,7 +306,18 @@ def _artemis_threshold(value: str, beside: Beside) -> list[RuleLimit] | str | No
         return None
     if threshold < 0:
         return []
-    return [RuleLimit(period * 1_000, {"action": action.value})] if period > 0 else None
+    seconds = _ARTEMIS_UNITS.get(
+        beside.get("slow-consumer-threshold-measurement-unit", "MESSAGES_PER_SECOND")
+    )
+    if seconds is None or period <= 0:
+        return None
+    period_ms, rate = period * 1_000, threshold // seconds
+    if rate == 0:  # the signal has whole messages per second
+        silence = {"signal": Signal.ACK_SILENCE.value, "shape": Shape.DURATION_WITHOUT.value}
+        return [RuleLimit(period_ms, {**silence, "action": action.value})]
+    window_ms = min(period_ms, MAX_ACKNOWLEDGED_RATE_WINDOW_MS)
+    periods = {"window_ms": window_ms, "check_ms": period_ms, "count": 1}
+    return [RuleLimit(rate, {**periods, "action": action.value})]
 
 
 def _braces(text: str, _: Variables) -> list[XmlLeaf]:
@@ -450,16 +476,16 @@ TABLES: Final[dict[str, RuleTable]] = {
         _artemis,
         (
             RuleSetting(
-                "address-setting.slow-consumer-threshold", "artemis-threshold", Signal.ACK_SILENCE,
+                "address-setting.slow-consumer-threshold", "artemis-threshold", Signal.ACKNOWLEDGED_RATE,
                 PolicyAction.NOTIFY, _artemis_threshold,
-                "Artemis compares the rate of acknowledgements in a check period; the rule looks for a "
-                "period without any",
+                "Artemis acts after one check period, and the rule after two; a rate of less than one "
+                "message per second becomes a period without acknowledgements",
                 "match", _artemis_topic,
                 (
                     "slow-consumer-threshold-measurement-unit", "slow-consumer-policy",
                     "slow-consumer-check-period",
                 ),
-                Shape.DURATION_WITHOUT,
+                Shape.RATE_BELOW,
             ),
         ),
         {
