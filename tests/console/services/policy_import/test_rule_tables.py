@@ -288,3 +288,12 @@ def test_too_many_settings_are_refused(system: str) -> None:
         read(system, "x 1\n" * 10_001)
     with pytest.raises(OperatorError, match="more than 10000"):
         read("nats", "x 1\n" * 10_001)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["export DB_PASS=hunter2", "requirepass hunter2", "db.pwd: hunter2", "-Dcom.acme.password=hunter2"],
+)
+def test_a_secret_beside_options_of_xap_is_not_shown(line: str) -> None:
+    imported = read("xap", f"java -D{policy_import.xap.PREFIX}enabled=true\n{line}")
+    assert "hunter2" not in json.dumps([vars_of(one) for one in imported.unrelated])
