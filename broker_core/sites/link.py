@@ -563,10 +563,11 @@ class SiteLink:
             replay = engine.managed.get(self._client)
             position, recorded_at, set_back = replay.position, replay.recorded_at, replay.set_back
         # The stored position moves with forwarded records only. Records that the filter excludes move the
-        # endpoint's position.
+        # endpoint's position. The time of the next record is unknown until the endpoint has read it; that of
+        # the last carried one may be long before.
         local_position = self._local.position(newest) if self._local is not None else None
-        if local_position is not None and local_position > position:
-            position, recorded_at = local_position, 0
+        if local_position is not None:
+            position, recorded_at = max(position, local_position), 0
         if self._in_flight:
             recorded_at = self._in_flight[0].accepted_at
         error_fields = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
