@@ -216,6 +216,10 @@ CODES: Final = MappingProxyType({
         "You acknowledged no message for longer than the rule allows",
         _CLIENT, close=4214, retry_after_ms=SOON,
     ),
+    "slow_client_acknowledged_rate": ErrorCode(
+        "You acknowledged fewer messages per second than the rule requires",
+        _CLIENT, close=4219, retry_after_ms=SOON,
+    ),
     "slow_client_pinned": ErrorCode(
         "Your pauses, durable positions or replays retain more of the log than the rule allows",
         _CLIENT, close=4218, retry_after_ms=SOON,

@@ -35,25 +35,25 @@ MAX_YAML_NODES: Final = 250_000
 """Maximum values, keys, lists and mappings of a YAML file. They take some 2 s of CPU time."""
 MAX_YAML_NUMBER: Final = 100
 """Maximum characters of a number. PyYAML takes quadratic time for a number in base 60, such as 1:59:59."""
+_SECTIONS: Final = frozenset(("instance", "transports", "pool", "client_policy", "rules", "access"))
+"""Sections of which a policy has at least one."""
 MAX_NAMED = 10
 """Maximum topics that a warning names."""
 MAX_SENT = policy_import.MAX_TEXT_BYTES
 """Maximum bytes, in UTF-8, of a text that an operator pastes, uploads or sends through the API."""
 
 
-_DECLARED: Final = re.compile(rb"""<\?xml[^>]{0,80}?\sencoding\s*=\s*["']([\w-]{1,20})["']""")
-_LATIN: Final = {
-    b"iso-8859-1": "latin-1",
-    b"latin1": "latin-1",
-    b"windows-1252": "cp1252",
-    b"iso-8859-15": "iso8859-15",
-}
+_DECLARED: Final = re.compile(rb"""\s*<\?xml[^>]{0,80}?\sencoding\s*=\s*["']([\w.:-]{1,40})["']""")
+_XML_IN_UTF_16: Final = {b"<\0?\0": "utf-16-le", b"\0<\0?": "utf-16-be"}
+"""First bytes of XML in UTF-16 without a byte order mark."""
+_OF_SEVERAL_BYTES: Final = ("utf-16", "utf-32")
+"""Encodings that a declaration in bytes of ASCII can't be in."""
 
 
 def decode_file(data: bytes) -> str:
     """Return a file's text.
 
-    The encoding is UTF-8, UTF-16 with a byte order mark, or the Latin encoding that an XML declaration names.
+    The encoding is UTF-16 if the first bytes show it, else that of an XML declaration, else UTF-8.
 
     Raises:
         OperatorError: `bad_import`.
@@ -61,8 +61,7 @@ def decode_file(data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     else:
-        declared = _DECLARED.match(data)
-        encoding = _LATIN.get(declared[1].lower(), "utf-8") if declared else "utf-8"
+        encoding = _XML_IN_UTF_16.get(data[:4]) or _declared_encoding(data)
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as problem:
@@ -73,11 +72,26 @@ def decode_file(data: bytes) -> str:
         ) from None
 
 
+def _declared_encoding(data: bytes) -> str:
+    """Return the encoding that an XML declaration names if Python has it, else UTF-8."""
+    declared = _DECLARED.match(data)
+    if declared is None:
+        return "utf-8"
+    name = declared[1].decode("ascii", "replace")
+    try:
+        "".encode(name)  # LookupError for codecs that aren't encodings of text
+        known = codecs.lookup(name).name
+    except (LookupError, UnicodeError):
+        return "utf-8"
+    return "utf-8" if known.startswith(_OF_SEVERAL_BYTES) else known
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedPolicyFile:
     """Result of reading a file: a whole policy document, and the outcome for each setting (none for YAML).
 
-    `warnings` are sentences about journaled topics that the document would no longer journal.
+    `warnings` are sentences about journaled topics that the document would no longer journal, and about
+    variables without values.
     """
 
     document: dict[str, Any]
@@ -95,19 +109,24 @@ class ImportResult:
     warnings: tuple[str, ...] = ()
 
 
-def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
+def parse_file(
+    instance: Instance, system: str, text: str, values: Mapping[str, str] | None = None
+) -> ParsedPolicyFile:
     """Read a policy file.
 
-    YAML is a whole policy; settings of another system are merged into the newest revision.
+    YAML is a whole policy; settings of another system are merged into the newest revision. `values` are
+    those of variables in another system's file.
 
     Raises:
         OperatorError: `bad_import` or `nothing_imported`.
     """
     newest = policies.newest_revision(instance).document
     if system == YAML:
-        document = {**read_yaml(text), "revision": newest["revision"]}
+        if values:
+            raise OperatorError("bad_import", "A policy in YAML has no variables.", "Set none.")
+        document = {**read_own_yaml(text), "revision": newest["revision"]}
         return ParsedPolicyFile(document, warnings=_journaling_warnings(newest, document))
-    imported = policy_import.import_policy(system, text)
+    imported = policy_import.import_policy(system, text, values)
     _skip_used_ports(imported, newest)
     _skip_misplaced_directories(imported)
     if imported.is_empty():
@@ -118,7 +137,9 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
     if "rules" in changes:
         changes["rules"] = _merge_rules(newest.get("rules") or [], changes["rules"])
     document = drafts.merge_changes(newest, changes)
-    return ParsedPolicyFile(document, imported, _journaling_warnings(newest, document))
+    unset = imported.variable_warning()
+    warnings = _journaling_warnings(newest, document)
+    return ParsedPolicyFile(document, imported, (unset, *warnings) if unset else warnings)
 
 
 def _merge_rules(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -192,13 +213,21 @@ def _skip_misplaced_directories(imported: ImportReport) -> None:
             imported.undo_part(part, f"{problems[0]}.", setting)
 
 
-def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> ImportResult:
+def make_draft(
+    actor: Actor,
+    instance: Instance,
+    system: str,
+    text: str,
+    *,
+    title: str = "",
+    values: Mapping[str, str] | None = None,
+) -> ImportResult:
     """Create a draft and disabled actions from a file.
 
     Raises:
         OperatorError: `bad_import`, `nothing_imported`, and the errors of `create_draft`.
     """
-    loaded = parse_file(instance, system, text)
+    loaded = parse_file(instance, system, text, values)
     with transaction.atomic():
         actions = make_actions(actor, instance, system, loaded.imported)
         draft = drafts.create_draft(
@@ -233,6 +262,32 @@ def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
     return title + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
+def read_own_yaml(text: str) -> dict[str, Any]:
+    """Return the document in a text of `dump_yaml`. A file of another system is recognised.
+
+    Raises:
+        OperatorError: `bad_import`.
+    """
+    hint = policy_import.recognition_hint(text, YAML)
+    try:
+        document = read_yaml(text)
+    except OperatorError as problem:
+        problem.fix = hint or problem.fix
+        raise
+    if hint and not _SECTIONS & document.keys():
+        raise OperatorError("bad_import", "The file contains no policy.", hint)
+    return document
+
+
+def _yaml_problem(problem: yaml.YAMLError) -> str:
+    """Return a parser's problem with its position, without text of the file: a line may hold a password."""
+    if not isinstance(problem, yaml.MarkedYAMLError):
+        return str(problem).partition("\n")[0]
+    mark = problem.problem_mark or problem.context_mark
+    sentence = re.sub(r"'[^']*'|\"[^\"]*\"", "…", problem.problem or "it can't be parsed")
+    return f"{sentence} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else sentence
+
+
 def read_yaml(text: str) -> dict[str, Any]:
     """Return the document in a text of `dump_yaml`.
 
@@ -245,7 +300,7 @@ def read_yaml(text: str) -> dict[str, Any]:
         document = json.loads(json.dumps(found, allow_nan=False))
     except yaml.YAMLError as problem:
         raise OperatorError(
-            "bad_import", f"The file isn't YAML: {problem}.", "Start from `policy export`."
+            "bad_import", f"The file isn't YAML: {_yaml_problem(problem)}.", "Start from `policy export`."
         ) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise OperatorError(

@@ -10,6 +10,11 @@ from typing import Any, Final
 
 from console.services.policy_import.amps_values import topic_pattern
 from console.services.policy_import.result import ImportReport
+from console.services.policy_import.variables import (
+    is_placeholder,
+    unset_reason,
+    without_templates,
+)
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value
 
 _EVENTS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -74,6 +79,11 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
     and the report on the option name it.
     """
     for number, one in enumerate((child for child in element.children if child.name == "Action"), 1):
+        if unset := [
+            leaf.value for leaf in one.all_leaves() if is_placeholder(without_templates(leaf.value))
+        ]:
+            imported.record_skipped(one, unset_reason(without_templates(" ".join(unset))))
+            continue
         parts = _ActionParts()
         for child in one.children:
             _part(imported, child, parts)

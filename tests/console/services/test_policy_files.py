@@ -12,7 +12,7 @@ import yaml
 from broker_core.errors import OperatorError
 from console.management.commands.policy import _text as read_policy_file
 from console.models import Instance
-from console.services import policies, policy_files
+from console.services import policies, policy_files, policy_import
 from console.services.actors import Actor
 
 QUEUE = '<virtualhost><queue name="fix-1:desk"><consumer><depth>{}</depth></consumer></queue></virtualhost>'
@@ -43,10 +43,20 @@ def test_rules_of_an_import_stand_beside_those_of_the_policy(instance: Instance,
         ("windows-1252", "cp1252"),
         ("iso-8859-15", "iso8859-15"),
         ("klingon", "utf-8"),
+        ("windows-1251", "cp1251"),
+        ("KOI8-R", "koi8-r"),
+        ("IBM850", "cp850"),
+        ("US-ASCII", "utf-8"),
+        ("base64", "utf-8"),
+        ("UTF-16", "utf-16-le"),
+        ("UTF-16", "utf-16-be"),
+        ("UTF-16", "utf-8"),
     ],
 )
 def test_a_file_is_read_in_the_encoding_that_it_declares(declared: str, encoding: str) -> None:
-    text = TEXT.format(declared)
+    text = TEXT.format(declared).replace("café", {"cp1251": "кафе", "koi8-r": "кафе"}.get(encoding, "café"))
+    if declared == "US-ASCII":
+        text = text.replace("é", "e")
     assert policy_files.decode_file(text.encode(encoding)) == text
 
 
@@ -137,3 +147,18 @@ def test_a_file_that_is_not_text_in_its_encoding_is_refused_by_its_byte(data: by
     with pytest.raises(OperatorError, match="byte") as caught:
         policy_files.decode_file(data)
     assert caught.value.code == "bad_import"
+
+
+def test_a_file_in_latin_1_is_imported() -> None:
+    data = (Path(__file__).parent / "policy_import/files/latin1.xml").read_bytes()
+    imported = policy_import.import_policy("qpid", policy_files.decode_file(data))
+    assert imported.document["qpid"][0] == {"topic": "#", "message_count": 50}
+
+
+def test_variables_without_values_are_a_warning(instance: Instance) -> None:
+    text = '<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="b" topicPrefetch="${pf}"/></x>'
+    (warning,) = policy_files.parse_file(instance, "activemq", text).warnings
+    assert "pf (line 1)" in warning
+    assert policy_files.parse_file(instance, "activemq", text, {"pf": "7"}).warnings == ()
+    with pytest.raises(OperatorError, match="no variables"):
+        policy_files.parse_file(instance, "yaml", "a: 1", {"pf": "7"})

@@ -917,7 +917,7 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
     [
         ('ignoreIdleConsumers="true"', "has no effect"),
         ('ignoreIdleConsumers="false"', "would abort them too"),
-        ('ignoreNetworkConsumers="false"', "no network"),
+        ('ignoreNetworkConsumers="false"', "a client like any other"),
         ('name="x"', "no equivalent setting"),
     ],
 )
