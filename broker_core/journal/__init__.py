@@ -10,6 +10,7 @@ segment_reader       whole, checked batches from an offset, over any form of a s
 recovery             opening: torn tails, damage, numbering, publishers
 header_repair        restoring of a damaged segment header, proven by a checksum
 commit_log           batches in, durable in one order out: one fdatasync for many batches
+acceptance_clock     acceptance times, also while the machine's clock jumps
 appender             the writing end; seals full segments
 preallocation        segments made in advance
 log_reader           the log by sequence, position and time, read in one thread

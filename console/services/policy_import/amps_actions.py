@@ -104,7 +104,7 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
         imported.actions.append(made)
         imported.record_skipped(
             one,
-            f"Sluice has no such option, so the action {name} may act on more than in AMPS. It is switched "
+            f"Sluice has no such option: the action {name} may act on more than in AMPS. It is switched "
             "off: narrow it before you switch it on.",
         )
 
