@@ -728,7 +728,7 @@ def test_an_action_with_an_option_that_sluice_lacks_names_it_and_says_why_it_is_
     assert imported.imported[0].into.endswith(f"; switched off: i{lacks}")
     for what in ("AuthId=guest", "Host=h"):
         assert why(imported, what) == (
-            "Sluice has no such option, so the action x may act on more than in AMPS. It is switched off: "
+            "Sluice has no such option: the action x may act on more than in AMPS. It is switched off: "
             "narrow it before you switch it on."
         )
 
