@@ -11,6 +11,7 @@ have stored positions and need no resume point.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.bookmark import EPOCH_TEXT, Bookmark, bookmark_sequence
 from broker_core.config.transports import ResumeFrom
 from broker_core.connections.admission import peer_address
 from broker_core.connections.inbox import InputPauseReason, Item
@@ -150,6 +151,7 @@ class StompSubscriptions:
     """Subscriptions of one STOMP client."""
 
     __slots__ = (
+        "_ack_prefix",
         "_begins_one",
         "_engine",
         "_refusal",
@@ -189,6 +191,8 @@ class StompSubscriptions:
         They are sent when the subscription has ended and is deleted, if requested.
         """
         self._streams: dict[int, _StompSubscription] = {}
+        self._ack_prefix = secrets.token_hex(5)
+        """First part of ack ids. No other connection has it, so a late ACK settles no other message."""
         self._secret = secrets.token_hex(8)
         """Random part of the names of its temporary destinations."""
         self._temporary: set[str] = set()
@@ -351,7 +355,11 @@ class StompSubscriptions:
         for stream, known in list(self._streams.items()):
             if known.id == id:
                 del self._streams[stream]
-                headers = [("subscription", id), ("message-id", f"{stream}-end"), ("browser", "end")]
+                headers = [
+                    ("subscription", id),
+                    ("message-id", f"{self._ack_prefix}-{stream}-end"),
+                    ("browser", "end"),
+                ]
                 frame = encode_frame("MESSAGE", headers, version=self._reply_writer.version)
                 self._reply_writer.send_frame(frame, behind=True)
 
@@ -362,7 +370,10 @@ class StompSubscriptions:
         to, version = self._streams.get(entry.stream), self._reply_writer.version
         if to is None:
             return None
-        tails = self._tails.tails_of_batch(entry.batch, version, to.acknowledges)
+        # Before STOMP 1.2 the message-id acknowledges. An unjournaled message has no other unique id.
+        is_old = version is not StompVersion.V12
+        numbered = to.acknowledges and is_old and not entry.batch.first_sequence
+        tails = self._tails.tails_of_batch(entry.batch, version, numbered, entry.rows)
         if to.gap or to.missed or to.notice:
             head_fields = (
                 ("x-sluice-gap", to.gap),
@@ -385,7 +396,10 @@ class StompSubscriptions:
             return build_frames(to.named, tails)
         first = to.sent + 1
         to.sent += len(tails)
-        return build_ack_frames(to.named, entry.stream, first, tails, version)
+        if is_old and not numbered:
+            return build_frames(to.named, tails)
+        header = b"message-id" if numbered else b"ack"
+        return build_ack_frames(to.named, self._ack_prefix, entry.stream, first, tails, header)
 
     def _sharer(self, id: str) -> SharedSubscriptionPort | None:
         target = self._reply_writer.connection.subscriptions.get(id)
@@ -420,17 +434,10 @@ class StompSubscriptions:
             headers.get("id") if self._reply_writer.version is StompVersion.V12 else headers.get("message-id")
         )
         ack_id = ack_id or headers.get("id") or required_header(headers, "message-id")
-        found = parse_ack_id(ack_id)
+        found = self._find_message(ack_id, headers.get("subscription", ""))
         if found is None:
-            if "|" in ack_id or "." in ack_id:
-                return  # the message needs no acknowledgement
-            raise _unknown_message(ack_id)
-        stream, number = found
-        subscription = self._streams.get(stream)
-        if subscription is None:
-            if 0 < stream <= connection.last_stream:
-                return  # the subscription has ended, and its messages are accounted
-            raise _unknown_message(ack_id)
+            return
+        subscription, number = found
         if frame.command == "ACK":
             connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))
             return
@@ -438,6 +445,51 @@ class StompSubscriptions:
         reject_message(
             connection, connection.services, target, number, for_good=headers.get("requeue") == "false"
         )
+
+    def _find_message(self, ack_id: str, id: str) -> tuple[_StompSubscription, int] | None:
+        """Return the subscription and number of the message that an id names.
+
+        `id`: subscription that an ACK before STOMP 1.2 names. None: the message needs no acknowledgement any
+        more, or was sent on another connection.
+
+        Raises:
+            ClientError: bad_ack.
+        """
+        if "|" in ack_id:
+            return self._find_record(ack_id, id)
+        found = parse_ack_id(ack_id)
+        if found is None:
+            if "." in ack_id:
+                return None  # an unjournaled message without acknowledgements
+            raise _unknown_message(ack_id)
+        if found.connection != self._ack_prefix:
+            return None
+        subscription = self._streams.get(found.stream)
+        if subscription is not None:
+            return subscription, found.number
+        if 0 < found.stream <= self._reply_writer.connection.last_stream:
+            return None  # the subscription has ended, and its messages are accounted
+        raise _unknown_message(ack_id)
+
+    def _find_record(self, bookmark: str, id: str) -> tuple[_StompSubscription, int] | None:
+        """Return the subscription and number of a record in flight; None if it isn't in flight.
+
+        Raises:
+            ClientError: bad_bookmark.
+        """
+        sequence = bookmark_sequence(bookmark, self._engine.instance)
+        if sequence is None:
+            return None
+        named = [one for one in self._streams.values() if one.id == id] or self._streams.values()
+        for subscription in named:
+            target = self._reply_writer.connection.subscriptions.get(subscription.id)
+            queue = self._reply_writer.connection.backlog.queues.get(target.stream) if target else None
+            if queue is None or queue.window is None:
+                continue
+            with contextlib.suppress(ClientError):
+                if number := queue.window.number_of(sequence):
+                    return subscription, number
+        return None
 
 
 def _unknown_message(ack_id: str) -> ClientError:

@@ -57,7 +57,7 @@ async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClien
         *(
             (
                 CONNECT + b"SUBSCRIBE\nid:1\ndestination:/topic/a\n\n\0" + word + b"\nid:1-1\n\n\0",
-                "unknown_subscription",
+                "bad_ack",
             )
             for word in (b"ACK", b"NACK")
         ),
