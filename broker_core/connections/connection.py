@@ -199,12 +199,13 @@ class Connection:
         """
         if self.is_closed or self._unread_replies > MAX_UNREAD_REPLIES:
             return
-        self._unread_replies = 0 if self.sink.is_writable else self._unread_replies + 1
+        is_writable = self.sink.is_writable
+        if not self.sink.send_reply(reply):
+            return  # the client receives nothing, so it still needs a heartbeat
+        self.last_sent_at = self._clock.monotonic_ms()
+        self._unread_replies = 0 if is_writable else self._unread_replies + 1
         if self._unread_replies > MAX_UNREAD_REPLIES:
             self.close_unread_replies()
-            return
-        self.last_sent_at = self._clock.monotonic_ms()
-        self.sink.send_reply(reply)
 
     def close_unread_replies(self) -> None:
         """Close a client with too many unread replies, in a later iteration."""

@@ -465,8 +465,9 @@ class SharedSubscription:
         """Return all bytes added: the shared subscription's own account counts them as delivered."""
         return self.written_bytes
 
-    def send_reply(self, reply: replies.Reply) -> None:
+    def send_reply(self, reply: replies.Reply) -> bool:
         """Discard the reply: no client reads it."""
+        return False
 
     def on_logged_on(self) -> None:
         """Do nothing: the protocol is fixed."""

@@ -199,13 +199,17 @@ class ErrorCloser:
         self._cancelled = reply
         asyncio.get_running_loop().call_soon(self._without_notice)
 
-    def on_decision_notice(self, reply: replies.DecisionNotice) -> None:
-        """Close the connection with a decision's notice if the decision ended it or a subscription."""
+    def on_decision_notice(self, reply: replies.DecisionNotice) -> bool:
+        """Close the connection with a decision's notice if the decision ended it or a subscription.
+
+        Return whether it did.
+        """
         cancelled = self._cancelled
         if self._reply_writer.connection.is_closed:
             self.last_decision_id = reply.decision or ""
             self.send_last_frame(reply)
-        elif cancelled is not None and cancelled.decision == reply.decision:
+            return True
+        if cancelled is not None and cancelled.decision == reply.decision:
             self._cancelled = None
             notice = msgspec.structs.replace(
                 reply,
@@ -215,6 +219,8 @@ class ErrorCloser:
             )
             self.send_last_frame(notice)
             self._reply_writer.connection.close(cancelled.code, cancelled.message)
+            return True
+        return False
 
     def _without_notice(self) -> None:
         """Close the connection of a cancelled subscription without a notice, because none has come."""

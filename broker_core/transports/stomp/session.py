@@ -364,8 +364,8 @@ class StompSession:
         self._reply_writer.flush()
         return self._subscribed.frames_of(entry)
 
-    def answer(self, reply: replies.Reply) -> None:
-        """Send a reply as STOMP frames.
+    def answer(self, reply: replies.Reply) -> bool:
+        """Send a reply as STOMP frames. Return whether there are some.
 
         Replies without a STOMP frame are dropped, because no client waits for them.
         """
@@ -377,34 +377,39 @@ class StompSession:
             case replies.Ack(of="logon"):
                 self._connected()
             case replies.Ack(of="subscribe", ack="processed"):
-                self._subscribed.on_subscribed(reply)
+                return self._subscribed.on_subscribed(reply)
             case replies.Ack(of="subscribe", ended=True):
                 self._subscribed.on_ended(reply.id or "")
             case replies.Ack(of="flush"):
                 self._closer.close_after_disconnect(reply.id or "")
             case replies.Ack(of="unsubscribe", id=str(id)):
-                self._subscribed.on_unsubscribed(id)
+                return self._subscribed.on_unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
                 self._reply_writer.send_receipts([receipt], behind=True)
             case replies.GapNotice():
-                self._subscribed.note_gap(reply)
+                self._subscribed.note_gap(reply)  # the next message reports it
+                return False
             case replies.SubscriptionCancelled():
                 self._closer.on_subscription_cancelled(reply)
             case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_part(reply)
+                return False
             case replies.DecisionNotice(code="no_longer_journaled"):
                 # An ERROR ends the connection, because STOMP has no other frame for it. Otherwise the client
                 # would wait forever.
                 self._closer.send_last_frame(reply)
                 self.connection.close(reply.code, reply.message)
             case replies.DecisionNotice():
-                self._closer.on_decision_notice(reply)
+                return self._closer.on_decision_notice(reply)
             case replies.ErrorReply(of="subscribe"):
                 self._subscribed.on_refused(reply.id or "", partial(self._closer.send_error, reply))
             case replies.ErrorReply():
                 self._closer.send_error(reply, self._reply_writer.receipt)
             case replies.ClosingNotice():
                 self._closer.send_last_frame(reply)
+            case _:
+                return False
+        return True
 
 
 def _begins_subscription(item: Item) -> bool:

@@ -268,8 +268,8 @@ class StompSubscriptions:
         proven = identity is not None and identity.proven
         return f"{'user' if proven else 'anybody'}:{connection.user}"
 
-    def on_subscribed(self, reply: replies.Ack) -> None:
-        """Register a subscription that has begun, and send its receipt."""
+    def on_subscribed(self, reply: replies.Ack) -> bool:
+        """Register a subscription that has begun, and send its receipt. Return whether it has one."""
         reply_writer, connection = self._reply_writer, self._reply_writer.connection
         request, receipt, resumed = self._take(reply)
         assert reply.stream is not None
@@ -288,6 +288,7 @@ class StompSubscriptions:
             reply_writer.send_receipts([receipt])
         # Later, because it has not begun yet, and the next frame may be its UNSUBSCRIBE.
         asyncio.get_running_loop().call_soon(self._answered)
+        return bool(receipt)
 
     def _answered(self) -> None:
         """Resume the input, or end the connection, when no SUBSCRIBE is pending any more."""
@@ -329,9 +330,11 @@ class StompSubscriptions:
         self._unsubscribing[id] = reply_writer.receipt
         self._end(id, delete=bool(durable))
 
-    def on_unsubscribed(self, id: str) -> None:
-        """Send the receipt of an UNSUBSCRIBE when the subscription has ended."""
-        self._reply_writer.send_receipts([self._unsubscribing.pop(id, "")], behind=True)
+    def on_unsubscribed(self, id: str) -> bool:
+        """Send the receipt of an UNSUBSCRIBE when the subscription has ended. Return whether it has one."""
+        receipt = self._unsubscribing.pop(id, "")
+        self._reply_writer.send_receipts([receipt], behind=True)
+        return bool(receipt)
 
     def _end(self, id: str, delete: bool = False) -> None:
         connection = self._reply_writer.connection
