@@ -167,6 +167,19 @@ def test_heart_beats_hold_a_reader_of_a_quiet_topic_on_a_busy_broker(tmp_path: P
         assert one.is_connected() and one.heard.ends.empty()
 
 
+def test_its_booleans_are_obeyed(tmp_path: Path) -> None:
+    """stomp.py writes Python's values into headers, as False."""
+    with stomp_broker(tmp_path) as (_, connect):
+        one = connect()
+        one.send("/queue/jobs", "never")
+        one.subscribe("/queue/jobs", id=1, ack="client-individual")
+        one.nack(one.heard.messages.get(timeout=20).headers["ack"], requeue=False)
+        one.subscribe("/queue/dead.jobs", id=2)
+        assert one.heard.bodies(1) == ["never"]
+        one.subscribe("/queue/jobs", id=3, headers={"browser": True})
+        assert one.heard.errors.get(timeout=20).headers["x-sluice-header"] == "browser"
+
+
 def test_heart_beats_hold_an_idle_connection(tmp_path: Path) -> None:
     with stomp_broker(tmp_path) as (_, connect):
         one = connect(heartbeats=(1_000, 1_000))

@@ -14,7 +14,12 @@ from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import parse_send_destination
 from broker_core.protocols.stomp.frames import StompFrame
-from broker_core.protocols.stomp.headers import is_multicast, record_headers, required_header
+from broker_core.protocols.stomp.headers import (
+    is_multicast,
+    parse_boolean,
+    record_headers,
+    required_header,
+)
 from broker_core.protocols.stomp.send_headers import SendBatch, StompHeaders
 from broker_core.transports.stomp.replies import StompReplyWriter
 from broker_core.transports.stomp.subscriptions import StompSubscriptions
@@ -179,8 +184,10 @@ class StompPublisher:
         """Hold a frame back until its transaction is committed.
 
         Raises:
-            ClientError: bad_transaction, or for a SEND as for `_topic`.
+            ClientError: bad_transaction, bad_command, or for a SEND as for `_topic`.
         """
+        if frame.command == "NACK":
+            parse_boolean(frame.headers, "requeue")
         topic = self._topic(frame.headers) if frame.command == "SEND" else None
         self.transactions.add(frame.headers["transaction"], frame, topic)
 

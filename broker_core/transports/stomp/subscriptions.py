@@ -34,6 +34,7 @@ from broker_core.protocols.stomp.frames import StompFrame, StompVersion, encode_
 from broker_core.protocols.stomp.headers import (
     SubscribeRequest,
     durable_subscription,
+    parse_boolean,
     parse_subscribe,
     required_header,
 )
@@ -242,6 +243,13 @@ class StompSubscriptions:
             raise make_behind_error(self._engine.instance)
         emptied = self._engine.position_store.emptied
         request = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
+        if request.owner == "client" and connection.has_generated_name:
+            raise ClientError(
+                "bad_command",
+                "A durable subscription with a name belongs to a client-id, and this client has none.",
+                "Send client-id in CONNECT.",
+                header="client-id",
+            )
         if request.command.durable is not None and request.owner == "user":
             connection.durable_owners[request.command.durable] = self._user_owner
         if id in connection.subscriptions or id in self._subscribing:
@@ -445,9 +453,8 @@ class StompSubscriptions:
             connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))
             return
         target = connection.subscriptions[subscription.id]
-        reject_message(
-            connection, connection.services, target, number, for_good=headers.get("requeue") == "false"
-        )
+        for_good = not parse_boolean(headers, "requeue", default=True)
+        reject_message(connection, connection.services, target, number, for_good=for_good)
 
     def _find_message(self, ack_id: str, id: str) -> tuple[_StompSubscription, int] | None:
         """Return the subscription and number of the message that an id names.
