@@ -63,7 +63,7 @@ class Connection:
         self.rights = ALL_RIGHTS
         self._input_usage = InputBufferUsage(services.roster.pending_connections)
         self.inbox = Inbox(
-            sink, self._execute_item, self._clock, services.facilities.scheduler, self._input_usage
+            sink, self.execute_item, self._clock, services.facilities.scheduler, self._input_usage
         )
         self.connected_at = self._clock.now_ns()
         self.last_sent_at = self._clock.monotonic_ms()
@@ -118,7 +118,7 @@ class Connection:
         except ClientError as error:
             self.fail(error.with_traceback(None))
 
-    def _execute_item(self, item: Item) -> None:
+    def execute_item(self, item: Item) -> None:
         """Execute one item of the inbox. It never raises: errors are sent to the client."""
         if self._unread_replies > MAX_UNREAD_REPLIES:
             return  # it is about to be closed

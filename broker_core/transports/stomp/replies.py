@@ -84,6 +84,9 @@ MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 
 The reply to one batch may have hundreds of receipts, each as long as the peer has chosen.
 """
+DISCONNECT_WAIT_S: Final = 5.0
+"""Maximum seconds for which a DISCONNECT waits until the client has been sent its messages."""
+_SENT_CHECK_S: Final = 0.02
 RECEIPT: Final = "receipt"
 """Value of `Ack.of` in a reply to a frame with a receipt header."""
 
@@ -184,12 +187,29 @@ class ErrorCloser:
         self._reply_writer.connection.close(reply.code, reply.message)
 
     def close_after_disconnect(self, receipt: str) -> None:
-        """End the connection after DISCONNECT, when all input before it has been executed."""
+        """End the connection after DISCONNECT, when all input before it has been executed.
+
+        A client that reads gets the messages that were matched before, at most for DISCONNECT_WAIT_S.
+        """
         self._has_ended = True
         self._reply_writer.flush()
+        self._close_when_sent(receipt, asyncio.get_running_loop().time() + DISCONNECT_WAIT_S)
+
+    def _close_when_sent(self, receipt: str, deadline: float) -> None:
+        """End the connection if no message waits for its socket, or the deadline has passed."""
+        connection, out, loop = (
+            self._reply_writer.connection,
+            self._reply_writer.out,
+            asyncio.get_running_loop(),
+        )
+        backlog = connection.backlog
+        waits = backlog.offline is None and (backlog.outbox.nbytes or not out.is_flushed)
+        if waits and not connection.is_closed and loop.time() < deadline:
+            loop.call_later(_SENT_CHECK_S, self._close_when_sent, receipt, deadline)
+            return
         self._reply_writer.send_final_receipt(receipt)
-        self._reply_writer.connection.end_session("closed")
-        self._reply_writer.out.end()
+        connection.end_session("closed")
+        out.end()
 
     def on_subscription_cancelled(self, reply: replies.SubscriptionCancelled) -> None:
         """Remember a subscription that a policy ended.

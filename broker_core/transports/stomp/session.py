@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker_core.config.transports import MAX_BODY
 from broker_core.connections.admission import InputBufferUsage
+from broker_core.connections.inbox import InputPauseReason
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
@@ -47,6 +48,8 @@ MAX_SENT_BYTES: Final = 1024 * 1024
 _PROCESS: Final = secrets.token_hex(3)
 """Random part of generated client names, so that no name is reused after a restart."""
 _names = count(1)
+_ORDERED: Final = frozenset(("SUBSCRIBE", "UNSUBSCRIBE"))
+"""Frames that wait until the client's earlier messages are delivered. They would change who gets these."""
 
 
 @dataclass(slots=True)
@@ -257,11 +260,20 @@ class StompSession:
         """
         if self._is_disconnecting:
             return
-        reply_writer = self._reply_writer
+        publishing, reply_writer = self.connection.publishing, self._reply_writer
+        if frame.command in _ORDERED and publishing.pending_batches:
+            self.connection.inbox.pause(InputPauseReason.ORDER)
+            publishing.call_when_durable(partial(self._execute_in_order, frame))
+            return
         reply_writer.receipt = frame.receipt
         if not self._carry_out(frame) and reply_writer.receipt:
             self.connection.reply(reply_writer.on_processed)
         reply_writer.receipt = ""
+
+    def _execute_in_order(self, frame: StompFrame) -> None:
+        """Execute a frame that had to wait for the client's earlier messages, and resume its input."""
+        self.connection.execute_item(_FrameAction(self, frame))
+        self.connection.inbox.resume(InputPauseReason.ORDER)
 
     def fail(self, error: ClientError, receipt: str) -> None:
         """End the connection with the error of a frame that requested this receipt."""
