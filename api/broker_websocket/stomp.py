@@ -119,6 +119,7 @@ class StompSink(WebSocketSink):
             return
         if last:
             self._is_closing = True
+            frame = self._outgoing.receipts() + frame
             self.written_bytes -= self._outgoing.drop()
         if behind and self._outgoing:
             self.written_bytes += self._outgoing.put(frame)

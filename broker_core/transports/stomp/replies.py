@@ -78,6 +78,10 @@ class MessageFrameQueue:
         self._waiting.clear()
         return dropped
 
+    def receipts(self) -> bytes:
+        """Return the queued receipts, which the last frame of a connection must not replace."""
+        return b"".join(one for one in self._waiting if isinstance(one, bytes) and one.startswith(b"RECEIPT"))
+
 
 MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of receipts that wait for a peer whose socket accepts nothing.

@@ -7,7 +7,7 @@ frames. The connection's inbox executes frames in order, so earlier frames have 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
@@ -64,7 +64,7 @@ class _SendAction:
         return FRAME_BYTES * len(self.sends) + self.sends.body_bytes
 
     def execute(self) -> None:
-        self.session.send(self.sends)
+        self.session.execute_in_order(partial(self.session.send, self.sends))
 
 
 @dataclass(slots=True)
@@ -79,12 +79,25 @@ class _FrameAction:
         return self.frame.nbytes
 
     def execute(self) -> None:
-        self.session.execute_frame(self.frame)
+        self.session.execute_in_order(partial(self.session.execute_frame, self.frame))
 
 
 @dataclass(slots=True)
 class _MalformedFrameAction:
-    """Frame with a valid head and an invalid body."""
+    """End of the readable input, and the receipt that the unreadable frame requested; "" for none."""
+
+    session: StompSession
+    error: ClientError
+    receipt: str
+    nbytes = 0
+
+    def execute(self) -> None:
+        self.session.execute_in_order(partial(self.session.fail, self.error, self.receipt))
+
+
+@dataclass(slots=True)
+class _RefusalAction:
+    """Refusal of a frame, when the client's earlier messages are on disk and answered."""
 
     session: StompSession
     error: ClientError
@@ -205,7 +218,7 @@ class StompSession:
         if self.reader.error is not None and not self._has_failed:
             self._has_failed = True
             receipt = self.reader.receipt if self.connection.logged_on else ""
-            yield _MalformedFrameAction(self, self.reader.error, receipt) if receipt else self.reader.error
+            yield _MalformedFrameAction(self, self.reader.error, receipt)
 
     def _count_unfinished(self) -> None:
         """Count the bytes of unfinished input.
@@ -275,10 +288,31 @@ class StompSession:
         self.connection.execute_item(_FrameAction(self, frame))
         self.connection.inbox.resume(InputPauseReason.ORDER)
 
+    def execute_in_order(self, execute: Callable[[], None]) -> None:
+        """Execute a frame. If it is refused, the client's earlier messages are answered before the ERROR.
+
+        Raises:
+            ClientError: the reason for a refusal, if no message is on its way to the disk.
+        """
+        publishing, reply_writer = self.connection.publishing, self._reply_writer
+        try:
+            execute()
+        except ClientError as error:
+            if not publishing.pending_batches:
+                raise
+            self._is_disconnecting = True  # later frames have no effect
+            self.connection.inbox.pause(InputPauseReason.ORDER)
+            refusal = _RefusalAction(self, error.with_traceback(None), reply_writer.receipt)
+            publishing.call_when_durable(partial(self.connection.execute_item, refusal))
+
     def fail(self, error: ClientError, receipt: str) -> None:
-        """End the connection with the error of a frame that requested this receipt."""
+        """Refuse a frame that requested this receipt.
+
+        Raises:
+            ClientError: the error.
+        """
         self._reply_writer.receipt = receipt
-        self.connection.fail(error)
+        raise error
 
     def _carry_out(self, frame: StompFrame) -> bool:
         """Execute a frame. Return whether another part sends its receipt later."""

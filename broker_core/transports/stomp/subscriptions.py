@@ -336,12 +336,15 @@ class StompSubscriptions:
             self._delete(durable, owner)
             return
         self._unsubscribing[id] = reply_writer.receipt
+        if target is not None and durable:
+            reply_writer.connection.inbox.pause(InputPauseReason.DELETION)
         self._end(id, delete=bool(durable))
 
     def on_unsubscribed(self, id: str) -> bool:
         """Send the receipt of an UNSUBSCRIBE when the subscription has ended. Return whether it has one."""
         receipt = self._unsubscribing.pop(id, "")
         self._reply_writer.send_receipts([receipt], behind=True)
+        self._reply_writer.connection.inbox.resume(InputPauseReason.DELETION)
         return bool(receipt)
 
     def _end(self, id: str, delete: bool = False) -> None:
@@ -359,7 +362,14 @@ class StompSubscriptions:
             connection.services.durables.delete(owner_name, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
-        connection.services.facilities.spawn(connection.reply_when_durable(self._reply_writer.on_processed))
+        connection.inbox.pause(InputPauseReason.DELETION)
+        connection.services.facilities.spawn(self._answer_deletion(self._reply_writer.on_processed))
+
+    async def _answer_deletion(self, answer: replies.Ack) -> None:
+        """Answer when the deletion is on disk, then execute the client's next frames."""
+        connection = self._reply_writer.connection
+        await connection.reply_when_durable(answer)
+        connection.inbox.resume(InputPauseReason.DELETION)
 
     def on_ended(self, id: str) -> None:
         """Send the end frame of a subscription that has delivered all of its range."""

@@ -114,6 +114,7 @@ class StompProtocol(TcpConnection):
         if self._progress.closed or self._closing:
             return
         if last:
+            frame = self._outgoing.receipts() + frame
             self.written_bytes -= self._outgoing.drop()
             self._unwritten = 0
         self.written_bytes += len(frame)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import running_broker
+from tests.support.brokers import running_broker, until
 from tests.support.stomp_client import StompClient, stomp_client, stomp_policy
 
 
@@ -87,3 +87,52 @@ async def test_a_subscription_that_is_refused_behind_a_message_names_its_receipt
         error = await client.read_error()
         assert (error.headers["message"], error.headers["receipt-id"]) == ("bad_selector", "bad")
         assert not broker.engine.journal.may_contain_topic("never", 1)
+
+
+SENDS = b"".join(send(b"%d" % number, b"receipt:r%d" % number) for number in range(10))
+RECEIPTS = [f"r{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (b"NOPE\n\n\0", "unknown_command"),
+        (b"SEND\nno colon\n\n\0", "bad_frame"),
+        (b"SEND\ndestination:/topic/t\ncontent-length:999999999\n\n\0", "frame_too_large"),
+        (b"SEND\ndestination:/topic/a b\n\n\0", "bad_topic"),
+        (b"SEND\n\nx\0", "bad_command"),
+        (b"ACK\nid:nonsense\n\n\0", "bad_ack"),
+        (b"COMMIT\ntransaction:none\n\n\0", "bad_transaction"),
+        (b"SUBSCRIBE\nid:1\ndestination:/topic/a..b\n\n\0", "bad_pattern"),
+        (b"CONNECT\naccept-version:1.2\n\n\0", "bad_logon"),
+    ],
+)
+async def test_what_succeeded_is_answered_before_the_error(tmp_path: Path, bad: bytes, code: str) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        client.write(SENDS + bad + send(b"behind", b"receipt:behind").replace(b"/t\n", b"/behind\n"))
+        assert [(await client.read()).headers["receipt-id"] for _ in range(10)] == RECEIPTS
+        assert (await client.read_error()).headers["message"] == code
+        assert not broker.engine.journal.may_contain_topic("behind", 1)
+
+
+async def test_a_deletion_is_answered_before_the_error(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        client.write(
+            DURABLE
+            + b"UNSUBSCRIBE\nid:1\ndurable:true\nreceipt:one\n\n\0"
+            + DURABLE
+            + b"UNSUBSCRIBE\nid:1\n\n\0UNSUBSCRIBE\nid:1\ndurable:true\nreceipt:two\n\n\0NOPE\n\n\0"
+        )
+        assert [(await client.read()).headers["receipt-id"] for _ in range(2)] == ["one", "two"]
+        assert (await client.read_error()).headers["message"] == "unknown_command"
+
+
+async def test_receipts_behind_unread_messages_come_before_the_error(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        client.write(SUBSCRIBE + b"".join(send(b"x" * 4_000_000, b"receipt:last") for _ in range(4)))
+        await until(lambda: broker.engine.frontier.durable >= 4)
+        client.write(b"BEGIN\ntransaction:t\nreceipt:begun\n\n\0NOPE\n\n\0")
+        found = []
+        while (frame := await client.read()).command != "ERROR":
+            found.append(frame.headers.get("receipt-id"))
+        assert "begun" in found and frame.headers["message"] == "unknown_command"
