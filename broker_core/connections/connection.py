@@ -24,6 +24,7 @@ from broker_core.connections.inbox import Inbox, InputPauseReason, Item
 from broker_core.connections.ports import UNKNOWN_POSITION, ConnectionServices, PublishPort
 from broker_core.connections.publisher import ConnectionPublisher
 from broker_core.connections.resume import SuspendedSubscription, TokenSubscription
+from broker_core.connections.subscription_leases import LEASE_RULE
 from broker_core.connections.subscription_setup import (
     acknowledge,
     grant_credit,
@@ -40,7 +41,7 @@ from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import reconnect_after_ms
 from broker_core.protocols.liveness import Liveness
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, NativeFrame
-from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.client_subscription import CONSUMER_ENDED, LEASE_EXPIRED, ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
 MAX_UNREAD_REPLIES = 1_000
@@ -81,6 +82,8 @@ class Connection:
         self.knows_sequence = True
         self.last_stream = 0
         self._unread_replies = 0
+        self._is_reset = False
+        """Whether the peer closed before it had read everything."""
         self._is_released = False
         """Whether it ended without a logon and has released its parts."""
 
@@ -154,8 +157,12 @@ class Connection:
         if not self.is_closed:
             self.backlog.on_writable()
 
-    def on_closed(self) -> None:
-        """Handle the loss of the transport. Input that was read before is executed first."""
+    def on_closed(self, *, is_reset: bool = False) -> None:
+        """Handle the loss of the transport. Input that was read before is executed first.
+
+        `is_reset`: the peer closed before it had read everything.
+        """
+        self._is_reset = is_reset
         self.inbox.end(self._clean_up)
 
     def _clean_up(self) -> None:
@@ -292,7 +299,9 @@ class Connection:
         if not self.logged_on:
             self.inbox.discard_all()
         services.judging.on_disconnected(self)
+        has_ended_itself = reason == "closed" and not self._is_reset
         for target in self.subscriptions.values():
+            target.failure = CONSUMER_ENDED if has_ended_itself else ""
             self._store_position(target)
         ending = self.backlog.close()
         services.roster.ended_account.merge(self.backlog.account)
@@ -571,6 +580,10 @@ class Connection:
         if self.subscriptions.pop(target.id, None) is None:
             return NOTHING_UNDELIVERED
         self.services.quotas.adjust_subscriptions(self, -1)
+        if cause is DiscardCause.UNSUBSCRIBED:
+            target.failure = CONSUMER_ENDED
+        elif rule == LEASE_RULE:
+            target.failure = LEASE_EXPIRED
         self._store_position(target)
         ending = (
             self.backlog.remove_subscription(target, cause, rule)
