@@ -202,8 +202,16 @@ class StompSubscriptions:
     # Temporary destinations.
 
     def temporary_destination(self, destination: str) -> str:
-        """Return the public name of this connection's temporary destination; "" when it isn't temporary."""
-        return temporary_topic(destination, self._secret)
+        """Return the public name of this connection's temporary destination; "" when it isn't temporary.
+
+        Raises:
+            ClientError: over_quota, when it has too many.
+        """
+        public = temporary_topic(destination, self._secret)
+        if public:
+            connection = self._reply_writer.connection
+            connection.services.quotas.add_temporary_topic(connection, public.removeprefix("/topic/"))
+        return public
 
     def allow_reply_to(self, reply_to: str, destination: StompDestination) -> None:
         """Subscribe the client to its temporary destination, unless it is subscribed."""
