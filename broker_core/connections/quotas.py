@@ -50,7 +50,7 @@ class TokenBucket:
 
 
 TOPIC_IDLE_NS = 60_000_000_000
-"""Time after its last message after which a topic leaves the count, at the latest after twice that time, ns."""
+"""Time after its last message after which a topic leaves the count, at most twice that time, ns."""
 
 
 @dataclass(slots=True)
