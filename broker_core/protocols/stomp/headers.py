@@ -183,8 +183,10 @@ def to_durable_name(text: str) -> str:
     return f"{plain}-{blake2b(text.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
-def durable_subscription(headers: Mapping[str, str]) -> tuple[str, str]:
+def durable_subscription(headers: Mapping[str, str], topic: str = "") -> tuple[str, str]:
     """Return the name of the durable subscription in a frame, and its owner: "client", "user" or "".
+
+    A user's one has an id for each `topic`, as in RabbitMQ: two programs of one login often use equal ids.
 
     Raises:
         ClientError: bad_command, when a boolean isn't understood.
@@ -194,7 +196,8 @@ def durable_subscription(headers: Mapping[str, str]) -> tuple[str, str]:
         return to_durable_name(name), "client"
     durable, persistent = parse_boolean(headers, "durable"), parse_boolean(headers, "persistent")
     if durable or persistent:
-        return to_durable_name(headers.get("id", "")), "user"
+        topic_hash = blake2b(topic.encode(errors="replace"), digest_size=4).hexdigest()
+        return to_durable_name(f"{headers.get('id', '')}-{topic_hash}"), "user"
     return "", ""
 
 
@@ -222,7 +225,7 @@ def parse_subscribe(
         raise ClientError(
             "bad_ack", f"There is no ack mode {ack[:40]!r}.", f"Use {', '.join(ACK_MODES)}.", header="ack"
         )
-    durable, owner = durable_subscription(headers)
+    durable, owner = durable_subscription(headers, destination.topic)
     _refuse_unsupported(headers, is_kept=bool(durable) or destination.kind is DestinationType.QUEUE)
     if destination.kind is DestinationType.QUEUE:
         durable, owner = to_durable_name(destination.topic), "queue"

@@ -151,11 +151,11 @@ class StompPublisher:
                     records[id(headers)] = self._record(headers)
         except ClientError:
             at = next(at for at, headers in enumerate(sends.headers) if id(headers) not in records)
-            self._publish(sends.split_at(at), records)
+            self._publish_in_parts(sends.slice(0, at), records)
             reply_writer.receipt = sends.receipts[at]
             raise
         reply_writer.receipt = sends.receipts[-1]
-        self._publish(sends, records)
+        self._publish_in_parts(sends, records)
         reply_writer.receipt = ""
 
     def _topic(self, headers: StompHeaders) -> str:
@@ -213,6 +213,21 @@ class StompPublisher:
     def on_persisted(self, batch: str) -> None:
         """Send the receipts of a batch that is durable, or was forwarded where no journal keeps it."""
         self._reply_writer.send_receipts(self._receipts.pop(batch))
+
+    def _publish_in_parts(self, sends: SendBatch, records: Mapping[int, _Record]) -> None:
+        """Publish SENDs as one batch, or as several if their bodies and headers exceed one."""
+        longest = max((len(lines) for _, lines in records.values()), default=0)
+        if sends.body_bytes + longest * len(sends) <= MAX_BYTES:
+            self._publish(sends, records)
+            return
+        start = nbytes = 0
+        for at, (headers, body) in enumerate(zip(sends.headers, sends.bodies, strict=True)):
+            size = len(body) + len(records[id(headers)][1])
+            if at > start and nbytes + size > MAX_BYTES:
+                self._publish(sends.slice(start, at), records)
+                start, nbytes = at, 0
+            nbytes += size
+        self._publish(sends.slice(start, len(sends)), records)
 
     def _publish(
         self, sends: SendBatch, records: Mapping[int, _Record], receipts: Sequence[str] = ()

@@ -29,11 +29,16 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_subscription_id
-from broker_core.protocols.stomp.destinations import StompDestination, temporary_topic
+from broker_core.protocols.stomp.destinations import (
+    StompDestination,
+    parse_subscribe_destination,
+    temporary_topic,
+)
 from broker_core.protocols.stomp.frames import StompFrame, StompVersion, encode_frame, header_line
 from broker_core.protocols.stomp.headers import (
     SubscribeRequest,
     durable_subscription,
+    is_multicast,
     parse_boolean,
     parse_subscribe,
     required_header,
@@ -258,7 +263,7 @@ class StompSubscriptions:
                 "Send client-id in CONNECT.",
                 header="client-id",
             )
-        if request.command.durable is not None and request.owner == "user":
+        if request.owner == "user" and connection.has_generated_name and request.command.durable is not None:
             connection.durable_owners[request.command.durable] = self._user_owner
         if id in connection.subscriptions or id in self._subscribing:
             raise ClientError(
@@ -338,8 +343,16 @@ class StompSubscriptions:
         id = headers.get("id") or (
             headers.get("destination", "") if reply_writer.version is StompVersion.V10 else ""
         )
-        durable, owner = durable_subscription(headers)
         target = reply_writer.connection.subscriptions.get(id)
+        destination = headers.get("destination", "")
+        topic = parse_subscribe_destination(destination, is_multicast(headers)).topic if destination else ""
+        durable, owner = durable_subscription(headers, topic)
+        if target is None and owner == "user" and not destination:
+            raise ClientError(
+                "unknown_subscription",
+                f"The subscription {id[:80]!r} doesn't exist.",
+                "To delete a stored one, give its id and destination.",
+            )
         if target is None and durable:
             self._delete(durable, owner)
             return
@@ -365,7 +378,8 @@ class StompSubscriptions:
     def _delete(self, durable: str, owner: str) -> None:
         """Delete a durable subscription that this connection isn't subscribed to."""
         connection = self._reply_writer.connection
-        owner_name = self._user_owner if owner == "user" else connection.name
+        is_users = owner == "user" and connection.has_generated_name
+        owner_name = self._user_owner if is_users else connection.name
         try:
             connection.services.durables.delete(owner_name, durable)
         except OperatorError as error:
