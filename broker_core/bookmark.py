@@ -138,6 +138,22 @@ def format_moment(at: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{nanoseconds:0{_NS_DIGITS}}Z"
 
 
+def format_bookmark(requested: Start | BookmarkRange) -> str:
+    """Return the text of a start or a range, as `parse_bookmark` reads it."""
+    match requested:
+        case Epoch():
+            return EPOCH_TEXT
+        case Now():
+            return NOW_TEXT
+        case AtTime(at):
+            return format_moment(at)
+        case AfterBookmarks(bookmarks):
+            return ",".join(map(str, bookmarks))
+        case BookmarkRange(begin, begin_included, end, end_included):
+            brackets = "[" if begin_included else "(", "]" if end_included else ")"
+            return f"{brackets[0]}{format_bookmark(begin)}:{format_bookmark(end)}{brackets[1]}"
+
+
 def _bad_bookmark_error(text: str, reason: str) -> ClientError:
     return ClientError(
         "bad_bookmark",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import ReaderLease, release_lease, remove_expired_leases, write_lease
 from sluice_spark.location import LogLocation
-from sluice_spark.log import LogSnapshot, examine_log
+from sluice_spark.log import LogSnapshot, examine_leased_log, examine_log
 
 TERM_S = 120.0
 RENEW_S = 20.0
@@ -110,4 +110,4 @@ def pin_log(
     log = examine_log(location, durable)
     with maintain_lease(log.location, purpose, log.first, note) as lease:
         # Segments may have been removed between the first snapshot and the lease.
-        yield examine_log(log.location, durable), lease
+        yield examine_leased_log(log.location, durable), lease

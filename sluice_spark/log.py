@@ -7,6 +7,7 @@ describes them in the same words: a new lake, an existing one, the data source.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,6 +33,9 @@ from sluice_spark.segments import (
 
 REMOVED, MISSING, UNKNOWN = "removed", "missing", "unknown"
 _MAX_NAMED_INSTANCES = 5
+REMOVAL_PATIENCE_S = 30.0
+"""Time in seconds without progress after which a removal counts as interrupted."""
+_POLL_S = 0.05
 
 
 class LogGap(NamedTuple):
@@ -77,6 +81,11 @@ class LogSnapshot:
     def first(self) -> int:
         """The oldest stored record; without records the sequence after the frontier."""
         return self.segments[0] if self.segments else self.frontier + 1
+
+    @property
+    def is_being_removed(self) -> bool:
+        """Whether a receipt names the oldest segment: its removal is under way, or was interrupted."""
+        return bool(self.segments) and any(one.last >= self.first for one in self.removals)
 
     def gaps(self, first: int, last: int) -> list[LogGap]:
         """Return what an interval lacks, oldest first, as far as known without reading records."""
@@ -163,6 +172,25 @@ def examine_log(location: LogLocation, durable: int | None = None) -> LogSnapsho
     found = replace(location, log=identity or location.log)
     frontier = durable_sequence(found) if durable is None else durable
     return LogSnapshot(found, segments, frontier, tuple(read_removals(location.directory, location.instance)))
+
+
+def examine_leased_log(
+    location: LogLocation, durable: int | None = None, patience_s: float = REMOVAL_PATIENCE_S
+) -> LogSnapshot:
+    """Take a snapshot of a log on which the caller has written a lease.
+
+    A removal that the lease didn't prevent may be under way: its receipt names segments that still exist.
+    The snapshot is taken when they are removed. If none of them disappears for `patience_s`, it includes
+    them: their broker was killed, and its successor will respect the lease. Raises as `examine_log` does.
+    """
+    log = examine_log(location, durable)
+    deadline = time.monotonic() + patience_s
+    while log.is_being_removed and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        former, log = log, examine_log(location, durable)
+        if log.first != former.first:
+            deadline = time.monotonic() + patience_s
+    return log
 
 
 _UNREADABLE = "one whose identity can't be read"

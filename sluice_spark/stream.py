@@ -34,7 +34,7 @@ from broker_core.safe_text import print_line
 from sluice_spark.arrow_reader import ReadRequest, plan_log, sequence_bounds
 from sluice_spark.lease import LeaseHolder
 from sluice_spark.location import LogLocation
-from sluice_spark.log import LogSnapshot, examine_log, gap_error, other_log_error
+from sluice_spark.log import LogSnapshot, examine_leased_log, examine_log, gap_error, other_log_error
 from sluice_spark.options import StreamLimits
 from sluice_spark.partition import SpanPartition, read_partition
 from sluice_spark.segments import segment_size, sidecar_positions, sidecar_summary
@@ -78,7 +78,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with hide_tracebacks():
             self._renew_lease(self.request.start or self._examine().first)
             # Segments may have been removed before the lease was written.
-            log = self._examine()
+            log = self._examine(leased=True)
             first, _ = sequence_bounds(log, self.request)
             for gap in log.gaps(self.request.start or 1, first) if not self.request.skip_gaps else []:
                 if self.request.start is not None or gap.why != "removed":
@@ -149,7 +149,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, last = self._processed_sequence(start) + 1, self._processed_sequence(end)
             if first > last:
                 return []
-            log = self._examine(start)
+            log = self._examine(start, leased=True)
             request = replace(self.request, start=first, end=last)
             spans = plan_log(log, request)
             if request.skip_gaps:
@@ -182,11 +182,16 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Helpers.
 
-    def _examine(self, offset: dict[str, Any] | None = None) -> LogSnapshot:
-        """Take a snapshot of the log, and check it against the checkpoint. Raises OperatorError other_log."""
+    def _examine(self, offset: dict[str, Any] | None = None, *, leased: bool = False) -> LogSnapshot:
+        """Take a snapshot of the log, and check it against the checkpoint.
+
+        `leased`: the stream has written its lease, and plans with the snapshot. Raises OperatorError
+        other_log.
+        """
         if self.refused is not None:
             raise self.refused
-        log = examine_log(self.location, self.request.durable)
+        examine = examine_leased_log if leased else examine_log
+        log = examine(self.location, self.request.durable)
         checkpoint_log = (offset or {}).get(log.location.instance, {}).get("log", "")
         if checkpoint_log and log.location.log and checkpoint_log != log.location.log:
             raise other_log_error(

@@ -6,8 +6,11 @@ partition a name may have a client on either side; only the side that reaches th
 stored. Publisher sequences are safe in any case: see `journal.publishers`.
 
 The time of a logon is the member's time, moved ahead of every logon time it knows. So a client that logs on
-after its member has received another's notice is newer, whatever the clocks show. A name that belongs to a
-user stays that user's: the member that knows the owner objects, and the other one closes its client.
+after its member has received another's notice is newer, whatever the clocks show. A client that moves faster
+than its notice may log on with an earlier time at a member whose clock is behind. So a member closes its
+client only for a notice that answers this client's: the other member knows of it, and still has the newer
+client. A name that belongs to a user stays that user's: the member that knows the owner objects, and the
+other one closes its client.
 """
 
 from __future__ import annotations
@@ -31,13 +34,15 @@ MAX_NOTICES: Final = 1_000
 class LogonNotice(msgspec.Struct, frozen=True, array_like=True):
     """Notice that a client has logged on at a time (ns). `user`: its authenticated user, or "".
 
-    With `objects` it says that the name belongs to `user`.
+    With `objects` it says that the name belongs to `user`. `answers` is the time in the notice of an older
+    client that it answers; 0: none.
     """
 
     name: str
     user: str
     at: int
     objects: bool = False
+    answers: int = 0
 
 
 class NoticeMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -79,16 +84,25 @@ class NameNotices:
             self._send_for(name, connection)
 
     def next_message(self) -> bytes | None:
-        """Return the next message; None when all notices were sent."""
-        if not self._unsent:
+        """Return the next message; None when all notices were sent.
+
+        Notices of connections that have ended meanwhile are left out: their clients may be at another member.
+        """
+        notices: list[LogonNotice] = []
+        while self._unsent and len(notices) < MAX_NOTICES:
+            notice = self._unsent.popleft()
+            client = self._roster.clients.get(notice.name)
+            if notice.objects or (client is not None and client.logged_on_at == notice.at):
+                notices.append(notice)
+        if not notices:
             self.send_requested.clear()
             return None
-        notices = [self._unsent.popleft() for _ in range(min(len(self._unsent), MAX_NOTICES))]
         return msgspec.json.encode(NoticeMessage(self._run, notices))
 
-    def _send_for(self, name: str, connection: ConnectionView) -> None:
+    def _send_for(self, name: str, connection: ConnectionView, answers: int = 0) -> None:
         if not connection.has_generated_name and _is_shared(name):
-            self._send(LogonNotice(name, _proven_user(connection), connection.logged_on_at))
+            user, at = _proven_user(connection), connection.logged_on_at
+            self._send(LogonNotice(name, user, at, answers=answers))
 
     def _send(self, notice: LogonNotice) -> None:
         self._unsent.append(notice)
@@ -112,7 +126,7 @@ class NameNotices:
     def _process_notice(self, notice: LogonNotice, *, newer_when_equal: bool) -> None:
         """React to a notice.
 
-        Object, claim the name, close the older client, or answer with the own client's logon.
+        Object, claim the name, close the own client if it is older for certain, or answer with its logon.
         """
         client, owner = self._roster.clients.get(notice.name), self._logons.owner_of(notice.name)
         if not notice.objects and owner not in (None, notice.user):
@@ -125,13 +139,15 @@ class NameNotices:
         if notice.objects:
             if _proven_user(client) != notice.user:
                 client.close("name_taken", f"{notice.name} is another user's.", "Use a name of your own.")
-        elif (notice.at, newer_when_equal) > (client.logged_on_at, not newer_when_equal):
+            return
+        is_older = (notice.at, newer_when_equal) > (client.logged_on_at, not newer_when_equal)
+        if is_older and notice.answers == client.logged_on_at:
             client.close(
                 "client_replaced",
                 f"Another client logged on as {notice.name}, through another member of the group.",
             )
         else:
-            self._send_for(notice.name, client)
+            self._send_for(notice.name, client, answers=0 if is_older else notice.at)
 
 
 def _proven_user(connection: ConnectionView) -> str:

@@ -16,6 +16,7 @@ from broker_core.connections.subscription_leases import SubscriptionLeases
 from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.ports import InstanceResources
 from broker_core.errors import SluiceError
+from broker_core.journal.commit_log import LogGeneration
 from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.control import ReplayControl
@@ -36,6 +37,10 @@ class ReplicatedLogStatus(Protocol):
     @property
     def run_id(self) -> str:
         """Identity of this process among all that append."""
+
+    @property
+    def log_generation(self) -> LogGeneration | None:
+        """Generation of the log; None while this broker hasn't found the log."""
 
     async def wait_caught_up(self) -> int | None:
         """Read the end of the log with confirmation.
@@ -92,6 +97,7 @@ class PublishPort(Protocol):
     def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition: ...
     def is_publisher_sequence_known(self, name: str) -> bool: ...
     async def wait_publisher_sequence_known(self, name: str) -> bool: ...
+    async def barrier(self) -> None: ...
     @property
     def following(self) -> ReplicatedLogStatus | None: ...
 

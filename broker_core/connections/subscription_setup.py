@@ -11,11 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import structlog
 
-from broker_core.bookmark import AfterBookmarks, Bookmark, bookmark_sequence, parse_bookmark
+from broker_core.bookmark import (
+    AfterBookmarks,
+    Bookmark,
+    BookmarkRange,
+    Start,
+    bookmark_sequence,
+    format_bookmark,
+    parse_bookmark,
+)
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.ports import ConnectionServices
 from broker_core.delivery.backlog import Backlog
@@ -159,8 +168,8 @@ def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) ->
 
 
 log = structlog.get_logger("sluice.subscribe")
-Begin = Callable[[ConnectionView, commands.Subscribe, int], None]
-"""Function that adds a prepared subscription: connection, command, stream."""
+Begin = Callable[[ConnectionView, commands.Subscribe, int, SpanResult | None], None]
+"""Function that adds a prepared subscription: connection, command, stream, and the start to report."""
 
 
 def needs_preparation(command: commands.Subscribe) -> bool:
@@ -190,16 +199,22 @@ def needs_end(command: commands.Subscribe, services: ConnectionServices, topics:
         return False  # the error is reported where the bookmark is used
 
 
-def is_foreign_bookmark(command: commands.Subscribe, services: ConnectionServices) -> AfterBookmarks | None:
-    """Return a subscribe's bookmarks if a link has brought records of an instance in them; else None."""
+def find_foreign_bookmark(
+    command: commands.Subscribe, services: ConnectionServices
+) -> Start | BookmarkRange | None:
+    """Return a subscribe's start or range if it names a site whose records a link has brought; else None."""
     try:
-        start = parse_bookmark(command.bookmark) if command.bookmark is not None else None
+        requested = parse_bookmark(command.bookmark) if command.bookmark is not None else None
     except ClientError:
         return None  # the error is reported where the bookmark is used
-    if not isinstance(start, AfterBookmarks):
-        return None
-    known = (services.publishing.publisher_sequence(link_client_name(one.origin)) for one in start.bookmarks)
-    return start if any(known) else None
+    starts = (requested.begin, requested.end) if isinstance(requested, BookmarkRange) else (requested,)
+    listed = [one for start in starts if isinstance(start, AfterBookmarks) for one in start.bookmarks]
+    return requested if any(_has_records_of(services, one.origin) for one in listed) else None
+
+
+def _has_records_of(services: ConnectionServices, site: str) -> bool:
+    """Return whether a link has ever brought records of a site."""
+    return services.publishing.publisher_sequence(link_client_name(site)) > 0
 
 
 def make_behind_error(instance: str) -> ClientError:
@@ -224,6 +239,8 @@ class SubscribePreparation:
     """Whether it needs a confirmed read of the log's end."""
     first: list[OutboxEntry] = field(default_factory=list)
     resumed: replies.ResumedNotice | None = None
+    start: SpanResult | None = None
+    """Start that the bookmark of a new durable subscription names. A stored one has its own position."""
 
     async def run(self, begin: Begin) -> None:
         """Prepare, and call `begin`; or send the client an error."""
@@ -231,11 +248,8 @@ class SubscribePreparation:
         try:
             if self.is_at_end and await self.services.frontier.confirm() is None:
                 raise make_behind_error(self.services.facilities.instance)
-            if (start := is_foreign_bookmark(command, self.services)) is not None:
-                translated = await translate_bookmarks(
-                    start, self.services.facilities, self.services.frontier.durable
-                )
-                bookmark = ",".join(map(str, translated.bookmarks))
+            if (requested := find_foreign_bookmark(command, self.services)) is not None:
+                bookmark = format_bookmark(await self._translate(requested))
                 command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
             position = await self._find_position()
             if connection.is_closed:
@@ -244,7 +258,7 @@ class SubscribePreparation:
                 bookmark = self._bookmark(position - 1) if position > 1 else "0"
                 command = msgspec.structs.replace(command, bookmark=bookmark)
             # No await from here on: the log continues behind the first deliveries, with no gap or duplicate.
-            begin(connection, command, self.stream)
+            begin(connection, command, self.stream, self.start)
             for entry in self.first:
                 if entry.stream in connection.backlog.recipients:
                     connection.backlog.offer(entry)
@@ -263,6 +277,16 @@ class SubscribePreparation:
         finally:
             connection.preparing_ids.discard(command.id)
             connection.on_prepared()
+
+    async def _translate(self, requested: Start | BookmarkRange) -> Start | BookmarkRange:
+        """Return a start or a range with bookmarks of this instance in place of those of other sites."""
+        services = self.services
+        if services.frontier.end is None and services.frontier.newest_shown > services.frontier.durable:
+            # The client may have a record that is in flight to the disk, and the search reads the disk.
+            await services.publishing.barrier()
+        return await translate_bookmarks(
+            requested, services.facilities, services.frontier.durable, partial(_has_records_of, services)
+        )
 
     async def _find_position(self) -> int | None:
         """Return the first record to read from the log; None: the command's own bookmark decides."""
@@ -290,8 +314,10 @@ class SubscribePreparation:
                     f"which {command.durable} shares out.",
                     "An entitlement to all of it would allow it; or subscribe without sharing.",
                 )
-            begins_at = await self._find_start()
             client = SHARED_OWNER if command.shared else self.connection.durable_owner(command.durable)
+            begins_at = self.services.frontier.durable + 1
+            if not self.services.durables.is_known(client, command.durable):
+                begins_at = await self._find_start()
             self.services.quotas.check_durable(self.connection, client, command.durable)
             record = await self.services.durables.claim(client, command, begins_at)
             return None if command.shared else record.position
@@ -325,7 +351,8 @@ class SubscribePreparation:
         now = self.services.frontier.durable + 1
         if self.command.bookmark is None:
             return now
-        span = self.services.subscribing.find(self.command).span
+        self.start = self.services.subscribing.find(self.command)
+        span = self.start.span
         if not span.not_before:
             return span.first
         reader = self.services.facilities.reader

@@ -12,7 +12,7 @@ from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.ports import ConnectionServices
 from broker_core.connections.subscription_setup import (
     SubscribePreparation,
-    is_foreign_bookmark,
+    find_foreign_bookmark,
     needs_end,
     needs_preparation,
 )
@@ -80,7 +80,8 @@ class SubscriptionManager:
         connection.last_stream += 1
         stream = connection.last_stream
         at_end = needs_end(command, self.services, self._topics())
-        if at_end or needs_preparation(command) or is_foreign_bookmark(command, self.services):
+        foreign = find_foreign_bookmark(command, self.services)
+        if at_end or needs_preparation(command) or foreign is not None:
             connection.preparing_ids.add(command.id)
             preparation = SubscribePreparation(
                 connection, self.services, command, stream, self._topics(), at_end
@@ -117,10 +118,16 @@ class SubscriptionManager:
                 id=command.id,
             )
 
-    def _start_prepared(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
+    def _start_prepared(
+        self,
+        connection: ConnectionView,
+        command: commands.Subscribe,
+        stream: int,
+        requested: SpanResult | None,
+    ) -> None:
         """Start a subscription after its preparation.
 
-        Others may have started meanwhile, so the checks are repeated.
+        Others may have started meanwhile, so the checks are repeated. `requested`: see `_create`.
 
         Raises:
             ClientError: An error of `_check` or `_create`.
@@ -130,19 +137,23 @@ class SubscriptionManager:
             self._check(connection, command)
         except ClientError as error:
             raise _with_command(command, error) from None
-        self._start_subscription(connection, command, stream)
+        self._start_subscription(connection, command, stream, requested)
 
     def _start_subscription(
-        self, connection: ConnectionView, command: commands.Subscribe, stream: int
+        self,
+        connection: ConnectionView,
+        command: commands.Subscribe,
+        stream: int,
+        requested: SpanResult | None = None,
     ) -> None:
-        """Start a subscription that needs no further preparation.
+        """Start a subscription that needs no further preparation. `requested`: see `_create`.
 
         Raises:
             ClientError: An error of `_create`.
         """
         services, clock = self.services, self.services.facilities.clock
         try:
-            target = self._create(connection, command, stream)
+            target = self._create(connection, command, stream, requested)
         except ClientError as error:
             raise _with_command(command, error) from None
         if command.durable is not None and command.shared:
@@ -154,9 +165,15 @@ class SubscriptionManager:
         connection.record_event("subscribe", connection.backlog.state.value, target)
 
     def _create(
-        self, connection: ConnectionView, command: commands.Subscribe, stream: int
+        self,
+        connection: ConnectionView,
+        command: commands.Subscribe,
+        stream: int,
+        requested: SpanResult | None = None,
     ) -> ClientSubscription:
         """Create a subscription and start its delivery.
+
+        `requested`: start that the client's bookmark names, if the command now has a stored position instead.
 
         Raises:
             ClientError: bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or an error of
@@ -210,6 +227,7 @@ class SubscriptionManager:
         connection.add(target, command)
         if start is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
+            self._report_start(target, command, requested)
             target.cursor.apply_event(CursorEvent.CAUGHT_UP)
             if not command.shared:
                 self.registry.add(subscription)
@@ -217,7 +235,7 @@ class SubscriptionManager:
         if replay is not None:
             managed.on_subscribed(replay, target)
         self._bookmark_subscriptions.add(target)
-        self._acknowledge_start(target, command, start)
+        self._acknowledge_start(target, command, start, requested or start)
         self._start(target, start.span, command.paused)
         return target
 
@@ -305,10 +323,28 @@ class SubscriptionManager:
                 return max(hole.first_sequence, span.first), min(hole.last_sequence, span.last)
         return None
 
-    def _acknowledge_start(
-        self, target: ClientSubscription, command: commands.Subscribe, found: SpanResult
+    def _report_start(
+        self, target: ClientSubscription, command: commands.Subscribe, found: SpanResult | None
     ) -> None:
-        """Acknowledge a subscribe command, with the start of the subscription and notices about it."""
+        """Send the gap between the requested start and the log, and the notice about unknown bookmarks."""
+        if found is None:
+            return
+        if found.missing is not None:
+            target.send_gap(self._instance, *found.missing, REMOVED)
+        if found.unknown:
+            target.peer.reply(_notice_unknown(command, found))
+
+    def _acknowledge_start(
+        self,
+        target: ClientSubscription,
+        command: commands.Subscribe,
+        found: SpanResult,
+        requested: SpanResult,
+    ) -> None:
+        """Acknowledge a subscribe command, with the start of the subscription and notices about it.
+
+        `requested`: start that the client's bookmark names.
+        """
         peer, span = target.peer, found.span
         peer.reply(
             replies.Ack(
@@ -321,10 +357,7 @@ class SubscriptionManager:
                 durability=target.durability,
             )
         )
-        if found.missing is not None:
-            target.send_gap(self._instance, *found.missing, REMOVED)
-        if found.unknown:
-            peer.reply(_notice_unknown(command, found))
+        self._report_start(target, command, requested)
         if command.durability == "fully_durable" and target.durability == "persisted":
             reason = (
                 "doesn't replicate"

@@ -17,7 +17,7 @@ from broker_core.group.engine_log import LogServiceUnavailableError, NoticeExcha
 from broker_core.group.group_status import MEMBER_TIMEOUT_S, group_status
 from broker_core.group.replicated_log import MAX_SKEW_MS, ReplicatedLog
 from broker_core.group.settings import GroupSettings
-from broker_core.journal.commit_log import CommitListener, CommitLog, Owner
+from broker_core.journal.commit_log import CommitListener, CommitLog, LogGeneration, Owner
 from broker_core.journal.frontier_file import KnownLog, read_mark
 from broker_core.journal.journal import Journal
 from broker_core.journal.segment import find_segment_files
@@ -114,6 +114,11 @@ class GroupMember:
     def is_current(self) -> bool:
         """Whether the member is attached, and has read the end of the log with confirmation since."""
         return self._replicated_log.is_current
+
+    @property
+    def log_generation(self) -> LogGeneration | None:
+        """Generation of the log; None while the member isn't attached."""
+        return self._replicated_log.log_generation
 
     async def wait_caught_up(self) -> int | None:
         """Read the end of the log with confirmation; return the newest record, None if nothing was confirmed.

@@ -71,7 +71,13 @@ from broker_core.group.state_machine import (
     newest_batch,
     not_group_journal_error,
 )
-from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
+from broker_core.journal.commit_log import (
+    MAX_GROUP_BYTES,
+    CommitListener,
+    LogGeneration,
+    Owner,
+    PendingBatch,
+)
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Refusal
 from broker_core.journal.segment import BatchPosition
@@ -232,6 +238,12 @@ class ReplicatedLog(Generic[Owner]):
     def is_current(self) -> bool:
         """Whether the end of the log was read with confirmation since this member attached."""
         return self._is_confirmed and self.stream is not None
+
+    @property
+    def log_generation(self) -> LogGeneration | None:
+        """Generation of the log; None while this member isn't attached."""
+        stream = self.stream
+        return LogGeneration(stream.generation, stream.base) if stream is not None else None
 
     # Sync replication.
 

@@ -71,6 +71,13 @@ PENDING_HIGH_BYTES = 16 * 1024 * 1024
 Owner = TypeVar("Owner")
 
 
+class LogGeneration(NamedTuple):
+    """Generation of a group's log, and the record `base` of the journals that it continues."""
+
+    number: int
+    base: int
+
+
 @dataclass(slots=True)
 class PendingBatch(Generic[Owner]):
     """Batch on its way through the log, and its owner: None when no publisher waits for it here."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import repeat
 from pathlib import Path
 from threading import Event, Lock
@@ -25,8 +24,9 @@ from broker_core.journal.frontier_file import FrontierFile, KnownLog, frontier_p
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.open_segments import Pin, PinTable, Segment
 from broker_core.journal.publishers import Publishers
+from broker_core.journal.reader_leases import read_leases
 from broker_core.journal.recovery import JournalRecovery, RecoveryReport
-from broker_core.journal.removal_records import append_removal
+from broker_core.journal.removal_records import RemovalReceipts
 from broker_core.journal.segment import BatchPosition, SegmentInfo
 from broker_core.journal.segment_index import UNKNOWN_RECORDS, MissingRange
 from broker_core.journal.segment_replacer import SegmentReplacer
@@ -78,9 +78,9 @@ class Journal:
         self._lock = Lock()
         self._pins = PinTable()
         self._log = LogReader(recovery.instance, tuple(recovery.segments), recovery.log)
-        note = partial(append_removal, files, directory, recovery.instance)
+        self._receipts = RemovalReceipts(files, directory, recovery.instance)
         self._swaps = SegmentReplacer(
-            files, self._log, self._lock, recovery.archive_directory, self._pins.owners_before, note
+            files, self._log, self._lock, recovery.archive_directory, self._pins_and_leases, self._receipts
         )
         self._appender = Appender(files, directory, recovery.instance, recovery.log, recovery.epoch, options)
         self._sealer = SegmentSealer(files, directory, recovery.instance)
@@ -160,6 +160,9 @@ class Journal:
                 raise
         except OSError as error:
             raise journal_error(error, "opening the journal") from error
+        # A receipt that can't be rewritten now only makes Spark jobs wait for its removal.
+        with suppress(OSError, JournalError):
+            journal._withdraw_receipts()
         journal.recovery.opened_at = now_ns
         journal.recovery.seconds = stopwatch() - started if stopwatch else 0.0
         return journal
@@ -570,6 +573,15 @@ class Journal:
         """Return all pins."""
         return self._pins.list_pins()
 
+    def _withdraw_receipts(self) -> None:
+        """Withdraw what an interrupted removal's receipt says about records that are still stored."""
+        if self._log.segments:
+            self._receipts.withdraw_from(self.first_sequence)
+
+    def _pins_and_leases(self, now_ns: int) -> list[Pin]:
+        """Return the pins of this process, and the valid leases of others."""
+        return [*self._pins.list_pins(), *read_leases(self.directory, self.instance, now_ns)]
+
     def set_user_lookup(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
         """Set the function that maps a client name to its user; return a callback for later changes.
 
@@ -594,6 +606,7 @@ class Journal:
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
         """Remove the oldest segments; `names` lists all of them in order.
 
-        None may be current or pinned. `now_ns` is stored in the removal record. Raises OperatorError.
+        None may be current, pinned or leased at `now_ns`, which is stored in the removal record. Raises
+        OperatorError.
         """
         return self._swaps.remove(names, now_ns)

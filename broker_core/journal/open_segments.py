@@ -252,7 +252,3 @@ class PinTable:
         """Return the current pins in no order."""
         with self._lock:
             return list(self._pins)
-
-    def owners_before(self, sequence: int) -> list[str]:
-        """Return the owners of pins at or before `sequence`."""
-        return sorted({pin.owner or "a reader" for pin in self.list_pins() if pin.sequence <= sequence})

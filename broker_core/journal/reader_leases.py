@@ -2,9 +2,10 @@
 
 A replay pins the log in the broker's memory. A Spark job has no connection to the broker, may run on another
 machine that shares the directory, and outlives a restart of the broker. So it writes a small file, and renews
-it while it runs. The broker reads the files when it plans a removal and again when it removes. A reader
-writes its lease first and then lists the segments: either the broker has read the lease, or the reader sees
-the removal.
+it while it runs. The broker reads the files when it plans a removal, and again once the
+removal's receipt is durable. A reader writes its lease first, and then reads segments and receipts: either
+the broker has read the lease and keeps the segments, or the reader sees the receipt and waits for the
+removal to end.
 
 A file is `<name>.json`: {"owner", "sequence", "expires_at" (ns UTC)}. It is replaced as a whole. An
 unreadable or expired file pins nothing.

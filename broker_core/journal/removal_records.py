@@ -2,9 +2,10 @@
 
 One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest
 first. It is written durably before the first file of a removal is unlinked. So every removed record has a
-receipt, and after a crash a receipt may name records that are still there. By this file a reader without the
-control plane's database, such as the pipeline, distinguishes a log cut by retention from a log whose files
-are missing.
+receipt. A receipt that names stored records belongs to a removal under way, or to one that a crash
+interrupted; then the broker withdraws it when it opens the log. By this file a reader without the control
+plane's database, such as the pipeline, distinguishes a log cut by retention from a log whose files are
+missing.
 """
 
 from __future__ import annotations
@@ -65,15 +66,38 @@ def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
         raise _damaged(path, str(error)) from None
 
 
-def append_removal(files: FileSystem, directory: Path, instance: str, removal: RemovalRecord) -> None:
-    """Add a receipt durably.
+class RemovalReceipts:
+    """Writer of an instance's receipts."""
 
-    It replaces one with the same first record, left by a removal that a crash interrupted.
-    """
-    known = [old for old in read_removals(directory, instance) if old.first != removal.first]
-    retained = _limit_removals([*known, removal])
-    text = orjson.dumps([removal._asdict() for removal in retained])
-    replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
+    def __init__(self, files: FileSystem, directory: Path, instance: str) -> None:
+        self._files, self._directory, self._instance = files, directory, instance
+
+    def append(self, removal: RemovalRecord) -> None:
+        """Add a receipt durably. It replaces one with the same first record.
+
+        Raises JournalError journal_damaged; OSError.
+        """
+        known = [one for one in self._read() if one.first != removal.first]
+        self._write(_limit_removals([*known, removal]))
+
+    def withdraw_from(self, sequence: int) -> None:
+        """Shorten the receipts to the records before `sequence`, because the later ones are stored.
+
+        A shortened receipt keeps its counts, which include the stored records. Raises as `append` does.
+        """
+        known = self._read()
+        if any(one.last >= sequence for one in known):
+            self._write(
+                [one._replace(last=min(one.last, sequence - 1)) for one in known if one.first < sequence]
+            )
+
+    def _read(self) -> list[RemovalRecord]:
+        return read_removals(self._directory, self._instance)
+
+    def _write(self, removals: Sequence[RemovalRecord]) -> None:
+        text = orjson.dumps([removal._asdict() for removal in removals])
+        path = removals_path(self._directory, self._instance)
+        replace_durably(self._files, path, b"%08x %s" % (crc32c(text), text))
 
 
 def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:

@@ -128,16 +128,26 @@ def read_segment_head(path: Path) -> SegmentHead:
     Raises OSError.
     """
     file = OpenFile(path)
-    # A crash after the roll's rename leaves a file of zeros, so check the header and the first batch's bytes.
-    raw = os.pread(file.fd, HEADER_SIZE + len(_ZEROS), 0)
-    empty = not any(raw)
     try:
+        raw = os.pread(file.fd, HEADER_SIZE, 0)
+        # A crash after the roll's rename leaves a file of zeros. Damage may have left zeros here alone.
+        empty = not any(raw) and _has_only_zeros(file)
         head = read_first_member(file) if raw.startswith(GZIP_MAGIC) else raw
         return SegmentHead(None if empty else decode_header(head[:HEADER_SIZE], path), empty)
     except JournalError as error:
         return SegmentHead(None, empty, error.sentence)
     finally:
         file.close()
+
+
+def _has_only_zeros(file: OpenFile) -> bool:
+    """Return whether a file has nothing but zeros. Raises OSError."""
+    offset = 0
+    while chunk := os.pread(file.fd, CHUNK, offset):
+        if any(chunk):
+            return False
+        offset += len(chunk)
+    return True
 
 
 class BatchScan(NamedTuple):

@@ -26,8 +26,8 @@ from broker_core.journal import index_sidecar
 from broker_core.journal.compressed_segment import CompressedSegmentSource
 from broker_core.journal.files import FileSystem, journal_error, replace_durably
 from broker_core.journal.log_reader import LogReader
-from broker_core.journal.open_segments import Segment
-from broker_core.journal.removal_records import RemovalRecord
+from broker_core.journal.open_segments import Pin, Segment
+from broker_core.journal.removal_records import RemovalReceipts, RemovalRecord
 from broker_core.journal.segment import SegmentInfo, index_path, is_segment_of
 from broker_core.journal.segment_reader import open_source, read_header
 
@@ -41,16 +41,16 @@ class SegmentReplacer:
         log: LogReader,
         lock: Lock,
         archive_directory: Path | None,
-        needed_by: Callable[[int], list[str]],
-        note: Callable[[RemovalRecord], None],
+        list_pins: Callable[[int], list[Pin]],
+        receipts: RemovalReceipts,
     ) -> None:
-        self._note = note
+        self._receipts = receipts
         self._files = files
         self._log = log
         self._lock = lock
         self._swap_lock = Lock()
         self._archive_directory = archive_directory
-        self._needed_by = needed_by
+        self._list_pins = list_pins
 
     def archive(self, name: str, prepared: Path) -> None:
         """Move a segment to the archive: put its verified copy `prepared` in its place.
@@ -156,8 +156,10 @@ class SegmentReplacer:
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
         """Remove the oldest segments. `names` must list all of them, so that the operator knows each.
 
-        The removal is recorded first (`removal_records`). Then each segment is unlinked, oldest first, and
-        its directory synced before the next. So the log has no gap after a crash at any point.
+        The removal is recorded first (`removal_records`). Then pins and leases are read again: a reader that
+        wrote its lease before that keeps its segments, and the receipt is withdrawn. A later reader sees the
+        receipt. Then each segment is unlinked, oldest first, and its directory synced before the next. So
+        the log has no gap after a crash at any point.
 
         Raises OperatorError journal_gap when `names` are not the oldest segments, journal_current or
         journal_pinned; JournalError when the disk refuses.
@@ -170,11 +172,16 @@ class SegmentReplacer:
                     "Only the oldest segments can be removed, in order, without leaving out one.",
                     "Request a new plan; the log has changed since then.",
                 )
-            for segment in chosen:
-                self._refuse_if_needed(segment)
+            self._refuse_if_needed(chosen, now_ns)
             infos = [segment.info() for segment in chosen]
+            receipt = _removal_record(infos, now_ns)
             try:
-                self._note(_removal_record(infos, now_ns))
+                self._receipts.append(receipt)
+                try:
+                    self._refuse_if_needed(chosen, now_ns)
+                except OperatorError:
+                    self._receipts.withdraw_from(receipt.first)
+                    raise
             except OSError as error:
                 raise journal_error(error, "the note of what is removed") from error
             with self._lock:
@@ -197,18 +204,22 @@ class SegmentReplacer:
             last_at=max(info.last_at for info in infos),
         )
 
-    def _refuse_if_needed(self, segment: Segment) -> None:
+    def _refuse_if_needed(self, chosen: Sequence[Segment], now_ns: int) -> None:
         """Raise OperatorError journal_current or journal_pinned if a segment can't be removed."""
-        if not segment.sealed:
-            raise _current(segment)
-        owners = self._needed_by(segment.index.last_sequence)
-        if owners:
-            raise OperatorError(
-                "journal_pinned",
-                f"{segment.path.name} is needed by {', '.join(owners)}.",
-                "Wait until they have read it, or disconnect them.",
-                needed_by=owners,
+        pins = self._list_pins(now_ns)
+        for segment in chosen:
+            if not segment.sealed:
+                raise _current(segment)
+            owners = sorted(
+                {pin.owner or "a reader" for pin in pins if pin.sequence <= segment.index.last_sequence}
             )
+            if owners:
+                raise OperatorError(
+                    "journal_pinned",
+                    f"{segment.path.name} is needed by {', '.join(owners)}.",
+                    "Wait until they have read it, or disconnect them.",
+                    needed_by=owners,
+                )
 
 
 def _current(segment: Segment) -> OperatorError:

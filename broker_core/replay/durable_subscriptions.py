@@ -63,6 +63,10 @@ class DurableSubscriptions:
             return durable.name in self._shared and self._shared[durable.name].consumers > 0
         return (durable.client, durable.name) in self._active
 
+    def is_known(self, client: str, name: str) -> bool:
+        """Return whether a client has a durable subscription of that name."""
+        return (client, name) in self._known
+
     async def claim(
         self, client: str, command: commands.Subscribe, position: int
     ) -> DurableSubscriptionRecord:

@@ -429,6 +429,34 @@ class ManagedReplays:
             replay.carried = sequence
             self._store.mark_changed(replay)
 
+    def carried_generation_to(self, instance: str) -> int:
+        """Return the newest generation of the group's log that any link carried to an instance; 0: none."""
+        links = (replay for replay in self._replays.values() if replay.carried_to == instance)
+        return max((replay.carried_generation for replay in links), default=0)
+
+    def carried_limit_to(self, instance: str, durable: int) -> int:
+        """Return the newest record that any link can have carried to an instance; 0 if none is known.
+
+        `durable`: the log's newest record, the limit of a link that is carrying.
+        """
+        return max(
+            (
+                replay.carried_limit or durable
+                for replay in self._replays.values()
+                if replay.carried_to == instance
+            ),
+            default=0,
+        )
+
+    def pass_limits_on(self, removed: ManagedReplayRecord) -> None:
+        """Raise the limits of links to the instance of a removed link, because it can have carried more."""
+        for replay in self._replays.values():
+            if replay.carried_to == removed.carried_to:
+                if replay.carried_limit:
+                    replay.carried_limit = max(replay.carried_limit, removed.carried_limit)
+                replay.carried_generation = max(replay.carried_generation, removed.carried_generation)
+                self._store.mark_changed(replay)
+
     def limit_carried(self, name: str, newest: int) -> None:
         """Record that a link carries nothing, and can't have carried more than the log's newest record.
 
@@ -440,16 +468,21 @@ class ManagedReplays:
             replay.carried_limit = newest
             self._store.mark_changed(replay)
 
-    async def lift_carried_limit(self, name: str) -> None:
-        """Record that a link may carry any record from now on. On disk when this returns.
+    async def lift_carried_limit(self, name: str, instance: str, generation: int) -> None:
+        """Record that a link may carry any record to `instance` from now on.
 
-        Raises OperatorError unknown_replay; JournalError not_kept.
+        `generation` is that of the group's log; 0 for a standalone broker. When this returns, it is on disk
+        and, in a group, published to the other members. Raises OperatorError unknown_replay; JournalError
+        not_kept.
         """
         replay = self.get(name)
-        if replay.carried_limit:
-            replay.carried_limit = 0
+        current = 0, instance, generation
+        if (replay.carried_limit, replay.carried_to, replay.carried_generation) != current:
+            replay.carried_limit, replay.carried_to, replay.carried_generation = current
             self._store.mark_changed(replay)
             await self._store.save()
+            if self._store.on_secured is not None:
+                await self._store.on_secured()
 
     def is_served(self, name: str) -> bool:
         """Whether the replay's client is subscribed to it at this broker."""

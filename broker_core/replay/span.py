@@ -11,6 +11,7 @@ record that a link wrote here. The rest of the module has no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -32,33 +33,78 @@ CHUNK_BYTES = 1024 * 1024
 """Bytes per read. Small, because replays use the same reader thread."""
 
 
-async def translate_bookmarks(
-    start: AfterBookmarks, facilities: InstanceResources, upto: int
-) -> AfterBookmarks:
-    """Return bookmarks that name this instance, for bookmarks that may name other sites.
+class LocalPosition(NamedTuple):
+    """Position in this log of a site's newest record that is not newer than a bookmark.
 
-    A bookmark of this instance decides alone: its client has everything before it in this log. Otherwise the
-    result is the smallest local sequence of the given bookmarks. Bookmarks stay unchanged when this log has
-    no record of their sites up to sequence `upto`.
+    `earliest` and `latest` are bounds of its sequence. They differ if the record was removed from the log.
     """
+
+    earliest: int
+    latest: int
+    is_exact: bool = False
+    """Whether it is the record that the bookmark names."""
+    is_newest: bool = False
+    """Whether this log has no later record of the site."""
+
+
+async def translate_bookmarks(
+    requested: Start | BookmarkRange,
+    facilities: InstanceResources,
+    upto: int,
+    is_known: Callable[[str], bool],
+) -> Start | BookmarkRange:
+    """Return a start or a range with bookmarks of this instance in place of those of other sites.
+
+    A bookmark of this instance decides alone: its client has everything before it in this log. Otherwise a
+    list begins at its smallest local sequence, and a range ends at its largest. Bookmarks stay unchanged when
+    this log has no record of their sites up to sequence `upto`, and at the end of a range also when it does
+    not have the record yet. `is_known` tells whether a link has ever brought records of a site.
+    """
+    if not isinstance(requested, BookmarkRange):
+        return (await _translate(requested, facilities, upto, is_known, is_end=False))[0]
+    begin, is_exact = await _translate(requested.begin, facilities, upto, is_known, is_end=False)
+    end, is_end_exact = await _translate(requested.end, facilities, upto, is_known, is_end=True)
+    # A bracket includes or excludes the named record. In its place stands an older one: the client has it
+    # before the begin, and needs it before the end.
+    return BookmarkRange(
+        begin, requested.begin_included and is_exact, end, requested.end_included or not is_end_exact
+    )
+
+
+async def _translate(
+    start: Start, facilities: InstanceResources, upto: int, is_known: Callable[[str], bool], *, is_end: bool
+) -> tuple[Start, bool]:
+    """Return a start with bookmarks of this instance, and whether it names the record that was meant."""
+    if not isinstance(start, AfterBookmarks):
+        return start, True
     local_bookmarks = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
     if local_bookmarks:
-        return AfterBookmarks(local_bookmarks)
-    sequences = [await local_sequence(one, facilities, upto) for one in start.bookmarks]
-    known = [sequence for sequence in sequences if sequence is not None]
-    return AfterBookmarks((Bookmark(facilities.instance, min(known)),)) if known else start
+        return AfterBookmarks(local_bookmarks), True
+    positions = [
+        await find_local_position(one, facilities, upto) for one in start.bookmarks if is_known(one.origin)
+    ]
+    known = [one for one in positions if one is not None]
+    if is_end:
+        known = [one for one in known if one.is_exact or not one.is_newest]
+    if not known:
+        return start, True
+    position = max(known, key=lambda one: one.latest) if is_end else min(known)
+    sequence = position.latest if is_end else position.earliest
+    return AfterBookmarks((Bookmark(facilities.instance, sequence),)), position.is_exact
 
 
-async def local_sequence(bookmark: Bookmark, facilities: InstanceResources, upto: int) -> int | None:
-    """Return the newest local sequence of a site's records that are not newer than its bookmark.
+async def find_local_position(
+    bookmark: Bookmark, facilities: InstanceResources, upto: int
+) -> LocalPosition | None:
+    """Return the position of a site's newest record that is not newer than its bookmark.
 
     `bookmark.origin` is the site; a link copied its records into this log.
 
-    Returns the sequence before the site's first local record when all its records here are newer, and None
-    when this log has none of them. Searches from the newest segment backwards, because such bookmarks are
-    mostly recent.
+    When all records of the site are newer, the position is before them, or in the removed beginning of the
+    log. Returns None when a complete log has no record of the site. Searches from the newest segment
+    backwards, because such bookmarks are mostly recent.
     """
-    publisher, newer = link_client_name(bookmark.origin), None
+    publisher, newer = link_client_name(bookmark.origin), 0
     for segment in reversed(facilities.journal.segments()):
         at, found = segment.first_sequence, None
         while at <= min(segment.last_sequence, upto):
@@ -70,16 +116,19 @@ async def local_sequence(bookmark: Bookmark, facilities: InstanceResources, upto
             for batch in batches:
                 if batch.publisher_name != publisher:
                     continue
-                before = int(np.searchsorted(batch.publisher_sequences(), bookmark.sequence, "right"))
-                sequences = batch.sequences()
+                numbers, sequences = batch.publisher_sequences(), batch.sequences()
+                before = int(np.searchsorted(numbers, bookmark.sequence, "right"))
                 if before:
-                    found = int(sequences[before - 1])
-                elif found is None:
-                    newer = min(newer or MAX_SEQUENCE, int(sequences[0]))
+                    local = int(sequences[before - 1])
+                    found = LocalPosition(local, local, int(numbers[before - 1]) == bookmark.sequence)
+                if before < len(numbers):
+                    newer = min(newer or MAX_SEQUENCE, int(sequences[before]))
             at = batches[-1].last_sequence + 1
         if found is not None:
-            return found
-    return newer - 1 if newer is not None else None
+            return found._replace(is_newest=not newer)
+    if facilities.journal.begins_at > 1:
+        return LocalPosition(0, facilities.journal.begins_at - 1, is_newest=not newer)
+    return LocalPosition(newer - 1, newer - 1) if newer else None
 
 
 NEVER = 2**63 - 1

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -42,6 +42,7 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
 from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.journal.commit_log import LogGeneration
 from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name, publisher_origin
 from broker_core.protocols import commands
 from broker_core.replay.positions.file import DestinationSetBack
@@ -183,8 +184,22 @@ class LinkPublishStore(MemoryPublishStore):
 class SiteLink:
     """The link to one destination. It runs from its creation until `close`; its position remains."""
 
-    def __init__(self, engine: Engine, settings: DestinationSettings, secrets: Path | None) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DestinationSettings,
+        secrets: Path | None,
+        removed_limits: Mapping[str, int],
+    ) -> None:
+        """Create the link and start it if it is enabled.
+
+        Args:
+            engine: Engine of this broker.
+            settings: Settings of the destination.
+            secrets: File with the links' credentials.
+            removed_limits: Newest record that removed links can have carried, by instance.
+        """
+        self.settings, self._removed_limits = settings, removed_limits
         self._engine, self._secrets = engine, secrets
         self._clock = engine.clock
         self._client = f"{LINK_PREFIX}{settings.name}"
@@ -283,6 +298,7 @@ class SiteLink:
             following: list[asyncio.Future[Any]] = [local.following, *failures]
             await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
             if local.following.done():
+                await self._lift_carried_limit()  # of a new link, whose replay did not exist before
                 self._note_carried(self._store.stored)
                 self._mark_forwarding()
                 await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
@@ -317,16 +333,24 @@ class SiteLink:
         """Check that the destination has no record that this log lacks.
 
         The record's number alone cannot show that, because the log may have passed it since. So the
-        destination may have no more than the log had when the link last carried a record.
+        destination may have no more than the log had when a link to that instance last carried a record.
+        Of a group's log, only `init` makes a shorter one. It has a new generation, and the destination may
+        have no more than this generation began with, unless a link has carried in it.
 
         Raises:
             OperatorError: link_gap.
         """
-        limit = self._engine.frontier.durable
-        if self._engine.frontier.end is None:
+        managed, durable = self._engine.managed, self._engine.frontier.durable
+        limit = durable
+        if (generation := self._log_generation()).number:
+            if 0 < managed.carried_generation_to(self._instance) < generation.number:
+                limit = min(durable, generation.base)
+        else:
             limit = self._newest_carried
             with suppress(OperatorError):
-                limit = self._engine.managed.get(self._client).carried_limit or limit
+                limit = managed.get(self._client).carried_limit or limit
+            removed = self._removed_limits.get(self._instance, 0)
+            limit = max(limit, managed.carried_limit_to(self._instance, durable), removed)
         if stored > limit:
             raise OperatorError(
                 "link_gap",
@@ -349,8 +373,7 @@ class SiteLink:
         if await self._engine.frontier.confirm() is None:
             raise make_behind_error(self._engine.instance)  # another member may have moved the position
         self._check_log(stored)
-        with suppress(OperatorError):
-            await managed.lift_carried_limit(self._client)
+        await self._lift_carried_limit()
         self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
@@ -388,6 +411,22 @@ class SiteLink:
         sentence = f"{name} had confirmed record {had} and has {has}: {has + 1} to {had} are carried again"
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
         return DestinationSetBack(now, had, has)
+
+    def _log_generation(self) -> LogGeneration:
+        """Return the generation of the group's log. Raises ClientError behind while it isn't known."""
+        following = self._engine.dispatch.following
+        if following is None:
+            return LogGeneration(0, 0)
+        generation = following.log_generation
+        if generation is None:
+            raise make_behind_error(self._engine.instance)
+        return generation
+
+    async def _lift_carried_limit(self) -> None:
+        with suppress(OperatorError):
+            await self._engine.managed.lift_carried_limit(
+                self._client, self._instance, self._log_generation().number
+            )
 
     def _limit_carried(self) -> None:
         self._may_carry = False
@@ -524,10 +563,11 @@ class SiteLink:
             replay = engine.managed.get(self._client)
             position, recorded_at, set_back = replay.position, replay.recorded_at, replay.set_back
         # The stored position moves with forwarded records only. Records that the filter excludes move the
-        # endpoint's position.
+        # endpoint's position. The time of the next record is unknown until the endpoint has read it; that of
+        # the last carried one may be long before.
         local_position = self._local.position(newest) if self._local is not None else None
-        if local_position is not None and local_position > position:
-            position, recorded_at = local_position, 0
+        if local_position is not None:
+            position, recorded_at = max(position, local_position), 0
         if self._in_flight:
             recorded_at = self._in_flight[0].accepted_at
         error_fields = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")

@@ -11,6 +11,7 @@ from broker_core.documents.replication import LinkEntry
 from broker_core.engine.engine import Engine
 from broker_core.errors import OperatorError
 from broker_core.names import LINK_PREFIX
+from broker_core.replay.positions.file import ManagedReplayRecord
 from broker_core.sites.link import SiteLink
 
 
@@ -21,6 +22,8 @@ class SiteLinkManager:
         """Create a manager without links. `secrets`: the file with the links' credentials."""
         self._engine, self._secrets = engine, secrets
         self._links: dict[str, SiteLink] = {}
+        self._removed_limits: dict[str, int] = {}
+        """Newest record that removed links can have carried, by instance."""
         engine.confirmations.list_links = self._list_confirmed
         if engine.frontier.end is None:  # before anything is published
             for replay in engine.managed.list_entries():
@@ -45,7 +48,7 @@ class SiteLinkManager:
         self._remove_unlisted(destinations)
         for name, settings in destinations.items():
             if name not in self._links:
-                self._links[name] = SiteLink(self._engine, settings, self._secrets)
+                self._links[name] = SiteLink(self._engine, settings, self._secrets, self._removed_limits)
 
     def _remove_unlisted(self, destinations: Collection[str]) -> None:
         """Cancel and remove managed replays of destinations that aren't in `destinations`."""
@@ -54,9 +57,17 @@ class SiteLinkManager:
             name = replay.name.removeprefix(LINK_PREFIX)
             if replay.client == replay.name == f"{LINK_PREFIX}{name}" and name not in destinations:
                 with suppress(OperatorError):
+                    self._pass_limit_on(managed.get(replay.name))
                     if not replay.ended_at:
                         managed.cancel(replay.name)
                     managed.forget(replay.name)
+
+    def _pass_limit_on(self, replay: ManagedReplayRecord) -> None:
+        """Keep the limit of a link that is removed for other links to its instance."""
+        instance, newest = replay.carried_to, replay.carried_limit
+        if instance:
+            self._engine.managed.pass_limits_on(replay)
+            self._removed_limits[instance] = max(newest, self._removed_limits.get(instance, 0))
 
     def list_entries(self) -> list[LinkEntry]:
         """Return the links for the control plane, sorted by name."""

@@ -263,7 +263,9 @@ CELERY_TASK_IGNORE_RESULT = True  # the ActionRun row is the result
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 12 * 3600}
+# Another worker gets the message after this time: the next one to look, which each does every 100 s. A longer
+# run's message is delivered again too, without effect. The longest wait before a retry must be shorter.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 180}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -114,7 +114,7 @@ def _write_syslog(sockets: CallSockets, url: str, line: bytes) -> None:
         with sockets.connect(*where) as connection:
             connection.sendall(b"%d %s" % (len(line), line))  # octet counting, RFC 6587
         return
-    family, kind, protocol, _, target = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, target = sockets.resolve(*where, socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as sender:
         sender.sendto(line, target)
 

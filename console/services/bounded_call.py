@@ -2,6 +2,8 @@
 
 The time-out of a socket applies to each read: a host that sends one byte now and then never exceeds it.
 So the call runs in a thread. At the deadline the caller shuts down the call's sockets, which ends the thread.
+Nothing ends a name look-up. So look-ups run in threads of their own, one per name at a time, and a hung one
+delays only calls to its name.
 """
 
 from __future__ import annotations
@@ -9,20 +11,21 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from broker_core.errors import OperatorError
 
 CHECK_INTERVAL_S: Final = 0.25
 """Interval at which a waiting caller runs its `check`."""
 MAX_ABANDONED: Final = 16
-"""Maximum abandoned calls per process that haven't ended, for example in a name look-up.
-
-At the limit new calls fail.
-"""
+"""Maximum abandoned calls per process that haven't ended. At the limit new calls fail."""
+MAX_LOOKUPS: Final = 64
+"""Maximum look-ups per process at the same time. At the limit, calls to further names fail."""
 T = TypeVar("T")
+AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+"""Address of a host, as `socket.getaddrinfo` returns it."""
 _abandoned: set[threading.Thread] = set()
 
 
@@ -47,8 +50,9 @@ class CallSockets:
 
         Raises:
             OSError: the connection failed; TimeoutError after the deadline or `give_up`.
+            OperatorError: call_refused, when too many look-ups hang.
         """
-        made = socket.create_connection((host, port), self.remaining_s())
+        made = self._connect_first(self.resolve(host, port, socket.SOCK_STREAM))
         with self._lock:
             if self._is_abandoned:
                 made.close()
@@ -56,6 +60,35 @@ class CallSockets:
             # A duplicate of the descriptor: wrapping in TLS detaches the first one.
             self._open.append(made.dup())
         return made
+
+    def _connect_first(self, addresses: Sequence[AddressInfo]) -> socket.socket:
+        """Connect to the first address that accepts. Raises OSError of the last one."""
+        for *_, target in addresses[:-1]:
+            with suppress(OSError):
+                return socket.create_connection(target[:2], self.remaining_s())
+        return socket.create_connection(addresses[-1][-1][:2], self.remaining_s())
+
+    def resolve(self, host: str, port: int, kind: socket.SocketKind) -> list[AddressInfo]:
+        """Return the addresses of a host, at least one. Raises as `look_up` does."""
+        with suppress(socket.gaierror):
+            return list(socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST))
+
+        def ask() -> list[AddressInfo]:
+            return list(socket.getaddrinfo(host, port, type=kind))
+
+        return self.look_up(f"{host}:{port}/{kind}", ask)
+
+    def look_up(self, key: str, ask: Callable[[], T]) -> T:
+        """Return the result of a name look-up. Calls with the same `key` share one that is under way.
+
+        Raises:
+            OSError: the look-up failed; TimeoutError after the deadline.
+            OperatorError: call_refused, when `MAX_LOOKUPS` others are under way.
+        """
+        outcome = _start_lookup(key, ask)
+        if not outcome.ended.wait(self.remaining_s()):
+            raise TimeoutError("the name look-up timed out")
+        return outcome.result()
 
     def give_up(self) -> None:
         """Shut down all open connections, and refuse new ones. Callable from another thread."""
@@ -82,6 +115,43 @@ class _CallResult(Generic[T]):
         self.problem: BaseException | None = None
         self.ended = threading.Event()
 
+    def run(self, call: Callable[[], T]) -> None:
+        """Run a call, and store what it returns or raises."""
+        try:
+            self.value = call()
+        except BaseException as problem:
+            self.problem = problem
+        finally:
+            self.ended.set()
+
+    def result(self) -> T:
+        """Return the value of a call that has ended, or raise its exception."""
+        if self.problem is not None:
+            raise self.problem
+        return cast("T", self.value)
+
+
+_lookups: dict[str, _CallResult[Any]] = {}
+_lookups_lock = threading.Lock()
+
+
+def _start_lookup(key: str, ask: Callable[[], T]) -> _CallResult[T]:
+    """Return the look-up of `key` that is under way, or start one. Raises OperatorError call_refused."""
+    with _lookups_lock:
+        for ended in [known for known, outcome in _lookups.items() if outcome.ended.is_set()]:
+            del _lookups[ended]
+        if (known := _lookups.get(key)) is not None:
+            return known
+        if len(_lookups) >= MAX_LOOKUPS:
+            raise OperatorError(
+                "call_refused",
+                f"{MAX_LOOKUPS} look-ups of host names are unanswered.",
+                "Check the name servers, or use addresses instead of names.",
+            )
+        started = _lookups[key] = _CallResult[T]()
+    threading.Thread(target=started.run, args=(ask,), name="name-look-up", daemon=True).start()
+    return started
+
 
 def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callable[[], object] = bool) -> T:
     """Run `call` in a thread, and return its value or raise its exception.
@@ -106,16 +176,13 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
     outcome, deadline = _CallResult[T](), time.monotonic() + seconds
     sockets = CallSockets(deadline)
 
-    def run() -> None:
+    def run_and_close() -> T:
         try:
-            outcome.value = call(sockets)
-        except BaseException as problem:
-            outcome.problem = problem
+            return call(sockets)
         finally:
             sockets.close()
-            outcome.ended.set()
 
-    thread = threading.Thread(target=run, name="bounded-call", daemon=True)
+    thread = threading.Thread(target=outcome.run, args=(run_and_close,), name="bounded-call", daemon=True)
     thread.start()
     try:
         while not outcome.ended.wait(max(0.0, min(CHECK_INTERVAL_S, deadline - time.monotonic()))):
@@ -126,6 +193,4 @@ def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callabl
         sockets.give_up()
         _abandoned.add(thread)
         raise
-    if outcome.problem is not None:
-        raise outcome.problem
-    return cast("T", outcome.value)  # the call has returned
+    return outcome.result()

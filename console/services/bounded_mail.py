@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from django.core.mail import EmailMessage, get_connection
+from django.core.mail import DNS_NAME, EmailMessage, get_connection
 from django.core.mail.backends.smtp import EmailBackend
 
 from console.services.bounded_call import CallSockets
@@ -52,8 +52,12 @@ def send(sockets: CallSockets, message: EmailMessage) -> None:
 
     Raises:
         OSError: the connection failed or the deadline passed.
+        OperatorError: call_refused, when too many look-ups hang.
         smtplib.SMTPException: the server refused the message.
     """
     backend = get_connection()
-    message.connection = _BoundedBackend(sockets) if isinstance(backend, EmailBackend) else backend
+    if isinstance(backend, EmailBackend):
+        sockets.look_up("", DNS_NAME.get_fqdn)  # the name of this machine; Django stores it
+        backend = _BoundedBackend(sockets)
+    message.connection = backend
     message.send()

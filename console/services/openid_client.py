@@ -7,19 +7,76 @@ dependencies.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import requests
 from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.django_client import OAuth
+from authlib.integrations.django_client import DjangoOAuth2App, OAuth
+from authlib.integrations.requests_client import OAuth2Session
 from django.conf import settings
 from joserfc.errors import JoseError
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
 
 from broker_core.errors import OperatorError
+from console.services.bounded_call import CallSockets, call_within
 
-TIMEOUT_S = 10.0
+TIMEOUT_S: Final = 10.0
+"""Deadline for one whole call of the provider, in seconds."""
+MAX_ANSWER: Final = 1024 * 1024
+"""Maximum bytes of an answer of the provider."""
 _FAILURES = (AuthlibBaseError, JoseError, requests.RequestException, ValueError, KeyError)
+
+
+class _BoundedAdapter(HTTPAdapter):
+    """HTTP adapter with one deadline for the whole call, and a limit on the answer's size.
+
+    A provider that sends a byte now and then would otherwise hold a thread of the web process.
+    """
+
+    def send(self, request: Any, *args: Any, **options: Any) -> Any:
+        """Send a request, and return the answer with its content."""
+
+        def call(sockets: CallSockets) -> Any:
+            answer = HTTPAdapter.send(self, request, *args, **{**options, "stream": True})
+            answer._content, answer._content_consumed = _read_content(answer, sockets), True
+            return answer
+
+        try:
+            return call_within(TIMEOUT_S, call)
+        except TimeoutError as problem:
+            raise requests.Timeout(str(problem), request=request) from problem
+        except HTTPError as problem:
+            raise requests.ConnectionError(problem, request=request) from problem
+
+
+class _BoundedSession(OAuth2Session):  # type: ignore[misc]  # Authlib has no types
+    """Session whose calls have a deadline."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, _BoundedAdapter())
+
+
+class _BoundedApp(DjangoOAuth2App):  # type: ignore[misc]  # Authlib has no types
+    """Authlib's client of a provider, with a deadline for each call."""
+
+    client_cls = _BoundedSession
+
+
+def _read_content(answer: Any, sockets: CallSockets) -> bytes:
+    """Read an answer until its end. The call's deadline ends this thread too."""
+    content = b""
+    with closing(answer):
+        while part := answer.raw.read1(65_536, decode_content=True):
+            content += part
+            sockets.remaining_s()
+            if len(content) > MAX_ANSWER:
+                raise requests.RequestException(f"the answer has over {MAX_ANSWER} bytes")
+    return content
 
 
 def begin(request: Any, back: str) -> Any:
@@ -60,6 +117,7 @@ def _client(issuer: str, client_id: str, client_secret: str) -> Any:
     oauth = OAuth()
     return oauth.register(
         "provider",
+        client_cls=_BoundedApp,
         client_id=client_id,
         client_secret=client_secret,
         server_metadata_url=f"{issuer.rstrip('/')}/.well-known/openid-configuration",

@@ -13,7 +13,7 @@ import redis
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from broker_core.errors import OperatorError
@@ -23,7 +23,7 @@ from console.access.networks import is_in_networks, parse_networks
 from console.choices import TOKEN_PERMISSIONS, Permission, Role
 from console.models import ApiToken, Grant
 from console.models.access import check_networks
-from console.services import audit, second_factor
+from console.services import audit, second_factor, sessions
 from console.services.actors import SYSTEM, Actor, access_of
 
 MAX_TOKEN_AGE = timedelta(days=366)
@@ -36,16 +36,18 @@ def create_account(actor: Actor, name: str) -> tuple[User, str]:
         OperatorError: `name_taken`.
     """
     users = get_user_model()
-    with transaction.atomic():
-        if users.objects.filter(username=name).exists():
-            raise OperatorError(
-                "name_taken",
-                f"The operator {name!r} exists already.",
-                "Choose another name, or use --reset.",
-            )
-        password = secrets.token_urlsafe(12)
-        user = users.objects.create_user(username=name, password=password)
-        audit.record(actor, "operator.create", f"operator {name}")
+    taken = OperatorError(
+        "name_taken", f"The operator {name!r} exists already.", "Choose another name, or use --reset."
+    )
+    password = secrets.token_urlsafe(12)
+    try:
+        with transaction.atomic():
+            if users.objects.filter(username=name).exists():
+                raise taken
+            user = users.objects.create_user(username=name, password=password)
+            audit.record(actor, "operator.create", f"operator {name}")
+    except IntegrityError as twice:
+        raise taken from twice
     return user, password
 
 
@@ -102,9 +104,24 @@ def remove_second_factor(name: str, reason: str, actor: Actor = SYSTEM) -> None:
 
 
 def change_password(actor: Actor, form: Any) -> None:
-    """Store the account's new password from a valid PasswordChangeForm. The account's other sessions end."""
-    with hashing_slot(), transaction.atomic():
-        form.save()
+    """Store the account's new password from a valid PasswordChangeForm. The account's other sessions end.
+
+    Raises:
+        OperatorError: `bad_password` if the account was closed, or got another password, after the form was
+            checked.
+    """
+    former = form.user.password
+    with hashing_slot():
+        form.save(commit=False)
+    with transaction.atomic():
+        # Hashing takes a while. Only the password is written, and only over the one that was checked.
+        rows = get_user_model().objects.filter(pk=form.user.pk, is_active=True, password=former)
+        if not rows.update(password=form.user.password):
+            raise OperatorError(
+                "bad_password",
+                "Your account was changed in the meantime, and your password wasn't.",
+                "Log in again.",
+            )
         audit.record(actor, "operator.change_password", f"operator {form.user.get_username()}")
 
 
@@ -185,6 +202,15 @@ def create_token(
             after={"name": token.name, "user": user.get_username(), "scope": permissions, "networks": bound},
         )
     return token, f"slc_{prefix}_{secret}"
+
+
+def end_access(user: User, now: datetime | None = None) -> None:
+    """End all sessions and revoke all tokens of an account that is being closed.
+
+    They stay ended when the account is opened again.
+    """
+    ApiToken.objects.filter(user=user, revoked_at__isnull=True).update(revoked_at=now or timezone.now())
+    sessions.end_sessions(user.pk)
 
 
 def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> None:

@@ -87,7 +87,7 @@ def revoke(actor: Actor, found: Grant) -> None:
 
 
 def set_active(actor: Actor, user: User, active: bool) -> None:
-    """Close an account, which ends its sessions and tokens immediately, or open it again.
+    """Close an account, which ends its sessions and tokens for good, or open it again.
 
     Raises:
         OperatorError: `last_administrator`.
@@ -95,6 +95,8 @@ def set_active(actor: Actor, user: User, active: bool) -> None:
     with transaction.atomic():
         before, user.is_active = user.is_active, active
         user.save(update_fields=["is_active"])
+        if not active:
+            operators.end_access(user)
         audit.record(
             actor, "person.open" if active else "person.close", _target(user), before=before, after=active
         )

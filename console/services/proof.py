@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from axes.handlers.proxy import AxesProxyHandler
+from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_login_failed
 from django.core import signing
 from django.http import HttpRequest
@@ -71,6 +72,8 @@ def count_failure(request: HttpRequest, name: str) -> None:
 def prove_password(request: HttpRequest, password: str) -> None:
     """Check the password of the account that sends the request.
 
+    An account that was closed, or got another password, during the check is refused too.
+
     Raises:
         OperatorError: `locked` or `bad_password`.
     """
@@ -78,7 +81,9 @@ def prove_password(request: HttpRequest, password: str) -> None:
     with counted_guess(request, user.get_username()):
         with hashing_slot():
             right = user.check_password(password)
-        if not right:
+        # Hashing takes a while, and the account was read before it.
+        stored = get_user_model().objects.filter(pk=user.pk, is_active=True, password=user.password)
+        if not (right and stored.exists()):
             raise OperatorError("bad_password", "The password is wrong.", "Enter your own password.")
 
 

@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session
 
 from console.access import last_used
 
 LOGIN_AT = "login_at"
 """Session key under which the time of the login is stored, in seconds since 1970."""
+MAX_ROWS = 500
+"""Maximum sessions that one statement deletes."""
 POLLED_BY_PAGES = frozenset(
     {
         "client_slow",
@@ -51,6 +56,18 @@ def record_use(session: Any, now: float) -> None:
     idle_s = settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if idle_s and session.session_key is not None:
         last_used.record_session_use(session.session_key, now, idle_s)
+
+
+def end_sessions(user_id: int) -> None:
+    """Delete the sessions of an account.
+
+    The table has no column with the account, so all rows are read.
+    """
+    store = SessionStore()
+    rows = Session.objects.values_list("session_key", "session_data").iterator()
+    ended = [key for key, data in rows if store.decode(data).get(SESSION_KEY) == str(user_id)]
+    for first in range(0, len(ended), MAX_ROWS):
+        Session.objects.filter(session_key__in=ended[first : first + MAX_ROWS]).delete()
 
 
 def is_user_activity(method: str, path: str, url_name: str) -> bool:

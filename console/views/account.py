@@ -46,7 +46,13 @@ def password(request: HttpRequest) -> HttpResponse:
         if "old_password" in form.errors:
             proof.count_failure(request, name)
         return _show(request, {"password_form": form}, 422)
-    operators.change_password(common.actor_of(request), form)
+    try:
+        operators.change_password(common.actor_of(request), form)
+    except OperatorError as problem:
+        if problem.code != "bad_password":
+            raise
+        common.refuse_field(form, "old_password", problem)
+        return _show(request, {"password_form": form}, 422)
     update_session_auth_hash(request, form.user)
     messages.success(request, "Your password was changed. Your other sessions have ended.")
     return redirect("account")

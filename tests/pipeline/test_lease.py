@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ from pyspark.sql import SparkSession
 
 import sluice_spark.lease
 from broker_core.config.document import default_policy
+from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import leases_path, write_lease
+from broker_core.journal.removal_records import RemovalReceipts, RemovalRecord
 from pipeline.jobs import audit, backtest, capacity, client_history, lake, state
 from sluice_spark.arrow_reader import ReadRequest
+from sluice_spark.log import examine_leased_log
 from sluice_spark.options import StreamLimits
 from sluice_spark.stream import JournalStream
 from tests.pipeline.support import (
@@ -95,6 +100,35 @@ def test_a_stream_starts_with_what_its_lease_protects(tmp_path: Path, leases: li
     assert offset[INSTANCE]["bookmark"] == f"{INSTANCE}|{segments[1] - 1}|"
     assert leases[-1] == segments[1]
     stream.stop()
+
+
+def test_a_job_waits_for_a_removal_that_its_lease_did_not_prevent(tmp_path: Path) -> None:
+    """The removal has written its receipt before the lease; it removes the files afterwards."""
+    segments, _ = write_segments(tmp_path)
+    location = journal_location(tmp_path)
+    receipts = RemovalReceipts(FileSystem(), location.directory, INSTANCE)
+    receipts.append(RemovalRecord(1, segments[2] - 1, 1, 1, 2, NOON, NOON, NOON))
+    files = sorted(path for path in location.directory.iterdir() if ".journal" in path.name)
+
+    def remove_slowly() -> None:
+        for path in files:
+            if path.name.startswith(tuple(f"{INSTANCE}.{one:020d}" for one in segments[:2])):
+                time.sleep(0.2)
+                path.unlink()
+
+    removal = threading.Thread(target=remove_slowly)
+    removal.start()
+    with sluice_spark.lease.pin_log(location, "lake", print) as (log, _):
+        assert log.segments == tuple(segments[2:])
+    removal.join()
+
+
+def test_a_job_plans_what_an_interrupted_removal_left(tmp_path: Path) -> None:
+    segments, _ = write_segments(tmp_path)
+    location = journal_location(tmp_path)
+    receipts = RemovalReceipts(FileSystem(), location.directory, INSTANCE)
+    receipts.append(RemovalRecord(1, segments[2] - 1, 1, 1, 2, NOON, NOON, NOON))
+    assert examine_leased_log(location, patience_s=0.1).segments == tuple(segments)
 
 
 @pytest.mark.parametrize("sequence", [1, 500])

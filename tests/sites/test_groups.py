@@ -8,11 +8,15 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from broker_core.broker import BrokerPaths
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
+from broker_core.group import reseed
+from broker_core.group.jetstream import JetStreamLog
+from broker_core.group.settings import GroupSettings
 from tests.support.brokers import until
 from tests.support.groups import GROUP, RunningMember, running_members, start_member
-from tests.support.nats_servers import running_nats_servers
+from tests.support.nats_servers import NatsServers, running_nats_servers
 from tests.support.partition_proxy import running_partition_proxy
 from tests.support.sites import (
     BookmarkedReader,
@@ -190,5 +194,77 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_from_the_next_memb
                     await there.close()
                 entry = second.broker.links.list_entries()[0]
                 assert entry.set_back_at and entry.set_back_has < entry.set_back_had, told
+    finally:
+        await newyork.kill()
+
+
+async def init_group(home: Path, servers: NatsServers) -> None:
+    """Make a new log at the log service, which continues the journal in `home`."""
+    paths = BrokerPaths.in_home(home, GROUP)
+    places = reseed.SegmentDirectories(paths.journal, paths.archive)
+    engine = JetStreamLog(GroupSettings(GROUP, home.name, servers.urls))
+    plan = reseed.plan_init(places, GROUP, home.name, await reseed.find_stream(engine))
+    await reseed.init_group(plan, places, None, engine, "now", lambda _: None)
+
+
+async def wait_for_link(member: RunningMember, state: str, code: str = "") -> None:
+    def is_there() -> bool:
+        link = member.broker.links.list_entries()[0]
+        assert code or link.code != "link_gap", link.why
+        return (link.state, link.code) == (state, code) and (state == "away" or not link.behind)
+
+    await until(is_there, seconds=60)
+
+
+async def test_a_group_from_an_older_backup_carries_nothing_although_its_log_passed_the_other_side(
+    tmp_path: Path,
+) -> None:
+    at_newyork, for_links = free_port(), free_port()
+    newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
+    await newyork.start()
+    kept = write_link_secrets(tmp_path, "ny")
+
+    async def start(name: str, servers: NatsServers) -> RunningMember:
+        destinations = (destination_settings("ny", for_links),)
+        member = await start_member(
+            tmp_path, name, servers.urls, link_secrets=kept, destinations=destinations
+        )
+        await until(member.is_taking_part, seconds=60)
+        return member
+
+    try:
+        async with running_nats_servers(tmp_path, 1) as servers:
+            a = await start("a", servers)
+            await publish(a.address, 1, 50)
+            await wait_for_link(a, "carrying")
+            await a.stop()
+            shutil.copytree(tmp_path / "a", tmp_path / "backup")
+            a = await start("a", servers)
+            await publish(a.address, 51, 200)
+            await wait_for_link(a, "carrying")
+            await a.stop()
+        # The log service lost everything. Nothing is missing in the journal that continues.
+        (tmp_path / "second").mkdir()
+        async with running_nats_servers(tmp_path / "second", 1) as servers:
+            await init_group(tmp_path / "a", servers)
+            for first in (201, 301):
+                a = await start("a", servers)
+                await publish(a.address, first, first + 99)
+                await wait_for_link(a, "carrying")
+                await a.stop()
+        shutil.rmtree(tmp_path / "a")
+        shutil.move(tmp_path / "backup", tmp_path / "a")
+        await newyork.kill()  # so that the log passes it before the two have met
+        (tmp_path / "third").mkdir()
+        async with running_nats_servers(tmp_path / "third", 1) as servers:
+            await init_group(tmp_path / "a", servers)
+            a = await start("a", servers)
+            await publish(a.address, 1_001, 1_600, "other")
+            await a.stop()
+            await newyork.start()
+            for _ in range(2):
+                a = await start("a", servers)
+                await wait_for_link(a, "away", "link_gap")
+                await a.stop()
     finally:
         await newyork.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument
 from broker_core.config.destinations import DestinationSettings
 from tests.sites.test_sync import has, newyork_at, sync_policy
-from tests.support.brokers import address_of, running_broker, until
+from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.failpoints import Failpoint, Failpoints
 from tests.support.partition_proxy import PartitionProxy
 from tests.support.sites import (
@@ -226,3 +228,60 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_wa
             again = await wait_for_link_status(broker, state="carrying", behind=0)
             marks = ("set_back_at", "set_back_had", "set_back_has")
             assert [again[mark] for mark in marks] == [told[mark] for mark in marks], "it outlives a restart"
+
+
+async def wait_for_carrying(broker: Broker, name: str) -> None:
+    """Wait until a link carries everything. Fail at once if it reports `link_gap`."""
+    async with asyncio.timeout(60):
+        while True:
+            links = {one["name"]: one for one in (await ask(broker, "links"))["links"]}
+            assert links[name]["code"] != "link_gap", links[name]["why"]
+            if links[name]["state"] == "carrying" and not links[name]["behind"]:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_two_destinations_lead_to_one_instance_in_turn(tmp_path: Path) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy, path = sync_policy(cable.port), write_link_secrets(tmp_path, "ny", "backup")
+
+        def enable(name: str) -> PolicyDocument:
+            both = (destination_settings(one, cable.port, enabled=one == name) for one in ("ny", "backup"))
+            return _to(policy, *both)
+
+        async with running_broker(tmp_path / "here", enable("ny"), link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 50)
+                await wait_for_carrying(broker, "ny")
+                await broker.apply(enable("backup"))
+                await publish(feed, 51, 100)
+                await wait_for_carrying(broker, "backup")
+        async with running_broker(tmp_path / "here", enable("ny"), link_secrets=path) as broker:
+            await wait_for_carrying(broker, "ny")
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 101, 150)
+                await broker.apply(enable("backup"))
+                await wait_for_carrying(broker, "backup")
+                await publish(feed, 151, 200)
+                await wait_for_carrying(broker, "backup")
+                # The other one's position is removed. The limit stays known, also to the next process.
+                await broker.apply(_to(policy, destination_settings("ny", cable.port, enabled=False)))
+        async with running_broker(tmp_path / "here", enable("ny"), link_secrets=path) as broker:
+            await wait_for_carrying(broker, "ny")
+        await has(newyork, 200)
+
+
+async def test_a_destination_that_stood_by_takes_over_from_one_that_is_removed(tmp_path: Path) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy, path = sync_policy(cable.port), write_link_secrets(tmp_path, "ny", "renamed")
+        old, new = (destination_settings(one, cable.port) for one in ("ny", "renamed"))
+        async with running_broker(tmp_path / "here", _to(policy, old), link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 50)
+                await wait_for_carrying(broker, "ny")
+                await broker.apply(_to(policy, old, new))
+                await publish(feed, 51, 100)
+                await wait_for_carrying(broker, "ny")
+                await broker.apply(_to(policy, new))
+                await wait_for_carrying(broker, "renamed")
+        await has(newyork, 100)

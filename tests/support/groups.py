@@ -23,6 +23,7 @@ from broker_core import broker as composition
 from broker_core.broker import Broker, BrokerPaths
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
+from broker_core.config.destinations import DestinationSettings
 from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.member import GroupMember, KnownGroup
 from broker_core.group.settings import GroupSettings
@@ -86,6 +87,7 @@ async def start_member(
     link_secrets: Path | None = None,
     ca: str = "",
     known_group: KnownGroup | None = None,
+    destinations: tuple[DestinationSettings, ...] = (),
     **instance: Any,
 ) -> RunningMember:
     """Start a member in `home`/`name`, as `manage.py runbroker` does.
@@ -97,7 +99,7 @@ async def start_member(
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.in_home(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
     known = await member.find_log_identity(paths.journal, paths.archive, known_group)
-    policy = group_policy(port, **instance)
+    policy = replace(group_policy(port, **instance), destinations=destinations)
     broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
     running = RunningMember(broker, member)
     await broker.start()

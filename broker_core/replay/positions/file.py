@@ -146,6 +146,10 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     carried_limit: int = 0
     """Newest record that a link can have carried, stored while nothing is carried. 0 while a link carries,
     and for links of a group."""
+    carried_to: str = ""
+    """Instance to which a link carried last."""
+    carried_generation: int = 0
+    """Generation of the group's log in which a link carried last; 0 for a standalone broker."""
     set_back: DestinationSetBack | None = None
     """Last loss at a link's destination."""
     steered_at: int = 0
@@ -214,6 +218,8 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         self.begun = self.begun or update.begun
         self.delivered_messages = max(self.delivered_messages, update.delivered_messages)
         self.carried = max(self.carried, update.carried)
+        self.carried_to = max(self.carried_to, update.carried_to)
+        self.carried_generation = max(self.carried_generation, update.carried_generation)
         found = [one for one in (self.set_back, update.set_back) if one is not None]
         self.set_back = max(found, key=lambda one: (one.at, one.had, one.has), default=None)
         if (update.ended_at, update.ended) > (self.ended_at, self.ended):

@@ -438,7 +438,10 @@ class StompSession:
             case replies.SubscriptionCancelled():
                 self._closer.on_subscription_cancelled(reply)
             case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
-                self._subscribed.note_part(reply)
+                self._subscribed.note_notice(reply)
+                return False
+            case replies.DecisionNotice(code="bookmark_unknown"):
+                self._subscribed.note_notice(reply)
                 return False
             case replies.DecisionNotice(code="no_longer_journaled"):
                 # An ERROR ends the connection, because STOMP has no other frame for it. Otherwise the client

@@ -458,8 +458,8 @@ class StompSubscriptions:
             if known.id == reply.id:
                 known.gap = f"{known.gap.partition(',')[0] or reply.first},{reply.last}"
 
-    def note_part(self, reply: replies.DecisionNotice) -> None:
-        """Let the next message report that the policy no longer journals a part of its topics."""
+    def note_notice(self, reply: replies.DecisionNotice) -> None:
+        """Let the subscription's next message report a notice by its code."""
         for known in self._streams.values():
             if known.id == reply.details["id"]:
                 known.notice = reply.code

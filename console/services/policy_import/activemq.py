@@ -99,6 +99,10 @@ _SEVERAL_BROKERS: Final = (
     "shadow, because the file has several brokers, and here the entry concerns all clients: set enforce "
     "if it concerns them all"
 )
+_OTHER_MAP: Final = (
+    "shadow, because the broker refers to its policies by an id, which isn't that of this entry's policyMap: "
+    "set enforce if the broker uses the entry"
+)
 _TOO_MANY: Final = f"A policy has at most {MAX_ENTRIES} entries of ActiveMQ."
 _WIDE_WINDOW: Final = (
     f"Its topicPrefetch is over {MAX_PREFETCH}, Sluice's widest window, which fills "
@@ -214,6 +218,13 @@ def import_activemq(text: str) -> ImportReport:
         for entry in entries:
             if any(entry.element is one for one in within):
                 entry.shadow = entry.shadow or _PROFILE
+    referred = _policies_referred_to(root)
+    others = [one for one in root.walk() if one.name == "policyMap"] if referred else []
+    for other in (one for one in others if not _has_id(one, referred)):
+        within = list(other.walk())
+        for entry in entries:
+            if any(entry.element is one for one in within):
+                entry.shadow = entry.shadow or _OTHER_MAP
     several_brokers = sum(one.name == "broker" for one in root.walk()) > 1
     overlapping = partly_overlapping({name: entry.settings for entry in entries for name in entry.patterns})
     for entry in entries:
@@ -236,7 +247,7 @@ def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[
     """Return whether an entry was skipped whose topics have no imported entry."""
     known = [entry.element for entry in entries]
     names = {name for entry in entries for name in entry.patterns}
-    return any(map(_names_topic_elsewhere, root.walk())) or any(
+    return any(map(_has_entries_elsewhere, root.walk())) or any(
         one.name == "policyEntry"
         and (topic := one.attributes.get("topic")) is not None
         and not any(one is element for element in known)
@@ -245,11 +256,48 @@ def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[
     )
 
 
-def _names_topic_elsewhere(element: XmlElement) -> bool:
-    """Return whether an element is an entry with its topic in a child element, or a Spring bean."""
-    kind = element.attributes.get("class")
-    return (element.name == "policyEntry" and element.child("destination") is not None) or (
-        element.name == "bean" and kind is not None and kind.value.strip() == f"{_PACKAGE}.PolicyEntry"
+def _policies_referred_to(root: XmlElement) -> set[str]:
+    """Return the ids by which the file refers to a broker's destination policy."""
+    found = [
+        one.attributes["destinationPolicy"] for one in root.walk() if "destinationPolicy" in one.attributes
+    ]
+    for one in root.walk():
+        name = one.attributes.get("name")
+        if one.name == "property" and name is not None and name.value == "destinationPolicy":
+            found += [
+                leaf for key in ("ref", "bean") for inner in one.walk() if (leaf := inner.attributes.get(key))
+            ]
+    return {leaf.value.removeprefix("#") for leaf in found}
+
+
+def _has_id(element: XmlElement, ids: set[str]) -> bool:
+    """Return whether an element has one of the ids."""
+    leaf = element.attributes.get("id")
+    return leaf is not None and leaf.value in ids
+
+
+def _has_entries_elsewhere(element: XmlElement) -> bool:
+    """Return whether an element has entries, or is one, whose topics can't be read.
+
+    Such an entry has its topic in a child element, is a Spring bean, or is a reference.
+    """
+    kind, name = element.attributes.get("class"), element.attributes.get("name")
+    if element.name == "policyEntry":
+        return element.child("destination") is not None
+    if element.name == "bean" and kind is not None and kind.value.strip() == f"{_PACKAGE}.PolicyEntry":
+        return True
+    lists_entries = element.name == "policyEntries" or (
+        element.name == "property" and name is not None and name.value == "policyEntries"
+    )
+    return "policyEntries" in element.attributes or (lists_entries and _lists_other_elements(element))
+
+
+def _lists_other_elements(element: XmlElement) -> bool:
+    """Return whether a list of entries has a Spring bean, a reference or an import."""
+    return any(
+        child.name in ("bean", "ref", "idref", "import")
+        or (child.name != "policyEntry" and _lists_other_elements(child))
+        for child in element.children
     )
 
 

@@ -81,6 +81,12 @@ _OF_TRANSPORT: Final = {
     "SecureSocketProtocols": "TLS uses the default settings of the system's library, version 1.2 or newer.",
 }
 _NO_TRANSPORT: Final = "No imported transport uses it."
+_IN_ANOTHER_FILE: Final = (
+    "A part of it is in another file, which may change it: write that part into this file."
+)
+_UNREAD_LIMIT: Final = (
+    "Its {name} can't be read, and the instance's may be lower: write the value into the file."
+)
 
 
 def import_amps(text: str) -> ImportReport:
@@ -92,13 +98,12 @@ def import_amps(text: str) -> ImportReport:
     imported = ImportReport(root.all_leaves())
     parts = root.children if root.name == "AMPSConfig" else [root]
     imported.document |= _limits(imported, parts, "")
-    if transports := _TransportReader(imported, parts).read():
+    if transports := _TransportReader(imported, parts, is_whole=root.name == "AMPSConfig").read():
         imported.document["transports"] = transports
+    if made := _transaction_log(imported, parts):
+        imported.document["instance"] = made
     for part in parts:
-        if part.name == "TransactionLog" and "instance" not in imported.document:
-            if made := _transaction_log(imported, part):
-                imported.document["instance"] = made
-        elif part.name == "Actions":
+        if part.name == "Actions":
             read_actions(imported, part)
     for part in parts:
         if part.name in _NOT_POLICY:
@@ -145,12 +150,18 @@ def _skip_reason(
 class _TransportReader:
     """Reader of a file's transports.
 
-    Authentication and entitlement of the instance apply where a transport has none.
+    Authentication and entitlement of the instance apply where a transport has none. A transport whose
+    module may be in another file is closed, as by a module that isn't AMPS's default.
     """
 
-    def __init__(self, imported: ImportReport, parts: Sequence[XmlElement]) -> None:
+    def __init__(self, imported: ImportReport, parts: Sequence[XmlElement], *, is_whole: bool) -> None:
         self._imported = imported
         self._parts = parts
+        self._knows_instance = is_whole and not any(map(_is_include, parts))
+        """Whether authentication and entitlement of the instance are in this file."""
+        named = (one for part in parts if part.name == "Modules" for one in part.walk() if one.name == "Name")
+        self._open_modules = _ALLOWS_ALL - {leaf_value(one.text) for one in named}
+        """Modules that admit every user, and that the file doesn't define itself."""
         self._made: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
@@ -191,9 +202,16 @@ class _TransportReader:
         name, address = leaf_value(element.text_of("Name")), leaf_value(element.text_of("InetAddr"))
         kind, port = _kind(element), parse_int(address.rpartition(":")[2])
         secured, tls = _tls(element)
-        requires_certificate = parse_bool(leaf_value(element.text_of("VerifyClient"))) is True
+        verify = element.text_of("VerifyClient")
+        requires_certificate = parse_bool(leaf_value(verify)) is True
         if kind is None or port is None:
             return "Sluice listens by TCP and WebSocket, on an address with a port."
+        if any(map(_is_include, element.walk())):
+            return _IN_ANOTHER_FILE
+        if unread := self._unread_limit(element):
+            return _UNREAD_LIMIT.format(name=unread)
+        if verify is not None and verify.value and parse_bool(verify.value) is None:
+            return "The transport may require client certificates: set VerifyClient to true or false."
         if any(made["name"] == name or made["port"] == port for made in self._made):
             return "A transport with this name or port was imported already."
         if len(self._made) >= MAX_TRANSPORTS:
@@ -215,6 +233,20 @@ class _TransportReader:
             reader, {"name": name, "kind": kind, "port": port, **({"tls": tls} if secured else {})}
         )
         return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)
+
+    def _unread_limit(self, element: XmlElement) -> str:
+        """Return a limit of the transport that can't be read, or "" without one.
+
+        The limit of the instance would apply in its place.
+        """
+        report = ImportReport(element.all_leaves())
+        read = _limits(report, element.children, "transport")
+        for child in element.children:
+            if child.name in _LIMITS:
+                group, setting, _, _ = _LIMITS[child.name]
+                if setting not in read.get(group, {}) and setting in self._imported.document.get(group, {}):
+                    return child.name
+        return ""
 
     def _record_imported(self, element: XmlElement, part: str, transport: dict[str, Any]) -> None:
         """Record the leaves of a transport as imported."""
@@ -243,20 +275,26 @@ class _TransportReader:
             ("Authentication", "authentication", "password", "none"),
             ("Entitlement", "restricted", True, False),
         ):
-            found = element.child(name) or next((one for one in self._parts if one.name == name), None)
-            leaf = found.text_of("Module") if found is not None else None
-            if found is None or leaf is None:
+            own = element.child(name)
+            found = [own] if own is not None else [one for one in self._parts if one.name == name]
+            if not found and self._knows_instance:
                 continue
-            value = made[setting] = open_value if leaf.value in _ALLOWS_ALL else closed_value
-            more = ", users and entitlements are set under access" if value == closed_value else ""
-            self._imported.record_imported(
-                leaf,
-                part if element.child(name) is found else "transports",
-                f"{setting} {str(value).lower()}{more}",
-            )
-            self._imported.record_skipped(
-                found, "The module's options aren't imported: set users and entitlements under access."
-            )
+            leaves = [one.text_of("Module") for one in found]
+            is_open = bool(leaves) and all(leaf_value(leaf) in self._open_modules for leaf in leaves)
+            value = made[setting] = open_value if is_open else closed_value
+            more = "" if is_open else ", users and entitlements are set under access"
+            if not found:
+                self._imported.remark(
+                    part, f"{setting} {str(value).lower()}, as {name} may be in another file"
+                )
+            for one, leaf in zip(found, leaves, strict=True):
+                if leaf is not None:
+                    self._imported.record_imported(
+                        leaf, part if one is own else "transports", f"{setting} {str(value).lower()}{more}"
+                    )
+                self._imported.record_skipped(
+                    one, "The module's options aren't imported: set users and entitlements under access."
+                )
         return made
 
     def _skip_remaining_elements(self, element: XmlElement) -> None:
@@ -290,31 +328,39 @@ def _tls(element: XmlElement) -> tuple[bool, dict[str, str]]:
     return leaf_value(element.text_of("Type")) == "tcps" or "key" in found, found
 
 
-def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, Any]:
-    """Return the journal's settings of a TransactionLog element.
+def _is_include(element: XmlElement) -> bool:
+    """Return whether an element stands for a part in another file."""
+    return element.name.lower() == "include"
 
-    Without a Topic nothing is journaled, as in AMPS. If one Topic of several can't be imported, all topics
-    are journaled, because AMPS stores its messages. If no Topic can be imported, the journaled topics stay
-    unchanged.
+
+def _transaction_log(imported: ImportReport, parts: Sequence[XmlElement]) -> dict[str, Any]:
+    """Return the journal's settings of the TransactionLog elements among a file's parts.
+
+    Without a Topic nothing is journaled, as in AMPS. If one Topic of several can't be imported, or may be in
+    another file, all topics are journaled, because AMPS stores its messages. If no Topic can be imported, the
+    journaled topics stay unchanged.
     """
     made: dict[str, Any] = {}
     topics: list[str | dict[str, str]] = []
-    for child in element.children:
+    elements = [part for part in parts if part.name == "TransactionLog"]
+    children = [child for element in elements for child in element.children]
+    for child in children:
         if child.name == "Topic":
             topics += _topic(imported, child, len(topics))
         elif child.name in _JOURNAL and child.text is not None:
             _journal(imported, child.text, made)
         else:
-            imported.record_skipped(child, NO_SUCH_SETTING)
-    empty = element.text is not None and not element.text.value
-    if element.text is not None and empty:
-        imported.record_imported(element.text, "instance", "no topic is journaled")
-    named = sum(child.name == "Topic" for child in element.children)
+            imported.record_skipped(child, _IN_ANOTHER_FILE if _is_include(child) else NO_SUCH_SETTING)
+    texts = [element.text for element in elements if element.text is not None]
+    empty = bool(texts) and not children and not any(leaf.value for leaf in texts)
+    for leaf in texts if empty else ():
+        imported.record_imported(leaf, "instance", "no topic is journaled")
+    named = sum(child.name == "Topic" or _is_include(child) for child in children)
     if topics and len(topics) < named:
         topics = [*topics[: MAX_TEXTS - 1], ">"]
-        for child in element.children:
+        for child in children:
             imported.remark(_topic_part(child), "all topics are journaled, as one can't be imported")
-    if topics or empty or (made and not named):
+    if topics or empty or (made and not named and not any(map(_is_include, parts))):
         made |= {"unjournaled_topics": [], "journaled_topics": topics}
     return made
 

@@ -167,6 +167,43 @@ def test_two_that_log_on_at_once_leave_one_also_when_one_notice_is_lost(tmp_path
     assert sorted([one.closed, other.closed]) == [[], ["client_replaced"]]
 
 
+def test_a_client_that_moves_faster_than_its_notice_stays_connected(tmp_path: Path) -> None:
+    """The first member's clock is ahead, so the client's second logon seems older than its first."""
+    a, b = NoticeMember(tmp_path, "a", 10**18), NoticeMember(tmp_path, "b", 10**9)
+    a.log_on("screen")
+    del a.clients["screen"]  # it moves before the notice is sent
+    moved = b.log_on("screen")
+    exchange(a, b)
+    assert moved.closed == []
+
+    a, b = NoticeMember(tmp_path, "c", 10**18), NoticeMember(tmp_path, "d", 10**9)
+    a.log_on("screen")
+    under_way = a.notices.next_message()
+    assert under_way is not None
+    del a.clients["screen"]  # it moves while the notice is under way
+    moved = b.log_on("screen")
+    b.notices.receive(under_way)
+    exchange(a, b)
+    assert moved.closed == []
+
+
+def test_an_answer_closes_only_the_client_that_it_answers(tmp_path: Path) -> None:
+    a, b = NoticeMember(tmp_path, "a", 10**18), NoticeMember(tmp_path, "b", 10**9)
+    b.log_on("screen")
+    a.log_on("screen")
+    a.notices.next_message()  # is lost
+    notice = b.notices.next_message()
+    assert notice is not None
+    a.notices.receive(notice)
+    answer = a.notices.next_message()
+    assert answer is not None
+    del a.clients["screen"]
+    moved = b.log_on("screen")
+    b.notices.receive(answer)
+    exchange(a, b)
+    assert moved.closed == []
+
+
 def test_a_name_that_another_member_knows_as_a_users_is_not_anybodys(tmp_path: Path) -> None:
     a, b = NoticeMember(tmp_path, "a", 5), NoticeMember(tmp_path, "b", 5)
     owner = a.log_on("orders", "maria")

@@ -232,6 +232,61 @@ async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tm
         assert (error["code"], error["details"]["to"]) == ("bookmark_gone", f"test-1|{oldest - 1}|")
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+async def test_a_new_durable_subscription_is_told_of_its_bookmark_what_any_other_is(
+    tmp_path: Path, shared: bool
+) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        for start in range(0, 4_000, 500):
+            await writer.publish_many("a", [b"%06d" % n + b"x" * 1_000 for n in range(start, start + 500)])
+            await writer.flush()
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        await ask(broker, "journal_remove", names=plan["chosen"][:1], age_s=0)
+        oldest = broker.engine.journal.first_sequence
+        raw = await RawClient.connect(broker, "late")
+        command = {"c": "subscribe", "topic": "a", "shared": shared, "ack": "client-individual"}
+        raw.send_command(command | {"id": "s", "durable": "s", "bookmark": "test-1|1|"})
+        gap = await raw.read_until("gap")
+        assert (gap["id"], gap["from"], gap["to"]) == ("s", "test-1|2|", f"test-1|{oldest - 1}|")
+        raw.send_command(command | {"id": "u", "durable": "u", "bookmark": "test-1|999999999|"})
+        notice = await raw.read_until("notice")
+        assert (notice["code"], notice["details"]["id"]) == ("bookmark_unknown", "u")
+        raw.close()
+
+
+async def test_a_stored_durable_subscription_is_not_refused_for_a_bookmark_that_it_does_not_use(
+    tmp_path: Path,
+) -> None:
+    command = {"c": "subscribe", "id": "s", "topic": "a", "durable": "s", "bookmark": "0", "on_gap": "error"}
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        await writer.publish_many("a", [b"first"])
+        await writer.flush()
+        command["bookmark"] = f"test-1|{broker.engine.frontier.durable}|"
+        raw = await RawClient.connect(broker, "reader")
+        raw.send_command(command | {"ack": "none"})
+        await raw.read_until("completed")
+        for _ in range(8):
+            await writer.publish_many("a", [b"x" * 1_000] * 500)
+            await writer.flush()
+        await raw.deliveries(4_000)
+        raw.close()
+        await until(lambda: not broker.engine.roster.clients.get("reader"))
+
+        async def plan() -> list[str]:
+            names: list[str] = (await ask(broker, "journal_plan", action="remove", age_s=0))["chosen"]
+            return names
+
+        async with asyncio.timeout(30):
+            while not (chosen := await plan()):
+                await asyncio.sleep(0.1)
+        await ask(broker, "journal_remove", names=chosen, age_s=0)
+        raw = await RawClient.connect(broker, "reader")
+        raw.send_command(command | {"ack": "none"})
+        await raw.read_until("completed")
+        assert not [one for one in raw.received_commands if one["c"] in ("gap", "error")]
+        raw.close()
+
+
 async def test_a_segment_that_a_replay_needs_is_not_removed_and_the_answer_says_why(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         for _ in range(4):

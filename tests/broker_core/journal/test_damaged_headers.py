@@ -172,6 +172,29 @@ def test_a_lost_header_between_consecutive_segments_leaves_no_doubt(tmp_path: Pa
     once_more.close()
 
 
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "current"])
+@pytest.mark.parametrize("nbytes", [8, 500])
+def test_a_segment_whose_beginning_is_zeros_keeps_its_other_records(
+    tmp_path: Path, nbytes: int, sealed: bool
+) -> None:
+    """The zeros cover the header and a part of the first batch."""
+    journal = open_journal(tmp_path)
+    fill(journal, 60, size=1_000)
+    journal.finish_sealed()
+    journal.close()
+    damaged = journal.segments()[1 if sealed else -1]
+    index_path(damaged.path).unlink(missing_ok=True)
+    with damaged.path.open("r+b") as file:
+        file.write(bytes(HEADER_SIZE + nbytes))
+    first = damaged.first_sequence
+    again = open_journal(tmp_path)
+    lost = [first, first + 1, first + 2]  # the first batch
+    assert read_all(again) == [one for one in range(1, 181) if one not in lost]
+    assert (lost[0], lost[-1]) in [(one.first_sequence, one.last_sequence) for one in again.missing_ranges]
+    assert not any(path.name.endswith(".empty") for path in again.recovery.set_aside)
+    again.close()
+
+
 def test_records_that_are_missing_are_a_loss_although_a_header_was_restored(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     fill(journal, 80, size=1_000)

@@ -6,10 +6,12 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import kombu.transport.redis
 import pytest
 from celery.exceptions import Retry
 from django.test import Client
@@ -147,3 +149,28 @@ def test_what_is_taken_back_isn_t_sent(
     settings.SLUICE_AUDIT_WEBHOOK = f"http://127.0.0.1:{hook.server_port}/audit"
     audit.record(actor, "policy.change", "within a test's transaction, which is taken back")
     assert hook.asked == []
+
+
+def test_the_events_of_a_killed_worker_are_delivered_again_within_five_minutes(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_interval_s = 100
+    killed, successor = app.connection_for_read(), app.connection_for_read()
+    with killed, successor:
+        waiting = killed.SimpleQueue("events-of-a-killed-worker")
+        waiting.put("event")
+        assert waiting.get(timeout=10).payload == "event"
+        waiting.channel.do_restore = False  # a killed process gives nothing back
+        later = time.time() + 300 - check_interval_s
+        monkeypatch.setattr(kombu.transport.redis, "time", lambda: later)
+        found = successor.SimpleQueue("events-of-a-killed-worker")
+        found.channel.qos.restore_visible(num=None)
+        message = found.get(timeout=10)
+        assert message.payload == "event"
+        message.ack()
+
+
+def test_a_waiting_retry_is_not_taken_for_the_event_of_a_killed_worker(settings: Any) -> None:
+    longest_wait_s = audit_export.FIRST_WAIT_S * 2 ** (audit_export.MAX_TRIES - 2)
+    visible_s = settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
+    assert longest_wait_s + 2 * audit_export.DEADLINE_S < visible_s

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import authenticate
+from django.db.models import QuerySet
 from django.test import RequestFactory
 from django.utils import timezone
 
@@ -26,6 +27,16 @@ def test_password_of_a_new_operator_works_and_is_not_stored() -> None:
     assert access_of(user).allows(Permission.MANAGE_ACCESS)
     with pytest.raises(OperatorError):
         operators.create_operator("otto")
+
+
+@pytest.mark.django_db
+def test_a_name_that_another_request_takes_meanwhile_is_taken(
+    actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators.create_account(actor, "maria")
+    monkeypatch.setattr(QuerySet, "exists", lambda rows: False)
+    with pytest.raises(OperatorError, match="exists already"):
+        operators.create_account(actor, "maria")
 
 
 def test_token_is_stored_as_a_hash_and_found_by_its_text(operator: Any, actor: Actor) -> None:

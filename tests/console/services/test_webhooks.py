@@ -178,6 +178,47 @@ def test_so_many_calls_that_hang_are_enough(monkeypatch: pytest.MonkeyPatch) -> 
     assert bounded_call.call_within(5, lambda _: 7) == 7
 
 
+def test_hung_look_ups_of_a_name_refuse_no_call_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name servers that don't answer hang a look-up for longer than a call may last."""
+    ends, started, look_up = threading.Event(), list[str](), socket.getaddrinfo
+
+    def hang(host: str, *arguments: Any, **options: Any) -> Any:
+        if not host.endswith(".hung") or options.get("flags"):
+            return look_up(host, *arguments, **options)
+        started.append(host)
+        ends.wait(LONG_S)
+        raise socket.gaierror("no name server answers")
+
+    def is_refused(host: str) -> bool:
+        try:
+            bounded_call.call_within(0.2, lambda sockets: sockets.connect(host, 80))
+        except OperatorError as problem:
+            return problem.code == "call_refused"
+        except TimeoutError:
+            return False
+        raise AssertionError("it connected")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(bounded_call, "MAX_ABANDONED", 4)
+    monkeypatch.setattr(bounded_call, "MAX_LOOKUPS", 2)
+    monkeypatch.setattr(bounded_call, "_abandoned", set())
+    monkeypatch.setattr(bounded_call, "_lookups", {})
+    try:
+        assert not any(is_refused("one.hung") for _ in range(8))
+        assert started == ["one.hung"], "calls to one name share a look-up"
+        assert not is_refused("two.hung")
+        assert is_refused("three.hung"), "threads are bounded"
+        with host(flood) as port:
+            assert call(port).status == 200
+    finally:
+        ends.set()
+    deadline = time.monotonic() + LONG_S
+    with pytest.raises(socket.gaierror):
+        while is_refused("three.hung"):  # until the hung threads have ended
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_cancelling_a_run_ends_its_call(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "DEADLINE_S", LONG_S)

@@ -17,6 +17,8 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from console.access.login_limit import MAX_FAILURES
 from console.models import ApiToken, AuditEvent, Grant
+from console.services import operators, people
+from console.services.actors import Actor
 from console.services.proof import PROOF_S, RECENT_LOGIN_S
 from console.services.sessions import LOGIN_AT
 from console.web.login_gate import GUESSABLE
@@ -65,6 +67,66 @@ def test_a_new_password_ends_the_other_sessions(operator: Any) -> None:
     assert not is_in(come_in())
     assert is_in(come_in(NEW))
     assert AuditEvent.objects.get(action="operator.change_password").actor == "maria"
+
+
+@pytest.mark.parametrize("meanwhile", ["closed", "reset"])
+def test_a_new_password_neither_opens_a_closed_account_nor_replaces_a_reset_one(
+    meanwhile: str, operator: Any, viewer: Any, actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator acts while the password is hashed, after the form has read the account."""
+    theirs, hashed = come_in(name="vera"), type(viewer).set_password
+
+    def act_and_hash(user: Any, raw: str) -> None:
+        monkeypatch.setattr(type(viewer), "set_password", hashed)
+        if meanwhile == "closed":
+            people.set_active(actor, get_user_model().objects.get(username="vera"), False)
+        else:
+            shown.append(operators.reset_password("vera", actor))
+        hashed(user, raw)
+
+    shown: list[str] = []
+    monkeypatch.setattr(type(viewer), "set_password", act_and_hash)
+    sent = {"old_password": PASSWORD, "new_password1": NEW, "new_password2": NEW}
+    answer = theirs.post("/account/password/", sent)
+    viewer.refresh_from_db()
+    assert (answer.status_code, "changed in the meantime" in answer.content.decode()) == (422, True)
+    assert (viewer.is_active, viewer.check_password(NEW)) == (meanwhile == "reset", False)
+    assert viewer.check_password(shown[0] if shown else PASSWORD)
+    assert not is_in(theirs)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/people/vera/grants", "/api/v1/tokens"])
+def test_an_account_that_is_closed_while_its_password_is_checked_proves_nothing(
+    path: str, operator: Any, viewer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, check = come_in(), type(operator).check_password
+
+    def close_and_check(user: Any, raw: str) -> bool:
+        get_user_model().objects.filter(pk=user.pk).update(is_active=False)
+        return bool(check(user, raw))
+
+    monkeypatch.setattr(type(operator), "check_password", close_and_check)
+    body = (
+        {"role": "administrator"}
+        if path.endswith("grants")
+        else {"name": "ci", "lifetime": "1d", "scope": ["view"]}
+    )
+    before = Grant.objects.count()
+    answer = mine.post(path, {**body, "own_password": PASSWORD}, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (422, "bad_password")
+    assert (Grant.objects.count(), ApiToken.objects.count()) == (before, 0)
+
+
+def test_sessions_and_tokens_of_a_closed_account_stay_ended_when_it_is_opened_again(
+    operator: Any, viewer: Any, actor: Actor
+) -> None:
+    mine, theirs, also = come_in(), come_in(name="vera"), come_in(name="vera")
+    _, text = operators.create_token(actor, viewer, "ci", lifetime=timedelta(days=1), scope=["view"])
+    people.set_active(actor, viewer, False)
+    people.set_active(actor, viewer, True)
+    assert (is_in(mine), is_in(theirs), is_in(also)) == (True, False, False)
+    assert operators.find_token(text) is None
+    assert is_in(come_in(name="vera"))
 
 
 @pytest.mark.parametrize(

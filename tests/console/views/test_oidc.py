@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from django.test import Client
 
 from console.choices import Role
 from console.models import AuditEvent, ExternalIdentity, Grant
+from tests.console.services.test_webhooks import drip_body, flood, host
 from tests.support.consoles import await_port, free_port
 from tests.support.control_plane import PASSWORD, person
 from tests.support.html import minified
@@ -143,3 +147,22 @@ def test_a_provider_that_is_away_leaves_passwords(provider: str, settings: Any) 
     browser = Client()
     assert browser.get("/login/oidc/")["Location"] == "/login/"
     assert browser.post("/login/", {"username": "vera", "password": PASSWORD}).status_code == 302
+
+
+@pytest.mark.parametrize("answer", [drip_body, flood])
+def test_a_provider_that_answers_without_end_holds_no_thread_beyond_the_deadline(
+    answer: Callable[[socket.socket], None], settings: Any, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from console.services import openid_client
+
+    monkeypatch.setattr(openid_client, "TIMEOUT_S", 1.0)
+    with host(answer) as port:
+        settings.SLUICE_OIDC_ISSUER = f"http://127.0.0.1:{port}"
+        settings.SLUICE_OIDC_CLIENT_ID, settings.SLUICE_OIDC_CLIENT_SECRET = "sluice", "a secret"
+        assert Client().get("/login/oidc/")["Location"] == "/login/"
+        event = AuditEvent.objects.get(action="login", result="denied")
+        assert event.message.startswith("The login at the identity provider failed")
+        deadline = time.monotonic() + 60
+        while any(thread.name == "bounded-call" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

@@ -67,6 +67,8 @@ REPLAY = {
     "ended_at": 0,
     "carried": 0,
     "carried_limit": 0,
+    "carried_to": "",
+    "carried_generation": 0,
     "set_back": None,
     "steered_at": 15,
 }

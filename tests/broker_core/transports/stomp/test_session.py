@@ -136,6 +136,23 @@ async def test_a_transaction_is_published_whole_at_its_commit(tmp_path: Path) ->
             assert (await client.read()).body == b"4"
 
 
+async def test_an_unknown_bookmark_is_named_with_the_next_message(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        for name, options in ("plain", {}), ("durable", {"activemq.subscriptionName": "d"}):
+            await client.send_with_receipt(
+                "SUBSCRIBE",
+                id=name,
+                destination=f"/topic/{name}",
+                x_sluice_bookmark="test-1|99999999|",
+                **options,
+            )
+            client.send("SEND", b"1", destination=f"/topic/{name}")
+            message = await client.read()
+            assert (message.body, message.headers["x-sluice-notice"]) == (b"1", "bookmark_unknown")
+            client.send("SEND", b"2", destination=f"/topic/{name}")
+            assert "x-sluice-notice" not in (await client.read()).headers
+
+
 async def test_a_durable_subscription_goes_on_where_it_was(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker) as publisher:

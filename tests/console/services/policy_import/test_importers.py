@@ -267,6 +267,48 @@ def test_what_one_of_several_brokers_or_virtual_hosts_limits_is_in_shadow() -> N
     assert sum("several virtual hosts" in one.into for one in policy.imported) == 2
 
 
+ABORTING = """<policyEntry topic="&gt;"><slowConsumerStrategy>
+  <abortSlowConsumerStrategy maxSlowDuration="5000"/></slowConsumerStrategy></policyEntry>"""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        '<ref bean="gentle"/>',
+        '<bean class="com.acme.GentleEntry"><property name="topic" value="a.b"/></bean>',
+        '<bean parent="base"><property name="topic" value="a.b"/></bean>',
+        '<list><ref bean="gentle"/></list>',
+    ],
+)
+def test_beside_an_entry_that_is_elsewhere_wider_entries_are_in_shadow(other: str) -> None:
+    text = f"<broker><policyMap><policyEntries>{ABORTING}{other}</policyEntries></policyMap></broker>"
+    (made, *beside) = policy_import.import_policy("activemq", text).document["activemq"]
+    assert (made["topic"], made["mode"]) == (">", "shadow")
+    assert {one["mode"] for one in beside} == {"off"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "mode"),
+    [
+        ('<broker destinationPolicy="#b"/>', "shadow"),
+        ('<broker destinationPolicy="#a"/>', None),
+        ("<broker/>", None),
+        (
+            '<bean class="org.apache.activemq.broker.BrokerService">'
+            '<property name="destinationPolicy" ref="b"/></bean>',
+            "shadow",
+        ),
+        ('<bean><property name="destinationPolicy"><ref bean="b"/></property></bean>', "shadow"),
+    ],
+)
+def test_entries_of_a_map_that_the_broker_doesnt_use_are_in_shadow(broker: str, mode: str | None) -> None:
+    text = (
+        f"""<beans>{broker}<policyMap id="a"><policyEntries>{ABORTING}</policyEntries></policyMap></beans>"""
+    )
+    made = policy_import.import_policy("activemq", text).document["activemq"][0]
+    assert (made["topic"], made.get("mode")) == (">", mode)
+
+
 def test_a_topics_limit_below_that_of_a_durable_subscription_is_in_shadow() -> None:
     consumer = "<consumer><depth>{}</depth></consumer>"
     queue = f'<queue name="c:s">{consumer.format(9_000)}</queue>'
@@ -289,6 +331,80 @@ def test_an_entry_of_a_spring_profile_is_in_shadow() -> None:
     }
     assert entries["a"].mode is EnforcementMode.SHADOW
     assert entries["b"].mode in (None, EnforcementMode.ENFORCE)
+
+
+OPEN = "<Authentication><Module>amps-default-authentication-module</Module></Authentication>"
+
+
+@pytest.mark.parametrize(
+    ("root", "of_transport"),
+    [
+        ("<Include>security.xml</Include>", ""),
+        ("<Authentication><Include>module.xml</Include></Authentication>", ""),
+        ("<Authentication Module='ldap'/>", ""),
+        (
+            "<Authentication><Module>ldap</Module></Authentication>",
+            "<Authentication><Options/></Authentication>",
+        ),
+        (OPEN + "<Authentication><Module>ldap</Module></Authentication>", ""),
+        (f"<Modules><Module><Name>amps-default-authentication-module</Name></Module></Modules>{OPEN}", ""),
+    ],
+)
+def test_a_transport_whose_module_is_unknown_is_imported_closed(root: str, of_transport: str) -> None:
+    text = f"""<AMPSConfig>{root}<Transports><Transport><Name>t</Name><Type>tcp</Type>
+      <InetAddr>9007</InetAddr>{of_transport}</Transport></Transports></AMPSConfig>"""
+    (transport,) = policy_import.import_policy("amps", text).document["transports"]
+    assert transport["authentication"] == "password"
+
+
+def test_a_transport_without_the_rest_of_its_file_is_imported_closed() -> None:
+    text = "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9007</InetAddr></Transport>"
+    imported = policy_import.import_policy("amps", text)
+    (transport,) = imported.document["transports"]
+    assert (transport["authentication"], transport["restricted"]) == ("password", True)
+    assert "may be in another file" in imported.imported[0].into
+
+
+@pytest.mark.parametrize(
+    "of_transport",
+    [
+        "<ClientMessageAgeLimit>${BULK_AGE}</ClientMessageAgeLimit>",
+        "<ClientMessageAgeLimit>1h30m</ClientMessageAgeLimit>",
+        "<MessageDiskLimit>${BULK_DISK}</MessageDiskLimit>",
+        "<Include>limits.xml</Include>",
+        "<PrivateKey>/k</PrivateKey><Certificate>/c</Certificate><VerifyClient>${VERIFY}</VerifyClient>",
+    ],
+)
+def test_a_transport_with_an_unreadable_limit_gets_none_of_the_instance(of_transport: str) -> None:
+    text = f"""<AMPSConfig>
+      <ClientMessageAgeLimit>5s</ClientMessageAgeLimit><MessageDiskLimit>1GB</MessageDiskLimit>
+      <Transports>
+        <Transport><Name>bulk</Name><Type>tcp</Type><InetAddr>1</InetAddr>{of_transport}</Transport>
+        <Transport><Name>fast</Name><Type>tcp</Type><InetAddr>2</InetAddr></Transport>
+      </Transports></AMPSConfig>"""
+    imported = policy_import.import_policy("amps", text)
+    assert [one["name"] for one in imported.document["transports"]] == ["fast"]
+    assert imported.document["client_policy"] == {"client_message_age_limit_ms": 5_000}
+
+
+@pytest.mark.parametrize(
+    ("log", "journaled"),
+    [
+        ("<Topic><Name>a</Name></Topic><Include>topics.xml</Include>", ["a", ">"]),
+        (
+            "<Topic><Name>a</Name></Topic></TransactionLog><TransactionLog><Topic><Name>b</Name></Topic>",
+            ["a", "b"],
+        ),
+        ("</TransactionLog><TransactionLog><Topic><Name>b</Name></Topic>", ["b"]),
+        ("<Include>topics.xml</Include>", None),
+        ("</TransactionLog><Include>log.xml</Include><TransactionLog>", None),
+    ],
+)
+def test_topics_in_another_element_or_file_are_still_journaled(log: str, journaled: list[str] | None) -> None:
+    text = f"<TransactionLog><JournalSize>20MB</JournalSize>{log}</TransactionLog>"
+    imported = policy_import.import_policy("amps", f"<AMPSConfig>{text}</AMPSConfig>")
+    assert imported.document["instance"]["journal_size"] == 20 * 10**6
+    assert imported.document["instance"].get("journaled_topics") == journaled
 
 
 @pytest.mark.parametrize(
