@@ -121,7 +121,8 @@ async def test_a_deletion_is_answered_before_the_error(tmp_path: Path) -> None:
             DURABLE
             + b"UNSUBSCRIBE\nid:1\ndurable:true\nreceipt:one\n\n\0"
             + DURABLE
-            + b"UNSUBSCRIBE\nid:1\n\n\0UNSUBSCRIBE\nid:1\ndurable:true\nreceipt:two\n\n\0NOPE\n\n\0"
+            + b"UNSUBSCRIBE\nid:1\n\n\0"
+            + b"UNSUBSCRIBE\nid:1\ndestination:/topic/t\ndurable:true\nreceipt:two\n\n\0NOPE\n\n\0"
         )
         assert [(await client.read()).headers["receipt-id"] for _ in range(2)] == ["one", "two"]
         assert (await client.read_error()).headers["message"] == "unknown_command"

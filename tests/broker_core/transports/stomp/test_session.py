@@ -137,7 +137,10 @@ async def test_a_transaction_is_published_whole_at_its_commit(tmp_path: Path) ->
 
 
 async def test_an_unknown_bookmark_is_named_with_the_next_message(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        stomp_client(broker, client_id="c") as client,
+    ):
         for name, options in ("plain", {}), ("durable", {"activemq.subscriptionName": "d"}):
             await client.send_with_receipt(
                 "SUBSCRIBE",
