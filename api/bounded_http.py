@@ -63,6 +63,7 @@ class BoundedChannel(HTTPChannel):
 
     maxHeaders = MAX_HEADERS
     totalHeadersSize = MAX_HEAD_BYTES
+    MAX_LENGTH = MAX_HEAD_BYTES
     transport: Any
 
     def connectionMade(self) -> None:
@@ -226,6 +227,13 @@ class BoundedChannel(HTTPChannel):
             self._end(LINGER_S)
         else:
             self.refuse("web_busy", "This address has too many unfinished requests.")
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """Answer a request line or header line that is too long. Twisted would close without an answer."""
+        if self._HTTPChannel__first_line:  # type: ignore[attr-defined]  # private in Twisted
+            self.refuse("uri_too_long", f"The request line can have at most {self.MAX_LENGTH:,} bytes here.")
+        else:
+            self._respondToBadRequestAndDisconnect()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         """Answer an invalid head with a problem document. Twisted's own answer has no body."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db.models import F, OrderBy, QuerySet
+from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import BasePagination, CursorPagination, PageNumberPagination
 from rest_framework.response import Response
 
@@ -41,6 +43,13 @@ class RowCursorPagination(CursorPagination):
     page_size = PAGE_SIZE
     page_size_query_param = "page_size"
     max_page_size = MAX_PAGE_SIZE
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        """Return one page of rows. Raises NotFound or ValidationError for a malformed cursor."""
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except (DjangoValidationError, ValueError, OverflowError):
+            raise ValidationError({"cursor": "This isn't a cursor of this list."}) from None
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the OpenAPI schema of one page."""

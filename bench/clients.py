@@ -73,6 +73,9 @@ class Nowhere:
     def close(self, code: str, message: str) -> None:
         """Do nothing."""
 
+    def close_soon(self) -> None:
+        """Do nothing."""
+
     def drop(self) -> None:
         """Do nothing."""
 

@@ -93,9 +93,19 @@ def _parse_range(text: str) -> BookmarkRange:
     match found:
         case BookmarkRange(AtTime(first), _, AtTime(last), _) if last < first:
             raise _bad_bookmark_error(text, "it ends before it begins")
+        case BookmarkRange(AfterBookmarks(first), _, AfterBookmarks(last), _) if _are_older(last, first):
+            raise _bad_bookmark_error(text, "it ends before it begins")
+        case BookmarkRange(Now(), _, AfterBookmarks(), _):
+            raise _bad_bookmark_error(text, "it begins now, and ends at an earlier record")
         case BookmarkRange(end=Epoch()):
             raise _bad_bookmark_error(text, "there is nothing before the start of the log")
     return found
+
+
+def _are_older(these: tuple[Bookmark, ...], those: tuple[Bookmark, ...]) -> bool:
+    """Return whether all of `these` bookmarks are older than all of `those`; False for several origins."""
+    origins = {one.origin for one in (*these, *those)}
+    return len(origins) == 1 and max(one.sequence for one in these) < min(one.sequence for one in those)
 
 
 def _parse_start(text: str) -> Start:

@@ -15,11 +15,18 @@ class Clock(Protocol):
     def monotonic_ns(self) -> int:
         """Return monotonic time in nanoseconds, for durations only."""
 
+    def suspended_ns(self) -> int:
+        """Return monotonic time in nanoseconds that also counts while the machine is suspended."""
+
     def monotonic_ms(self) -> int:
         """Return monotonic time in milliseconds."""
 
     def seconds(self) -> float:
         """Return monotonic time in seconds."""
+
+
+_WITH_SUSPENSIONS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has a clock that counts suspensions; elsewhere a suspension looks like a step of the clock."""
 
 
 class SystemClock:
@@ -30,6 +37,9 @@ class SystemClock:
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
+
+    def suspended_ns(self) -> int:
+        return time.clock_gettime_ns(_WITH_SUSPENSIONS)
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000

@@ -216,6 +216,10 @@ CODES: Final = MappingProxyType({
         "You acknowledged no message for longer than the rule allows",
         _CLIENT, close=4214, retry_after_ms=SOON,
     ),
+    "slow_client_acknowledged_rate": ErrorCode(
+        "You acknowledged fewer messages per second than the rule requires",
+        _CLIENT, close=4219, retry_after_ms=SOON,
+    ),
     "slow_client_pinned": ErrorCode(
         "Your pauses, durable positions or replays retain more of the log than the rule allows",
         _CLIENT, close=4218, retry_after_ms=SOON,
@@ -243,7 +247,7 @@ CODES: Final = MappingProxyType({
         _CLIENT | _OPERATOR, _FAILED, 4301, SOON,
     ),
     "journal_taken": ErrorCode(
-        "Another process removed, moved or replaced the journal's lock or its current segment; `path`",
+        "Another process removed, moved, replaced or cut the journal's lock or its current segment; `path`",
         _CLIENT | _OPERATOR, close=4304, retry_after_ms=SOON,
     ),
     "disk_full": ErrorCode(
@@ -502,6 +506,10 @@ CODES: Final = MappingProxyType({
     "body_too_large": ErrorCode(
         "The body of a request can have at most 4 MiB",
         ErrorAudience(0), HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    ),
+    "uri_too_long": ErrorCode(
+        "The request line can have at most 16 KiB",
+        ErrorAudience(0), HTTPStatus.REQUEST_URI_TOO_LONG,
     ),
     "authentication_failed": ErrorCode(
         "The token or session is invalid",

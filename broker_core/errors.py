@@ -26,6 +26,14 @@ class UnknownErrorCodeWarning(UserWarning):
     """Warning about an error with a code that is not in the table."""
 
 
+def describe_exception(problem: BaseException) -> str:
+    """Return an exception's text without a full stop; for one without a text, words for its class."""
+    text = str(problem).rstrip(".")
+    if text:
+        return text
+    return "no answer in time" if isinstance(problem, TimeoutError) else type(problem).__name__
+
+
 class SluiceError(Exception):
     """Base class of all errors of Sluice.
 

@@ -54,6 +54,18 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text) and text.strip(".") != ""
 
 
+def is_host_name(text: str) -> bool:
+    """Return whether a text can be looked up as the name or address of a host.
+
+    False for empty labels and for labels of more than 63 characters: a look-up raises UnicodeError for them.
+    """
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(text)
+
+
 def link_client_name(instance: str) -> str:
     """Return the client name with which an instance publishes forwarded records to another instance."""
     return f"{SITE_PREFIX}{instance}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_core.errors import OperatorError
-from broker_core.names import is_name
+from broker_core.names import is_host_name, is_name
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE, journal_queue
 
 MAX_BROKERS = 64
@@ -87,7 +87,7 @@ def _read(text: str, run: Path) -> BrokerAddress:
     host, _, port = address.removeprefix("tls://").rpartition(":")
     if (
         not address.startswith("tls://")
-        or not host
+        or not is_host_name(host.strip("[]"))
         or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536)
     ):
         raise _bad(f"{address[:100]!r} isn't a valid address of {name}.")

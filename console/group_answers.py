@@ -58,6 +58,7 @@ COMBINED: Final = (
     requests.ListDurables,
     requests.ListReplays,
     requests.PreviewPolicy,
+    requests.CheckSpools,
 )
 """Requests whose answer combines all members. It is incomplete if a member can't be reached."""
 ONE_BY_NAME: Final = (
@@ -144,6 +145,7 @@ def _database(parts: Sequence[InstanceStatus]) -> DatabaseEntry | None:
         message=f"{member}: {shown.message}" if shown.message else "",
         waiting=sum(one.waiting for _, one in entries),
         dropped=sum(one.dropped for _, one in entries),
+        dropped_at=max((one.dropped_at for _, one in entries if one.dropped_at is not None), default=None),
     )
 
 
@@ -313,7 +315,9 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.ListDurables: _durables,
     requests.ListReplays: lambda _, parts: _replays(parts),
     requests.PreviewPolicy: _effect,
-    requests.ApplyPolicy: lambda _, parts: RunningRevision(revision=min(one.revision for one in parts)),
+    requests.ApplyPolicy: lambda _, parts: RunningRevision(
+        revision=min(one.revision for one in parts), withdrawn=max(one.withdrawn for one in parts)
+    ),
 }
 """Functions that merge answers, by request.
 

@@ -11,12 +11,12 @@ import contextlib
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from api.broker_websocket.wait_primitives import SingleWaiterEvent
+from api.broker_websocket.wait_primitives import INPUT_ENDED, SingleWaiterEvent
 from broker_core.config.access import is_origin_allowed
 from broker_core.connections.connection import Connection
 from broker_core.delivery.entries import OutboxEntry
@@ -194,6 +194,9 @@ class WebSocketSink:
         self._go_on()
         self._reading.set()
 
+    def close_soon(self) -> None:
+        self.close_with(NORMAL_CLOSURE, "")
+
     def drop(self) -> None:
         self._drop()
 
@@ -255,6 +258,10 @@ def framed_length(message: bytes | str) -> int:
     """Return a message's length in bytes, with its WebSocket frame header."""
     nbytes = len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
     return nbytes + (2 if nbytes < 126 else 4 if nbytes < 65_536 else 10)
+
+
+NORMAL_CLOSURE: Final = 1000
+"""Close code for a peer that sends nothing more (RFC 6455, 7.4.1)."""
 
 
 class ClientConsumer(AsyncWebsocketConsumer):
@@ -327,6 +334,9 @@ class ClientConsumer(AsyncWebsocketConsumer):
                 else:
                     log.warning("foreign_origin", transport=self.transport, remote=sink.remote)
                     await send({"type": "websocket.close"})  # answers the handshake with 403
+            elif kind == INPUT_ENDED:
+                if not connection.end_input():
+                    sink.close_soon()
             elif kind == "websocket.disconnect":
                 return
 

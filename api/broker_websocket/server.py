@@ -31,14 +31,14 @@ from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.internet import reactor as _reactor
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
-from twisted.internet.interfaces import IListeningPort, IPushProducer
+from twisted.internet.interfaces import IHalfCloseableProtocol, IListeningPort, IPushProducer
 from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, _GenericHTTPChannelProtocol
 from zope.interface import implementer
 
 from api.broker_websocket.fast_frames import CompleteMessage, IncompleteMessage, parse_complete_message
 from api.broker_websocket.tls import context_factory, peer_names
-from api.broker_websocket.wait_primitives import SingleReaderQueue, SingleWaiterEvent
+from api.broker_websocket.wait_primitives import INPUT_ENDED, SingleReaderQueue, SingleWaiterEvent
 from broker_core.config import TlsSettings
 from broker_core.connections.admission import InputBufferUsage, PendingConnections, PreLogonReadQueue
 from broker_core.errors import ClientError
@@ -70,11 +70,13 @@ Text clients get a message for each record. The producer is paused once this man
 """
 MAX_REASON = 123
 """Maximum bytes of text in a close frame (RFC 6455, 5.5)."""
+INPUT_ENDED_TIMEOUT_S = 15
+"""Maximum seconds for which a peer that sends nothing more is kept, also one that reads slowly."""
 REQUEST_TIMEOUT_S = 10
 """Maximum seconds of the handshake, however many bytes arrive meanwhile."""
 
 
-@implementer(IPushProducer)
+@implementer(IPushProducer, IHalfCloseableProtocol)
 class BackpressureProtocol(WebSocketProtocol):
     """WebSocket connection that makes its application wait for a peer that does not read."""
 
@@ -84,6 +86,9 @@ class BackpressureProtocol(WebSocketProtocol):
     """Whether the protocol has received the handshake request."""
     failed = False
     """Whether the peer violated RFC 6455 and was sent a close frame."""
+
+    is_input_ended = False
+    """Whether the peer has closed its sending side without a close frame."""
 
     received_bytes = 0
     """Bytes read since the connection became a WebSocket."""
@@ -352,6 +357,21 @@ class BackpressureProtocol(WebSocketProtocol):
         self.unfinished.set_bytes(0)
         super().onClose(wasClean, code, reason)
 
+    def readConnectionLost(self) -> None:
+        """Let the application answer what the peer has sent, because the peer may still read.
+
+        Twisted calls this method without TLS only, after all bytes were parsed.
+        """
+        if self.state != self.STATE_OPEN or self.failed or not hasattr(self, "application_queue"):
+            self.transport.loseConnection()
+        elif not self.is_input_ended:
+            self.is_input_ended = True
+            self.input_ended_timer = reactor.callLater(INPUT_ENDED_TIMEOUT_S, self.drop)
+            self.application_queue.put_nowait({"type": INPUT_ENDED})
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: `_fail_connection` has closed the sending side."""
+
     def drop(self) -> None:
         """Close the connection without a close frame."""
         self.transport.abortConnection()
@@ -359,6 +379,8 @@ class BackpressureProtocol(WebSocketProtocol):
     def connectionLost(self, reason: Any = connectionDone) -> None:
         """Release all objects of the connection."""
         super().connectionLost(reason)
+        if self.is_input_ended and self.input_ended_timer.active():
+            self.input_ended_timer.cancel()
         # the timer would keep this object in memory until it expires
         if self.closeHandshakeTimeoutCall is not None:
             self.closeHandshakeTimeoutCall.cancel()
@@ -588,8 +610,9 @@ class BackpressureServer(Server):
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         """Pass a message to Twisted, then wait until the kernel has it."""
         await super().handle_reply(protocol, message)
-        if message["type"] == "websocket.close" and not protocol.known:
-            # A peer without a logon gets the close frame, but the server does not wait for its answer.
+        if message["type"] == "websocket.close" and (not protocol.known or protocol.is_input_ended):
+            # The server does not wait for the answer to the close frame: a peer without a logon has no time
+            # for it, and a peer that has closed its sending side can't answer.
             protocol.transport.loseConnection()
         if message["type"] == "websocket.send":
             del message  # Twisted has its own copy; a thousand stalled clients don't need two

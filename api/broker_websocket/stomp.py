@@ -127,6 +127,11 @@ class StompSink(WebSocketSink):
             self._put(frame)
         self._go_on()
 
+    def close_soon(self) -> None:
+        if self.connection is not None:
+            self.session.flush_replies()
+        super().close_soon()
+
     def close_with(self, number: int, reason: str) -> None:
         """Close the connection. Frames that are still queued are discarded."""
         self.written_bytes -= self._outgoing.drop()

@@ -10,6 +10,9 @@ import asyncio
 from collections import deque
 from typing import Any
 
+INPUT_ENDED = "sluice.input_ended"
+"""Type of the message that tells the application that the peer sends nothing more, and may still read."""
+
 
 class SingleWaiterEvent:
     """Event that one task at a time may wait for."""

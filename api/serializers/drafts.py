@@ -11,6 +11,7 @@ from api.serializers.policy_entries import DocumentField
 from api.serializers.strict import ConfirmationSerializer, StrictSerializer
 from broker_core.documents.instance import PolicyEffect
 from console.services.policy_files import MAX_SENT, SYSTEMS
+from console.services.policy_import.variables import MAX_VALUE
 
 
 class DraftSummarySerializer(serializers.Serializer[Any]):
@@ -64,6 +65,12 @@ class ImportSerializer(StrictSerializer):
     system = serializers.ChoiceField(choices=SYSTEMS)
     text = serializers.CharField(max_length=MAX_SENT, trim_whitespace=False)
     title = serializers.CharField(max_length=200, required=False, default="")
+    values = serializers.DictField(
+        child=serializers.CharField(allow_blank=True, max_length=MAX_VALUE),
+        required=False,
+        default=dict,
+        help_text="Values of variables in the file, such as ${NAME}, by name.",
+    )
 
 
 class UnrelatedSettingSerializer(serializers.Serializer[Any]):
@@ -110,7 +117,7 @@ class ImportReportSerializer(serializers.Serializer[Any]):
     not_about_policy = UnrelatedSettingSerializer(many=True, source="imported.unrelated")
     warnings = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Topics that the file would no longer journal.",
+        help_text="Topics that the file would no longer journal, and its variables without values.",
     )
 
 

@@ -175,12 +175,16 @@ class RevisionSerializer(serializers.Serializer[Any]):
 
 
 class PolicyChangeResultSerializer(serializers.Serializer[Any]):
-    """Result of a policy change: the new revision, and whether the running broker applied it."""
+    """Result of a policy change: the new revision, and whether every running broker put it in force."""
 
     revision = serializers.IntegerField(source="revision.number")
     document = DocumentField(source="revision.document")
     applied = serializers.BooleanField()
     problem = serializers.CharField(allow_blank=True)
+    withdrawn = serializers.CharField(
+        allow_blank=True,
+        help_text="Why the rollout of this staged revision has already ended automatically; empty otherwise.",
+    )
     findings = serializers.SerializerMethodField()
 
     @extend_schema_field({"type": "array", "items": {"type": "object"}})

@@ -91,7 +91,12 @@ class DraftImportView(ApiView):
             queries.instance_named(instance_name(request)),
         )
         made = policy_files.make_draft(
-            actor_of(request), instance, body["system"], body["text"], title=body["title"]
+            actor_of(request),
+            instance,
+            body["system"],
+            body["text"],
+            title=body["title"],
+            values=body["values"],
         )
         answer = set_etag(
             Response(ImportReportSerializer(made).data, status=status.HTTP_201_CREATED), made.draft.version

@@ -13,6 +13,9 @@ from console.access.rights import PublicAccess
 from console.queries.readiness import check_components
 from console.views.common import requires_permission
 
+_INTERNAL = ("entry", "stall", "database")
+"""Fields of a component that name addresses or clients."""
+
 
 @requires_permission(PublicAccess.EVERYONE)
 @never_cache
@@ -34,7 +37,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
     parts = check_components()
     ok = all(part["ok"] for part in parts)
     # No login is needed, so sentences, which name addresses, are omitted.
-    shown = [{key: value for key, value in part.items() if key not in ("entry", "stall")} for part in parts]
+    shown = [{key: value for key, value in part.items() if key not in _INTERNAL} for part in parts]
     answer = JsonResponse({"ok": ok, "parts": shown}, status=200 if ok else 503)
     # A component that is starting up is no error. Without this mark Django would log one for each check.
     answer._has_been_logged = True  # type: ignore[attr-defined]  # missing in the stubs

@@ -29,6 +29,7 @@ from broker_core.batch.layout import (
     ROW_DTYPE,
     ROW_SIZE,
     SEQUENCE_SIZE,
+    UNCERTAIN_TIME,
     VERSION,
     BatchHeader,
     Buffer,
@@ -178,6 +179,11 @@ class Batch:
     def count(self) -> int:
         """Number of records."""
         return self.header.count
+
+    @property
+    def is_time_certain(self) -> bool:
+        """Whether the machine's clock was in step when the batch was accepted."""
+        return not self.header.flags & UNCERTAIN_TIME
 
     @property
     def flags(self) -> int:
@@ -355,7 +361,7 @@ class Batch:
             explicit: Whether the records get sequences. False for a batch that is not stamped yet.
         """
         header = self.header
-        flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
+        flags = header.flags & (MARKS | UNCERTAIN_TIME) | (EXPLICIT_SEQUENCES if explicit else 0)
         sequences = self._select_sequences(rows) if explicit else None
         encoded_headers, texts = self._select_texts(rows)
         table = self.rows[rows]

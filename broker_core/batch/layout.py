@@ -83,7 +83,9 @@ CONFLATION_OVER = 4
 MARKS = CONFLATED | CONFLATION_OVER
 CLAIM = 8
 """Flag of a connection's first numbered batch in a group's log: its session claims the client name."""
-KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS | CLAIM
+UNCERTAIN_TIME = 16
+"""Flag of a batch that was accepted while the machine's clock was out of step."""
+KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS | CLAIM | UNCERTAIN_TIME
 PROVEN = 1 << 31
 """Bit of a session that says that the client was authenticated. Only brokers set it."""
 MAX_SESSION = PROVEN - 1

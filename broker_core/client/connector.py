@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from broker_core.client.links import BrokerAddress, ClientLink, OnFrames, TcpLink
-from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.errors import ClientError, OperatorError, SluiceError, describe_exception
 from broker_core.protocols import commands
 from broker_core.protocols.close_codes import is_permanent
 from broker_core.protocols.liveness import FRAME_GRACE_MS
@@ -305,7 +305,7 @@ class Connector:
             await asyncio.wait([link.lost], timeout=pause)
             if link.lost.done():
                 break
-            link.sample_liveness()
+            link.sample_liveness(pause)
             now, liveness = link.now_ms(), link.liveness
             if self._expects_heartbeats and liveness.is_silent(now, interval_ms):
                 link.abort(_silence_error(now - liveness.last_alive_at))
@@ -390,7 +390,8 @@ def _to_sluice_error(failure: Exception | None) -> SluiceError:
         )
     return OperatorError(
         "broker_away",
-        f"The broker can't be reached: {failure or 'the connection was closed'}.",
+        f"The broker can't be reached: "
+        f"{describe_exception(failure) if failure is not None else 'the connection was closed'}.",
         "Is it running, and is the address right?",
     )
 

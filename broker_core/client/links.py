@@ -23,6 +23,7 @@ import msgspec
 
 from broker_core.batch import Buffer
 from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.names import is_host_name
 from broker_core.protocols.liveness import Liveness, ReadProgress
 from broker_core.protocols.native import FROM_BROKER, NativeFrame, NativeFrameReader, encode_command
 
@@ -57,9 +58,9 @@ def parse_address(text: str) -> BrokerAddress:
         port = parts.port
     except ValueError:
         raise _bad_address_error(text) from None
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
+    if parts.scheme not in DEFAULT_PORTS or not is_host_name(parts.hostname or ""):
         raise _bad_address_error(text)
-    return BrokerAddress(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], text)
+    return BrokerAddress(parts.scheme, parts.hostname or "", port or DEFAULT_PORTS[parts.scheme], text)
 
 
 def parse_addresses(texts: str | Sequence[str]) -> tuple[BrokerAddress, ...]:
@@ -151,9 +152,13 @@ class ClientLink(asyncio.BaseProtocol):
         """Return monotonic milliseconds of the event loop's clock, as `liveness` counts them."""
         return int(self._loop.time() * 1_000)
 
-    def sample_liveness(self) -> None:
-        """Record in `liveness` the received bytes, and the bytes that the broker's kernel acknowledged."""
+    def sample_liveness(self, interval_s: float) -> None:
+        """Record in `liveness` the received bytes, and the bytes that the broker's kernel acknowledged.
+
+        `interval_s`: planned seconds between two calls.
+        """
         now = self.now_ms()
+        self.liveness.note_check(now, round(interval_s * 1_000))
         self.liveness.note_read(now, self.read_progress())
         self.liveness.note_written(now, self.sent_bytes, self.sent_bytes - self.unacknowledged_bytes())
 

@@ -58,6 +58,11 @@ class Signal(StrEnum):
     """Milliseconds since the oldest unacknowledged message was sent. Subscriptions only."""
     ACK_SILENCE = "ack_silence"
     """Milliseconds without an acknowledgement while messages are unacknowledged. Subscriptions only."""
+    ACKNOWLEDGED_RATE = "acknowledged_rate"
+    """Messages per second that the client acknowledged over the rule's window. Subscriptions only.
+
+    Measured only while messages have been owed during the whole window.
+    """
     PINNED_BYTES = "pinned_bytes"
     """Bytes of the log that a client's pauses, durable positions and replays keep from being removed.
 
@@ -172,6 +177,7 @@ class DecisionReason(StrEnum):
     WINDOW_FULL = "slow_client_window_full"
     UNACKED = "slow_client_unacked"
     ACK_SILENCE = "slow_client_ack_silence"
+    ACKNOWLEDGED_RATE = "slow_client_acknowledged_rate"
     PINNED = "slow_client_pinned"
     RESOURCE_ERROR = "slow_client_resource_error"
     """The code for the reason 506 of seed 004."""
@@ -245,6 +251,9 @@ SIGNALS: Final = check_complete({
     Signal.ACK_SILENCE: SignalDefinition(
         Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.ACK_SILENCE, _NEVER
     ),
+    Signal.ACKNOWLEDGED_RATE: SignalDefinition(
+        Unit.MESSAGES_PER_SECOND, _SUBSCRIPTION, DecisionReason.ACKNOWLEDGED_RATE, _NEVER
+    ),
     Signal.PINNED_BYTES: SignalDefinition(Unit.BYTES, _EITHER, DecisionReason.PINNED, _NEVER),
     Signal.USER_PINNED_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.PINNED, _NEVER),
 })  # fmt: skip
@@ -260,6 +269,10 @@ SUBSCRIPTION_SIGNALS: Final = signals_measured_on(_SUBSCRIPTION)
 """Signals that are measured on single subscriptions only."""
 CLIENT_SIGNALS: Final = signals_measured_on(_CLIENT)
 """Signals that are measured on whole clients only, such as the spool, which all subscriptions share."""
+RATE_SIGNALS: Final = frozenset({Signal.DRAIN_RATE, Signal.ACKNOWLEDGED_RATE})
+"""Signals that are too low, not too high: only the shape `rate_below` compares them."""
+MAX_ACKNOWLEDGED_RATE_WINDOW_MS: Final = 60_000
+"""Longest window of ACKNOWLEDGED_RATE: each subscription keeps its acknowledgements of so long."""
 SIGNALS_LOWERED_BY_DISCARD = frozenset(
     {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
 )

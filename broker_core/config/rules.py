@@ -16,7 +16,9 @@ from typing import Any, Final
 from broker_core.config.document_reader import DocumentReader, is_list_of
 from broker_core.config.rule_terms import (
     CLIENT_SIGNALS,
+    MAX_ACKNOWLEDGED_RATE_WINDOW_MS,
     POOL_SIGNALS,
+    RATE_SIGNALS,
     SIGNALS_LOWERED_BY_DISCARD,
     SUBSCRIPTION_ACTIONS,
     SUBSCRIPTION_SIGNALS,
@@ -63,7 +65,8 @@ class RuleSettings:
         mode: off, shadow or enforce. Default shadow, so that a new rule has no effect on clients.
         signal: Measured quantity. Required in the merged rule.
         shape: Comparison of the signal with the limit. Default hard.
-        limit: Limit in the unit of the signal: bytes, messages, milliseconds or bytes/s.
+        limit: Limit in the unit of the signal: bytes, messages, milliseconds, bytes/s or
+            messages/s.
         percent: Replaces the limit for the shape percent_of.
         hold_ms: See `Shape`. Default 0.
         window_ms: See `Shape`. Default 0.
@@ -158,8 +161,10 @@ def _shape_problems(rule: RuleSettings, signal: Signal, shape: Shape) -> Iterato
         yield "soft_for needs hold_ms"
     if shape is Shape.COUNT_IN_WINDOW and not rule.count:
         yield "count_in_window needs a count"
-    if (shape is Shape.RATE_BELOW) != (signal is Signal.DRAIN_RATE):
-        yield "rate_below and drain_rate belong together"
+    if (shape is Shape.RATE_BELOW) != (signal in RATE_SIGNALS):
+        yield "rate_below and drain_rate or acknowledged_rate belong together"
+    if signal is Signal.ACKNOWLEDGED_RATE and (rule.window_ms or 0) > MAX_ACKNOWLEDGED_RATE_WINDOW_MS:
+        yield f"acknowledged_rate has a window_ms of at most {MAX_ACKNOWLEDGED_RATE_WINDOW_MS}"
     if shape is Shape.RATE_BELOW and not rule.window_ms:
         yield "rate_below needs window_ms"
     if (

@@ -12,6 +12,7 @@ from broker_core.config.access import TlsSettings, read_authentication, read_ori
 from broker_core.config.document_reader import DocumentReader
 from broker_core.config.preset_settings import ClientPolicy, PoolSettings
 from broker_core.config.presets import read_client_policy, read_pool
+from broker_core.names import is_host_name
 
 TRANSPORT_KINDS = ("tcp", "websocket", "stomp", "stomp-ws")
 STOMP_KINDS: Final = frozenset(("stomp", "stomp-ws"))
@@ -132,7 +133,7 @@ def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> Transpo
     kind, host, enabled = source.get("kind"), source.get("host", "127.0.0.1"), source.get("enabled", True)
     if kind not in TRANSPORT_KINDS:
         reader.problems.append(f"{where}: kind must be one of {', '.join(TRANSPORT_KINDS)}")
-    if not isinstance(host, str) or not host:
+    if not isinstance(host, str) or not is_host_name(host):
         reader.problems.append(f"{where}: host must be an address")
     if not isinstance(enabled, bool):
         reader.problems.append(f"{where}: enabled must be true or false")

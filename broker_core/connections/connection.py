@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 import structlog
 
@@ -46,6 +46,8 @@ from broker_core.replay.client_subscription import CONSUMER_ENDED, LEASE_EXPIRED
 log = structlog.get_logger("sluice.connection")
 MAX_UNREAD_REPLIES = 1_000
 """Maximum number of replies that may wait for a peer whose socket accepts nothing."""
+ANSWER_TIMEOUT_S: Final = 10.0
+"""Maximum seconds for which a peer that sends nothing more is kept for the answers to its commands."""
 
 
 class Connection:
@@ -84,6 +86,9 @@ class Connection:
         self._unread_replies = 0
         self._is_reset = False
         """Whether the peer closed before it had read everything."""
+        self.has_ended_input = False
+        """Whether the peer has closed its sending side, and the answers to its commands are awaited."""
+        self._answer_timer: asyncio.TimerHandle | None = None
         self._is_released = False
         """Whether it ended without a logon and has released its parts."""
 
@@ -157,12 +162,43 @@ class Connection:
         if not self.is_closed:
             self.backlog.on_writable()
 
+    def end_input(self) -> bool:
+        """Handle the end of the peer's input: a peer that has closed its sending side may still read.
+
+        Returns whether commands are unanswered. Then the connection closes itself when they are answered,
+        after `ANSWER_TIMEOUT_S` at the latest; otherwise the transport must close.
+        """
+        if self.has_ended_input:
+            return True
+        if not self._has_unanswered_commands:
+            return False
+        self.has_ended_input, self.inbox.on_idle = True, self.close_when_answered
+        loop = asyncio.get_running_loop()
+        self._answer_timer = loop.call_later(ANSWER_TIMEOUT_S, self.sink.close_soon)
+        return True
+
+    @property
+    def _has_unanswered_commands(self) -> bool:
+        return not self.is_closed and (
+            not self.inbox.is_idle or bool(self.preparing_ids) or self.publishing.has_unanswered_batches
+        )
+
+    def close_when_answered(self) -> None:
+        """Close a peer that sends nothing more, if all of its commands are answered."""
+        if not self._has_unanswered_commands:
+            # The caller may send its reply after this call, and replies are written in a later iteration.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self.sink.close_soon)
+
     def on_closed(self, *, is_reset: bool = False) -> None:
         """Handle the loss of the transport. Input that was read before is executed first.
 
         `is_reset`: the peer closed before it had read everything.
         """
         self._is_reset = is_reset
+        self.has_ended_input, self.inbox.on_idle = False, None
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
         self.inbox.end(self._clean_up)
 
     def _clean_up(self) -> None:
@@ -522,6 +558,8 @@ class Connection:
         """Read from the client again if none of its subscribes is being prepared any more."""
         if not self.preparing_ids and not self._is_released:
             self.inbox.resume(InputPauseReason.END)
+            if self.has_ended_input:
+                self.close_when_answered()
 
     def check_numbered(self) -> None:
         """Check that the client knows its last publisher sequence, so that it may number messages.

@@ -91,6 +91,8 @@ class ConnectionView(SubscriptionOwner, Protocol):
     """Ids of subscribes in preparation."""
     last_stream: int
     """Number of its newest subscription."""
+    has_ended_input: bool
+    """Whether the peer has closed its sending side, and the answers to its commands are awaited."""
 
     @property
     def sink(self) -> ConnectionSink: ...
@@ -110,6 +112,9 @@ class ConnectionView(SubscriptionOwner, Protocol):
     @property
     def knows_sequence(self) -> bool:
         """Whether the logon was answered with a `sequence`, so that the client may number its messages."""
+
+    def close_when_answered(self) -> None:
+        """Close a peer that sends nothing more, if all of its commands are answered."""
 
     def check_numbered(self) -> None:
         """Check that the client may number its messages.

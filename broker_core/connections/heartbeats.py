@@ -37,10 +37,11 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
     itself.
 
     Bytes are signs of life in both directions: those that were received, and sent ones that the peer's kernel
-    acknowledged. While older bytes wait to be sent, a heartbeat would arrive no sooner than they do, so none
-    is sent.
+    acknowledged. A pause of the broker itself doesn't count as silence. While older bytes wait to be sent, a
+    heartbeat would arrive no sooner than they do, so none is sent.
     """
     life, sink = connection.liveness, connection.sink
+    life.note_check(now, next_check_ms)
     broker_ms, client_ms = connection.broker_heartbeat_ms, connection.client_heartbeat_ms
     if connection.is_reading:
         life.note_read(now, sink.read_progress())

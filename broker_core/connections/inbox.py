@@ -131,6 +131,13 @@ class Inbox:
         """
         self._stopped_at = 0
         self._on_end: Callable[[], None] | None = None
+        self.on_idle: Callable[[], None] | None = None
+        """Called whenever the inbox becomes idle; None for a peer that may send more."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all input was executed, and no hold waits for the result of a command."""
+        return not self._chunks and not self._pause_reasons
 
     @property
     def is_reading(self) -> bool:
@@ -228,6 +235,8 @@ class Inbox:
         if self._on_end is not None and not self._chunks:
             ended, self._on_end = self._on_end, None
             self._scheduler.call_within_budget(ended)
+        elif self.on_idle is not None and self.is_idle:
+            self.on_idle()
 
     def _execute_in_iteration(self) -> int:
         self._scheduled = False

@@ -93,6 +93,11 @@ class ConnectionPublisher:
         """Number of batches that aren't durable yet."""
         return self._submitted - self._committed
 
+    @property
+    def has_unanswered_batches(self) -> bool:
+        """Whether a batch or a flush waits for the disk, and for the destinations that must confirm it."""
+        return self.pending_batches > 0 or bool(self._waiting)
+
     def publish_batch(self, payload: bytearray) -> None:
         """Publish a frame of records.
 
@@ -288,6 +293,8 @@ class ConnectionPublisher:
         while self._waiting and self._waiting[0][0] <= self._committed:
             self._waiting.popleft()[1]()
         self._update_input_pause()
+        if self._connection.has_ended_input:
+            self._connection.close_when_answered()
 
     def _update_input_pause(self) -> None:
         """Pause or resume reading by the number of the client's pending batches and replies."""

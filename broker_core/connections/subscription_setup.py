@@ -255,8 +255,7 @@ class SubscribePreparation:
             if connection.is_closed:
                 return
             if position is not None:
-                bookmark = self._bookmark(position - 1) if position > 1 else "0"
-                command = msgspec.structs.replace(command, bookmark=bookmark)
+                command = msgspec.structs.replace(command, bookmark=self._bookmark(position - 1))
             # No await from here on: the log continues behind the first deliveries, with no gap or duplicate.
             begin(connection, command, self.stream, self.start)
             for entry in self.first:

@@ -124,6 +124,7 @@ def _to_message(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) 
         topic=topic,
         destination=destination,
         at=at,
+        time_is_estimated=not batch.is_time_certain,
         bytes=len(body),
         headers=headers,
         **read,

@@ -172,6 +172,12 @@ class ConnectionSink(Sink, Protocol):
     def read_progress(self) -> ReadProgress:
         """Return the bytes read since the start of the connection, and those of an incomplete frame."""
 
+    def close_soon(self) -> None:
+        """Close a peer that sends nothing more, when it has read the bytes that were handed over.
+
+        Unlike `close`, no notice precedes it.
+        """
+
     def drop(self) -> None:
         """Close immediately and discard unsent bytes."""
 

@@ -168,6 +168,9 @@ class DatabaseEntry(Document, frozen=True, kw_only=True):
             description="Decisions, losses and events discarded since the start, because the buffer was full."
         ),
     ] = 0
+    dropped_at: Annotated[
+        MomentOrNone, Meta(description="When the last of them was discarded, ms UTC; null: never.")
+    ] = None
 
 
 class JournalTotals(Document, frozen=True, kw_only=True):
@@ -236,9 +239,14 @@ class Snapshot(Document, frozen=True, kw_only=True):
 
 
 class RunningRevision(Document, frozen=True, kw_only=True):
-    """Answer to ApplyPolicy: the revision that a broker runs now."""
+    """Answer to ApplyPolicy: the revision that a broker runs now.
+
+    `withdrawn` is the staged revision that the broker put in force and withdrew, because it has used up its
+    allowance there; 0 if there is none.
+    """
 
     revision: int
+    withdrawn: int = 0
 
 
 class PolicyInForce(Document, frozen=True, kw_only=True):

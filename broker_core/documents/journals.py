@@ -97,6 +97,9 @@ class BrowsedMessage(Document, frozen=True, kw_only=True):
     topic: str
     destination: Annotated[str, Meta(description="STOMP destination of the topic.")]
     at: Moment
+    time_is_estimated: Annotated[
+        bool, Meta(description="Whether the broker estimated `at`, because its clock had jumped.")
+    ] = False
     bytes: int
     headers: Annotated[dict[str, str], Meta(description="Headers from its publisher; only over STOMP.")] = {}
     data: Json = UNSET

@@ -350,6 +350,12 @@ class PreviewPolicy(Request[PolicyEffect], frozen=True, kw_only=True, tag="previ
     staged: StagedPolicy | None = None
 
 
+class CheckSpools(Request[RunningRevision], frozen=True, kw_only=True, tag="check_spools"):
+    """Check that spools can be written to directories, before a policy names them."""
+
+    paths: Annotated[list[_Long], Meta(max_length=64)]
+
+
 # Journals and their messages.
 
 

@@ -308,6 +308,7 @@ class Engine:
             self._position_task = self.spawn(self._record_positions())
         for connection in self.roster:
             if not connection.logged_on:
+                connection.liveness.note_check(now, TICK_MS)
                 if not connection.is_reading:
                     connection.liveness.restart(now)
                 if now - connection.liveness.last_alive_at > LOGON_TIMEOUT_MS:

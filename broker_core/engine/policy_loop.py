@@ -140,6 +140,7 @@ class PolicyLoop:
     def on_subscribed(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
         """Register a new subscription. Must be called before any record is offered to it."""
         view = LiveSubscriptionView(connection, target, prefetch, self._journal)
+        view.mark_acknowledged(self._clock.now_ns())
         self._watched[connection, target.stream] = view, self.guard.subscribe(self._usages[connection], view)
         self._assign_queue(connection, target)
 
@@ -177,6 +178,7 @@ class PolicyLoop:
         view = self.find_view(connection, target)
         if view is not None:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
+            view.mark_acknowledged(view.last_ack_at)
         self.mark_changed(connection)
 
     def apply(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:

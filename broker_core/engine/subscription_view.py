@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
+from broker_core.config.rule_terms import MAX_ACKNOWLEDGED_RATE_WINDOW_MS
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import MessageVolume
 from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.journal.journal import Journal
 from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.slow_clients.evaluate.signals import AckedMessagesMark
+
+MARK_NS: Final = 1_000_000_000
+"""Time of which at most two totals of acknowledged messages are kept."""
+MAX_MARKS: Final = 2 * MAX_ACKNOWLEDGED_RATE_WINDOW_MS // 1_000 + 4
 
 
 class LiveSubscriptionView:
@@ -24,6 +33,8 @@ class LiveSubscriptionView:
         self.prefetch = prefetch
         self.last_ack_at = 0
         """Time of the client's last acknowledgement, ns."""
+        self._acked_marks: deque[AckedMessagesMark] = deque(maxlen=MAX_MARKS)
+        """Totals of acknowledged messages, oldest first. The last one is exact."""
         self.acked = False
         """Whether the client has acknowledged since the subscription was last judged."""
 
@@ -105,6 +116,21 @@ class LiveSubscriptionView:
         queue = self._queue
         unacked_since = queue.window.unacked_since if queue is not None and queue.window is not None else 0
         return max(self.last_ack_at, unacked_since)
+
+    @property
+    def acked_messages(self) -> int:
+        return self.target.account.acknowledged.messages
+
+    def acked_before(self, until_ns: int) -> AckedMessagesMark | None:
+        return next((mark for mark in reversed(self._acked_marks) if mark.at <= until_ns), None)
+
+    def mark_acknowledged(self, now_ns: int) -> None:
+        """Record the number of acknowledged messages. Of those within a second, the newest is kept."""
+        marks, mark = self._acked_marks, AckedMessagesMark(now_ns, self.acked_messages)
+        if len(marks) >= 2 and now_ns - marks[-2].at < MARK_NS:
+            marks[-1] = mark
+        else:
+            marks.append(mark)
 
     @property
     def window_full_since(self) -> int:

@@ -27,7 +27,7 @@ from broker_core.protocols import commands, replies
 from broker_core.replay.client_subscription import REMOVED, ClientSubscription, resume_points
 from broker_core.replay.cursor import Cursor, CursorEvent
 from broker_core.replay.rate_limit import parse_rate
-from broker_core.replay.span import ReplaySpan, SpanResult, find_span
+from broker_core.replay.span import ReplaySpan, SpanResult, find_span, is_reversed
 from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.registry import SubscriptionRegistry
 from broker_core.subscriptions.subscription import TopicSubscription
@@ -291,7 +291,14 @@ class SubscriptionManager:
                 field="durability",
             )
         instance, journal = self._instance, self.services.facilities.journal
-        found = find_span(bookmark, self.services.frontier.bounds(instance, journal.begins_at))
+        bounds = self.services.frontier.bounds(instance, journal.begins_at, journal.removed_intervals())
+        found = find_span(bookmark, bounds)
+        if isinstance(bookmark, BookmarkRange) and is_reversed(found.span, journal.segments()):
+            raise ClientError(
+                "bad_bookmark",
+                f"{command.bookmark!r} isn't a usable bookmark: it ends before it begins.",
+                "Exchange its ends.",
+            )
         gap = self._find_gap(found) if command.on_gap == "error" else None
         if gap is not None:
             first, last = (f"{instance}|{sequence}|" for sequence in gap)
@@ -306,15 +313,12 @@ class SubscriptionManager:
     def _find_gap(self, found: SpanResult) -> tuple[int, int] | None:
         """Return the first interval of a span that the log lacks; None if it has all.
 
-        Records are missing because they were removed (as far as can be determined, also records before the
-        span's start time) or because of a missing range.
+        Records are missing because they were removed or because of a missing range.
         """
         span, journal = found.span, self.services.facilities.journal
         segments = journal.segments()
         if found.missing is not None or not segments:
             return found.missing
-        if span.not_before < segments[0].first_at and segments[0].first_sequence > 1 and span.not_before:
-            return 1, segments[0].first_sequence - 1
         at = {one.first_sequence: one for one in segments}
         for hole in journal.missing_ranges:
             segment = at.get(hole.segment)

@@ -165,13 +165,21 @@ MAX_DECISIONS: Final = 1_000
 """Maximum decisions stored, and maximum clients whose last decision is stored."""
 
 
+MAX_UNSTORED_DECISIONS: Final = 20_000
+"""Maximum decisions that wait for the database, some 1 KiB each."""
+
+
 class RecentDecisions:
-    """Newest decisions of an instance, as documents. `total` counts all decisions since the start."""
+    """Newest decisions of an instance, as documents. `total` counts all decisions since the start.
+
+    `unstored` has the newest of the decisions that `mark_stored` did not confirm.
+    """
 
     def __init__(self, instance: str, started_at: int, events: SystemRecordBuffer) -> None:
         self._prefix = f"{instance}-{started_at // 1_000_000}"
         self._events = events
         self.recent: deque[DecisionEntry] = deque(maxlen=MAX_DECISIONS)
+        self.unstored: deque[DecisionEntry] = deque(maxlen=MAX_UNSTORED_DECISIONS)
         self.total = 0
         self._started = 0
         self._repeated: dict[tuple[str, str, str], tuple[Decision, str]] = {}
@@ -214,13 +222,23 @@ class RecentDecisions:
 
     def _record(self, decision: Decision, identity: str) -> None:
         entry = decision_entry(decision, identity)
-        self.recent.append(entry)
+        self.add_entry(entry)
         self._last.pop(decision.client, None)
         self._last[decision.client] = msgspec.convert(entry, DecisionSummary, from_attributes=True)
         if len(self._last) > MAX_DECISIONS:
             del self._last[next(iter(self._last))]
-        self.total += 1
         self._events.add_decision(entry)
+
+    def add_entry(self, entry: DecisionEntry) -> None:
+        """Add a decision to the newest ones and to those that wait for the database."""
+        self.recent.append(entry)
+        self.unstored.append(entry)
+        self.total += 1
+
+    def mark_stored(self, total: int) -> None:
+        """Forget the decisions that the database has: the first `total` ones since the start."""
+        while len(self.unstored) > self.total - total:
+            self.unstored.popleft()
 
     def latest_for(self, client: str) -> DecisionSummary | None:
         """Return the last decision about a client; None if there was none or it is no longer stored."""

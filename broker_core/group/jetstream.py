@@ -32,7 +32,7 @@ from nats.aio.subscription import Subscription
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
-from broker_core.errors import OperatorError
+from broker_core.errors import OperatorError, describe_exception
 from broker_core.group.engine_log import (
     MAX_ENTRY_BYTES,
     AppendConflictError,
@@ -639,4 +639,4 @@ def _error_text(problem: BaseException) -> str:
     """Return the text of an exception of the client."""
     if isinstance(problem, TimeoutError):  # NATS's says "timeout", Python's nothing
         return "no server of the log service answers in time"
-    return str(problem).removeprefix("nats: ") or type(problem).__name__
+    return describe_exception(problem).removeprefix("nats: ")

@@ -57,11 +57,24 @@ class JournalOptions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class WriteTail:
-    """Segment open for writing; the next batch is written at `offset`."""
+    """Segment open for writing; the next batch is written at `offset`.
+
+    `reserved`: bytes of the file, with the space for later batches.
+    """
 
     segment: Segment
     file: OpenFile
     offset: int
+    reserved: int = 0
+
+    def note_reserved(self) -> None:
+        """Note the bytes of the file, after it was extended or cut."""
+        self.reserved = os.fstat(self.file.fd).st_size
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether another process has cut the file: the broker never makes it shorter without a note."""
+        return os.fstat(self.file.fd).st_size < max(self.reserved, self.offset)
 
 
 class SegmentWrite(NamedTuple):
@@ -119,6 +132,7 @@ class Appender:
         with suppress(OSError):
             # A failure only costs speed: then each append allocates its blocks itself.
             self.files.reserve(file.fd, self.options.segment_size)
+        self.tail.note_reserved()
 
     def append(self, batches: Sequence[Batch]) -> list[SegmentWrite]:
         """Write all batches, rolling as needed, or none: after an OSError the files are as before."""
@@ -179,6 +193,7 @@ class Appender:
         except OSError:
             self._remove(tail)
             raise
+        tail.note_reserved()
         self.needs_directory_sync = True
         return tail
 
@@ -190,9 +205,11 @@ class Appender:
             # Cutting works on a full disk. It also leaves no bytes after the end that recovery could take
             # for batches.
             fd = self.tail.file.fd
+            self.tail.reserved = 0
             self.files.truncate(fd, self.tail.offset)
             with suppress(OSError):
                 self.files.reserve(fd, self.options.segment_size)
+            self.tail.note_reserved()
 
     def _remove(self, tail: WriteTail) -> None:
         tail.file.close()
@@ -262,6 +279,7 @@ class SegmentSealer:
         segment, fd = full_segment.tail.segment, full_segment.tail.file.fd
         try:
             self._files.fdatasync(fd)
+            full_segment.tail.reserved = 0
             self._files.truncate(fd, segment.index.end)
             self._files.fsync(fd)
         except OSError as error:

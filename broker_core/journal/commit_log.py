@@ -23,8 +23,7 @@ has processed the failure. After a full disk the log may recover. After any othe
 exception, the log is `broken`: the content of the disk, or the set of notified clients, is unknown. Then
 nothing more comes out and the process must end.
 
-`accepted_at` never decreases: when the clock was set back, records get the latest time so far until it
-catches up.
+`accepted_at` never decreases, and a jump of the clock doesn't falsify it at once (`acceptance_clock`).
 """
 
 from __future__ import annotations
@@ -43,8 +42,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from broker_core.batch import Batch
+from broker_core.batch import UNCERTAIN_TIME, Batch, write_flags
 from broker_core.errors import JournalError
+from broker_core.journal.acceptance_clock import AcceptanceClock
 from broker_core.journal.segment import BatchPosition
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class LocalCommitLog(Generic[Owner]):
         self._reserving = self._reserved = journal.reserved
         """Sequences up to which a reservation was requested, and is durable."""
         self._next_sequence = journal.next_sequence
-        self._last_at = journal.last_at
+        self._acceptance = AcceptanceClock(clock, journal.last_at)
         self._appended = self._finished = 0
         """Number of batches since the start: appended, and durable or failed."""
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
@@ -307,10 +307,13 @@ class LocalCommitLog(Generic[Owner]):
     def _stamp(self, group: Sequence[PendingBatch[Owner]]) -> None:
         """Assign sequences and the acceptance time to a group."""
         sequence = self._next_sequence
-        at = self._last_at = max(self._clock.now_ns(), self._last_at)
+        at, is_certain = self._acceptance.read()
         origin, epoch = self._journal.origin, self._journal.epoch
         for pending in group:
             batch = pending.batch
+            if not is_certain:
+                assert isinstance(batch.buf, bytearray)
+                write_flags(batch.buf, UNCERTAIN_TIME)
             batch.stamp(origin=origin, epoch=epoch, first_sequence=sequence, accepted_at=at)
             sequence += batch.header.count
         self._next_sequence = sequence

@@ -15,7 +15,7 @@ from itertools import repeat
 from pathlib import Path
 from threading import Event, Lock
 
-from broker_core.batch import Batch, hash64
+from broker_core.batch import UNCERTAIN_TIME, Batch, hash64
 from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError
 from broker_core.journal.appender import Appender, JournalOptions, SegmentSealer, SegmentWrite, WriteTail
@@ -26,7 +26,7 @@ from broker_core.journal.open_segments import Pin, PinTable, Segment
 from broker_core.journal.publishers import Publishers
 from broker_core.journal.reader_leases import read_leases
 from broker_core.journal.recovery import JournalRecovery, RecoveryReport
-from broker_core.journal.removal_records import RemovalReceipts
+from broker_core.journal.removal_records import RemovalReceipts, RemovedInterval, removed_intervals
 from broker_core.journal.segment import BatchPosition, SegmentInfo
 from broker_core.journal.segment_index import UNKNOWN_RECORDS, MissingRange
 from broker_core.journal.segment_replacer import SegmentReplacer
@@ -79,6 +79,8 @@ class Journal:
         self._pins = PinTable()
         self._log = LogReader(recovery.instance, tuple(recovery.segments), recovery.log)
         self._receipts = RemovalReceipts(files, directory, recovery.instance)
+        self._removed: tuple[tuple[int, int, int], list[RemovedInterval]] = ((0, 0, 0), [])
+        """Intervals before the oldest record, after the values for which they were computed."""
         self._swaps = SegmentReplacer(
             files, self._log, self._lock, recovery.archive_directory, self._pins_and_leases, self._receipts
         )
@@ -204,7 +206,7 @@ class Journal:
         expected = self.next_sequence
         for batch in batches:
             header = batch.header
-            if header.first_sequence != expected or header.flags:
+            if header.first_sequence != expected or header.flags & ~UNCERTAIN_TIME:
                 raise ValueError(f"batch {header.first_sequence} written where {expected} was expected")
             expected += header.count
         return expected
@@ -323,9 +325,9 @@ class Journal:
     def check(self) -> None:
         """Check that the lock and the segments being written are still at their paths. Call it once a second.
 
-        `sync` checks too. Raises JournalError journal_taken when a file was removed, moved or replaced. The
-        journal then accepts nothing more: another process may write there, or readers would not find the
-        records.
+        `sync` checks too. Raises JournalError journal_taken when a file was removed, moved, replaced or cut.
+        The journal then accepts nothing more: another process may write there, or readers would not find
+        the records.
         """
         with self._lock:
             tails = self._sealer.unsynced_tails()
@@ -334,7 +336,16 @@ class Journal:
         self._check(tails)
 
     def _check(self, tails: Sequence[WriteTail]) -> None:
-        """Raise JournalError journal_taken if the lock or an unsealed segment is no longer at its path."""
+        """Raise JournalError journal_taken if the lock or an unsealed segment isn't at its path or is cut."""
+        cut = next((one for one in tails if not one.segment.sealed and one.was_cut), None)
+        if cut is not None:
+            self.failure = JournalError(
+                "journal_taken",
+                f"Another process has cut {cut.file.path} while the broker wrote it: records are lost.",
+                "Find that process, bring the file back from a copy, then start the broker again.",
+                path=str(cut.file.path),
+            )
+            raise self.failure
         replaced_path = None if self._directory_lock.is_current else self._directory_lock.path
         for tail in tails:
             # A swap may have moved a sealed segment.
@@ -458,6 +469,15 @@ class Journal:
         """Return the lost parts of an interval that can't be read: all except skipped sequences."""
         return list(SequenceSet(self.skipped()).gaps_between(first, last)) if first <= last else []
 
+    def removed_intervals(self) -> list[RemovedInterval]:
+        """Return the intervals before the oldest record, oldest first."""
+        oldest_at = next((one.index.first_at for one in self._log.segments), self.last_at)
+        removals, oldest = self._receipts.known, self.begins_at
+        known = (removals[-1].last if removals else 0, oldest, oldest_at)
+        if self._removed[0] != known:
+            self._removed = known, removed_intervals(removals, oldest, oldest_at)
+        return self._removed[1]
+
     def gaps(self, first: int, last: int) -> list[tuple[int, int, bool]]:
         """Return the parts of `lacks`, divided by whether they may have been skipped, oldest first.
 
@@ -547,9 +567,17 @@ class Journal:
         return list(zip(offsets, batches, strict=True))
 
     def sequence_at(self, moment_ns: int) -> int:
-        """Return the first sequence accepted at or after a moment (ns UTC); `next_sequence` if none is."""
+        """Return the first sequence accepted at or after a moment (ns UTC); `next_sequence` if none is.
+
+        Unreadable records just before it may have been accepted after the moment too, so their range counts.
+        """
         found = self._log.sequence_at(moment_ns)
-        return self.next_sequence if found is None else found
+        if found is None:
+            return self.next_sequence
+        for hole in reversed(self._log.missing_ranges()):
+            if hole.last_sequence + 1 == found:
+                found = hole.first_sequence
+        return found
 
     def segments(self) -> list[SegmentInfo]:
         """Return all segments, oldest first."""

@@ -11,6 +11,7 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,11 +67,48 @@ def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
         raise _damaged(path, str(error)) from None
 
 
+class RemovedInterval(NamedTuple):
+    """Sequences `first` to `last` that a log had, accepted from `first_at` to `last_at` (ns UTC)."""
+
+    first: int
+    last: int
+    first_at: int
+    last_at: int
+
+
+def removed_intervals(
+    removals: Sequence[RemovalRecord], oldest: int, oldest_at: int
+) -> list[RemovedInterval]:
+    """Return the intervals of a log before its oldest record, oldest first.
+
+    Args:
+        removals: Receipts. They may name records that a crash has left in the log.
+        oldest: First sequence of the log that was not removed.
+        oldest_at: When the oldest record was accepted, ns UTC.
+
+    Intervals without a receipt, such as those of a log that was copied without its receipts, may have been
+    accepted at any time between their neighbours.
+    """
+    found, following, at = list[RemovedInterval](), 1, 0
+    for one in [*removals, RemovalRecord(oldest, oldest, 0, 0, 0, oldest_at, 0, 0)]:
+        first = min(one.first, oldest)
+        if first > following:
+            found.append(RemovedInterval(following, first - 1, at, one.first_at - 1))
+        if first < oldest:
+            found.append(RemovedInterval(first, min(one.last, oldest - 1), one.first_at, one.last_at))
+        following, at = max(following, one.last + 1), max(at, one.last_at)
+    return found
+
+
 class RemovalReceipts:
     """Writer of an instance's receipts."""
 
     def __init__(self, files: FileSystem, directory: Path, instance: str) -> None:
         self._files, self._directory, self._instance = files, directory, instance
+        self.known: Sequence[RemovalRecord] = ()
+        """Receipts, oldest first; none if their file was damaged at the start."""
+        with suppress(JournalError):
+            self.known = self._read()
 
     def append(self, removal: RemovalRecord) -> None:
         """Add a receipt durably. It replaces one with the same first record.
@@ -98,6 +136,7 @@ class RemovalReceipts:
         text = orjson.dumps([removal._asdict() for removal in removals])
         path = removals_path(self._directory, self._instance)
         replace_durably(self._files, path, b"%08x %s" % (crc32c(text), text))
+        self.known = removals
 
 
 def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:

@@ -16,6 +16,10 @@ MIN_FRAME_RATE: Final = 1_024
 """Minimum bytes per second of a frame after its grace time. A slower peer would occupy memory for nothing."""
 
 
+TOLERATED_LATENESS_MS: Final = 500
+"""A check that is later than this, ms, comes after a pause: the process or the machine was stopped."""
+
+
 class ReadProgress(NamedTuple):
     """Bytes that a connection has read since its start, and its incomplete frame."""
 
@@ -29,18 +33,29 @@ class ReadProgress(NamedTuple):
 class Liveness:
     """Signs of life of one peer, compared from check to check. Times are monotonic milliseconds."""
 
-    __slots__ = ("_acknowledged", "_frame_began_at", "_handed", "_read", "last_alive_at")
+    __slots__ = ("_acknowledged", "_checked_at", "_frame_began_at", "_handed", "_read", "last_alive_at")
 
     def __init__(self, now: int) -> None:
         self.last_alive_at = now
         """Time of the last sign of life, as of the last check."""
-        self._frame_began_at = now
+        self._frame_began_at = self._checked_at = now
         self._read = ReadProgress(0, 0, 0)
         self._handed = self._acknowledged = 0
 
+    def note_check(self, now: int, interval_ms: int) -> None:
+        """Leave out a pause of this process: a check that is late says nothing about the peer.
+
+        Call it before each check. `interval_ms`: planned time between two checks.
+        """
+        late_ms = now - self._checked_at - interval_ms
+        if late_ms > TOLERATED_LATENESS_MS:
+            self.last_alive_at = min(self.last_alive_at + late_ms, now)
+            self._frame_began_at = min(self._frame_began_at + late_ms, now)
+        self._checked_at = now
+
     def restart(self, now: int) -> None:
         """Restart the measurement: the broker read nothing until now, so silence until now means nothing."""
-        self.last_alive_at = self._frame_began_at = now
+        self.last_alive_at = self._frame_began_at = self._checked_at = now
 
     def note_read(self, now: int, read: ReadProgress) -> None:
         """Compare the read bytes with the last check. Any new byte is a sign of life."""

@@ -17,10 +17,11 @@ live subscriptions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
+from broker_core.journal.removal_records import RemovedInterval
 from broker_core.replay.span import LogBounds, ReplaySpan
 
 
@@ -215,9 +216,9 @@ class DurableFrontier:
         `stamped`."""
         self._progress = asyncio.Event()
 
-    def bounds(self, instance: str, oldest: int) -> LogBounds:
+    def bounds(self, instance: str, oldest: int, removed: Sequence[RemovedInterval] = ()) -> LogBounds:
         """Return the bounds of the log, for bookmarks of its subscribers."""
-        return LogBounds(instance, oldest, self.durable, self.newest_shown, self.ever_shown)
+        return LogBounds(instance, oldest, self.durable, self.newest_shown, self.ever_shown, removed)
 
     async def confirm(self) -> int | None:
         """Return the newest sequence of the log, or None when it can't be confirmed within a few seconds."""

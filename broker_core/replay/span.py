@@ -11,7 +11,7 @@ record that a link wrote here. The rest of the module has no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ from broker_core.bookmark import (
     Start,
 )
 from broker_core.delivery.ports import InstanceResources
+from broker_core.journal.removal_records import RemovedInterval
+from broker_core.journal.segment import SegmentInfo
 from broker_core.names import link_client_name
 
 CHUNK_BYTES = 1024 * 1024
@@ -138,7 +140,7 @@ NEVER = 2**63 - 1
 class LogBounds(NamedTuple):
     """Oldest and newest sequence that a log holds, and the instance that owns it.
 
-    Empty: newest = oldest - 1.
+    Empty: newest = oldest - 1. `removed`: its intervals before `oldest`.
     """
 
     instance: str
@@ -148,6 +150,7 @@ class LogBounds(NamedTuple):
     """Newest sequence that a subscriber was given while its record is in flight to the disk."""
     shown: int = 0
     """Newest sequence that a subscriber was ever given, even if the disk has refused its record."""
+    removed: Sequence[RemovedInterval] = ()
 
 
 class ReplaySpan(NamedTuple):
@@ -180,7 +183,10 @@ class SpanResult(NamedTuple):
 
     span: ReplaySpan
     missing: tuple[int, int] | None = None
-    """First and last requested sequence that were removed from the log; None if none were."""
+    """First and last requested sequence that were removed from the log; None if none were.
+
+    For a moment inside a removed interval, that whole interval counts: only its ends are known.
+    """
     unknown: tuple[Bookmark, ...] = ()
     """Bookmarks that were never in this log."""
     from_now: bool = False
@@ -194,13 +200,27 @@ def find_span(requested: Start | BookmarkRange, log: LogBounds) -> SpanResult:
     the time of the call.
     """
     if not isinstance(requested, BookmarkRange):
-        return _begin(requested, None, log)
+        found = _begin(requested, None, log)
+        return found._replace(missing=found.missing or _removed_in_time(found.span, log))
     found = _begin(requested.begin, requested.begin_included, log)
     span, unknown = _with_end(found.span, requested.end, requested.end_included, log)
-    missing = found.missing
+    missing = found.missing or _removed_in_time(span, log)
     if missing is not None:
         missing = (missing[0], min(missing[1], span.last)) if span.last >= missing[0] else None
     return found._replace(span=span, missing=missing, unknown=found.unknown + unknown)
+
+
+def is_reversed(span: ReplaySpan, segments: Sequence[SegmentInfo]) -> bool:
+    """Return whether a span between a moment and a record ends before it begins.
+
+    The acceptance times of the record's segment decide, so False is uncertain for a moment within these.
+    """
+    for segment in segments:
+        if span.not_before and segment.first_sequence <= span.last <= segment.last_sequence:
+            return segment.last_at < span.not_before
+        if not span.not_before and segment.first_sequence <= span.first <= segment.last_sequence:
+            return segment.first_at > span.not_after
+    return False
 
 
 def depends_on_end(requested: Start | BookmarkRange, log: LogBounds) -> bool:
@@ -234,6 +254,14 @@ def _begin(start: Start, included: bool | None, log: LogBounds) -> SpanResult:
             if first >= log.oldest:
                 return SpanResult(ReplaySpan(first), unknown=unknown)
             return SpanResult(ReplaySpan(log.oldest), (first, log.oldest - 1), unknown)
+
+
+def _removed_in_time(span: ReplaySpan, log: LogBounds) -> tuple[int, int] | None:
+    """Return the first and the last removed sequence that may belong to a span which begins at a moment."""
+    if not span.not_before:
+        return None
+    found = [one for one in log.removed if one.last_at >= span.not_before and one.first_at <= span.not_after]
+    return (found[0].first, found[-1].last) if found else None
 
 
 def _with_end(

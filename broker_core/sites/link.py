@@ -41,7 +41,7 @@ from broker_core.connections.subscription_setup import make_behind_error
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.replication import LinkEntry, LinkState
 from broker_core.engine.engine import Engine
-from broker_core.errors import ClientError, OperatorError, SluiceError
+from broker_core.errors import ClientError, OperatorError, SluiceError, describe_exception
 from broker_core.journal.commit_log import LogGeneration
 from broker_core.names import BROKER_NAME, LINK_PREFIX, link_client_name, publisher_origin
 from broker_core.protocols import commands
@@ -248,7 +248,9 @@ class SiteLink:
     def _mark_disconnected(self, problem: Exception) -> None:
         """Record that the link is disconnected, and why."""
         error = (
-            problem if isinstance(problem, SluiceError) else OperatorError("broker_away", f"{problem}.", "")
+            problem
+            if isinstance(problem, SluiceError)
+            else OperatorError("broker_away", f"{describe_exception(problem)}.", "")
         )
         if self._error is None or error.code != self._error.code:
             log.warning("link_away", link=self.settings.name, code=error.code, why=error.sentence)

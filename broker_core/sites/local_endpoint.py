@@ -165,6 +165,9 @@ class LocalEndpoint:
         self._fail(ClientError.from_dict(code, message))
         asyncio.get_running_loop().call_soon(self.close_local)
 
+    def close_soon(self) -> None:
+        self.drop()
+
     def drop(self) -> None:
         self.close("internal_error", "The connection was dropped.")
 

@@ -123,14 +123,13 @@ class TcpProtocol(TcpConnection):
         self._unwritten = len(self._replies)
         return True
 
+    def flush_replies(self) -> None:
+        self._write_replies()
+
     def _write_replies(self) -> None:
         if self._replies and self._transport is not None and not self._progress.closed:
             replies, self._replies, self._unwritten = self._replies, bytearray(), 0
             self._transport.write(replies)
-
-    def close(self, code: str, message: str) -> None:
-        self._write_replies()
-        super().close(code, message)
 
 
 class TcpListener:

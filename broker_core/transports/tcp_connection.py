@@ -66,6 +66,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._is_paused_by_engine = False
         """Whether the engine has paused reading."""
         self._descriptor = -1
+        self._is_input_ended = False
+        """Whether the peer has closed its sending side, and waits for answers."""
 
     # Called by asyncio.
 
@@ -94,7 +96,24 @@ class TcpConnection(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def eof_received(self) -> bool:
-        return False
+        """Keep the connection open if the peer may read answers to its commands. TLS has no half-close."""
+        if self._is_input_ended:
+            return True
+        if self._connection is None or self.is_ending:
+            return False
+        self.flush_replies()
+        if self._tls is not None:
+            return False
+        self._is_input_ended = self._connection.end_input()
+        return self._is_input_ended
+
+    def flush_replies(self) -> None:
+        """Write the replies of this event-loop iteration now."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the broker has ended the connection."""
+        return self._transport is None or self._transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._engine.pre_logon_reads.remove_reader(self._descriptor, self._resume_transport)
@@ -157,12 +176,14 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._resume_transport()
 
     def _resume_transport(self) -> None:
-        if self._transport is not None and not self._transport.is_closing() and not self._is_paused_by_engine:
+        if not self.is_ending and not self._is_paused_by_engine and not self._is_input_ended:
+            assert self._transport is not None
             self._transport.resume_reading()
 
     def _await_fair_read(self) -> None:
         """Read no more before `PreLogonReadQueue` calls, if the connection is read by it."""
-        if self._has_fair_reads and self._transport is not None and not self._transport.is_closing():
+        if self._has_fair_reads and not self.is_ending and not self._is_input_ended:
+            assert self._transport is not None
             self._transport.pause_reading()
             if not self._is_paused_by_engine:
                 self._engine.pre_logon_reads.add_reader(self._descriptor, self._resume_transport)
@@ -189,6 +210,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Close when the peer has read the buffered bytes, at the latest after CLOSE_AFTER_S."""
         if self._transport is None or self._transport.is_closing():
             return
+        self.flush_replies()
         self.acked_bytes()  # a closed socket no longer reports them
         self._transport.close()
         # close() waits until the peer has read the buffered bytes; a peer that never reads must not delay it

@@ -9,7 +9,7 @@ from django import forms
 from broker_core.errors import OperatorError
 from console.forms.fields import style_widget
 from console.services.policy_files import MAX_SENT, SYSTEMS, decode_file
-from console.services.policy_import import refuse_large_text
+from console.services.policy_import import parse_assignments, refuse_large_text
 from console.services.rollouts import RolloutPlan
 
 _NAMES = {
@@ -18,8 +18,16 @@ _NAMES = {
     "qpid": "Qpid (virtualhosts.xml)",
     "amps": "AMPS (configuration XML)",
     "xap": "XAP (setenv script, properties or pu.xml)",
+    "nats": "NATS (nats-server.conf)",
+    "redis": "Redis (redis.conf)",
+    "centrifugo": "Centrifugo (config.json)",
+    "rabbitmq": "RabbitMQ (rabbitmq.conf or definitions.json)",
+    "mosquitto": "Mosquitto (mosquitto.conf)",
+    "artemis": "Artemis (broker.xml)",
 }
 """Labels of configuration formats."""
+MAX_ASSIGNMENTS = 10_000
+"""Maximum characters of all values of variables."""
 _SCOPES = (
     ("all", "for all clients immediately"),
     ("client", "for clients that match a pattern first"),
@@ -58,6 +66,13 @@ class ImportForm(_StyledForm):
         help_text="Or upload the file below. At most 1 MiB.",
     )
     file = forms.FileField(label="A file", required=False)
+    variables = forms.CharField(
+        label="Values of variables",
+        required=False,
+        max_length=MAX_ASSIGNMENTS,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        help_text="One per line for ${NAME} in the file: NAME=VALUE.",
+    )
 
     def clean(self) -> dict[str, Any]:
         """Set `text` from the uploaded file, if any. One of the two is required."""
@@ -71,6 +86,10 @@ class ImportForm(_StyledForm):
                 self.add_error("file", f"{problem.sentence} {problem.fix}")
         elif not clean.get("text") and not self.errors:
             self.add_error("text", "Paste a configuration, or choose a file.")
+        try:
+            clean["values"] = parse_assignments(filter(str.strip, clean.get("variables", "").splitlines()))
+        except OperatorError as problem:
+            self.add_error("variables", f"{problem.sentence} {problem.fix}")
         return clean
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -15,6 +15,7 @@ from broker_core.errors import ClientError, OperatorError
 from broker_core.filters.message_types import SOH
 from console.forms.fields import style_widget
 from console.units.ages import parse_age
+from console.units.moments import bookmark_of_moment, parse_moment
 
 MAX_BODY = 256 * 1024
 """Maximum characters of a published body."""
@@ -38,7 +39,7 @@ class MessagesForm(forms.Form):
             return ""
         at = _moment(text)
         if at is not None:
-            return at.strftime("%Y%m%dT%H%M%S.%fZ")
+            return bookmark_of_moment(at)
         _bookmark(text)
         return text
 
@@ -108,11 +109,7 @@ def _moment(text: str) -> datetime | None:
         return timezone.now() - timedelta(seconds=parse_age(text))
     except OperatorError:
         pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return parse_moment(text)
 
 
 def _bookmark(text: str) -> None:

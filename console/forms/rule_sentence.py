@@ -9,6 +9,7 @@ from django import forms
 from broker_core.config.rule_terms import (
     FINAL_ACTIONS,
     POOL_SIGNALS,
+    RATE_SIGNALS,
     SUBSCRIPTION_ACTIONS,
     EnforcementMode,
     PolicyAction,
@@ -19,7 +20,7 @@ from console.forms.rule import format_limit, signal_unit
 from console.units import labels
 
 # Other signals and actions need more than the sentence says: a window, a pool, a durable subscription.
-SENTENCE_SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
+SENTENCE_SIGNALS = [one for one in Signal if one not in POOL_SIGNALS | RATE_SIGNALS]
 """Signals that a sentence can use."""
 SENTENCE_ACTIONS = [
     one for one in PolicyAction if one not in SUBSCRIPTION_ACTIONS and one is not PolicyAction.REFUSE

@@ -466,6 +466,7 @@ class Migration(migrations.Migration):
                 ('target', models.CharField(blank=True, max_length=300)),
                 ('parameters', models.JSONField(default=dict)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('claimed_at', models.DateTimeField(blank=True, null=True)),
                 ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.instance')),
                 ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('draft', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='console.policydraft')),
@@ -816,7 +817,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='pendingchange',
-            constraint=models.UniqueConstraint(fields=('owner', 'instance', 'kind', 'target'), name='pending_change_once'),
+            constraint=models.UniqueConstraint(condition=models.Q(('claimed_at__isnull', True)), fields=('owner', 'instance', 'kind', 'target'), name='pending_change_once'),
         ),
         migrations.AddConstraint(
             model_name='policyentry',

@@ -11,7 +11,11 @@ from console.models.instance import Instance
 
 
 class PendingChange(models.Model):
-    """Pending change of an operator. `target` is its object, such as a client's name."""
+    """Pending change of an operator. `target` is its object, such as a client's name.
+
+    `claimed_at` is the time at which a request began to apply it. The row is deleted when that ends, so an
+    older claim means that the process was killed, and that the change may have been carried out.
+    """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
@@ -20,12 +24,15 @@ class PendingChange(models.Model):
     parameters = models.JSONField(default=dict)
     draft = models.ForeignKey(PolicyDraft, on_delete=models.CASCADE, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+    claimed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["created_at", "pk"]
         constraints = [
             models.UniqueConstraint(
-                fields=["owner", "instance", "kind", "target"], name="pending_change_once"
+                fields=["owner", "instance", "kind", "target"],
+                condition=models.Q(claimed_at__isnull=True),
+                name="pending_change_once",
             )
         ]
 

@@ -169,6 +169,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "console.web.middleware.NoStoreMiddleware",
     "console.web.middleware.AuditMiddleware",
     "console.web.login_gate.LoginGateMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -412,7 +413,8 @@ LOGGING = {
             "style": "{",
         }
     },
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"refusals": {"()": "console.web.log_filters.RefusalFilter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["refusals"]}},
     "root": {"handlers": ["console"], "level": os.environ.get("SLUICE_LOG_LEVEL", "INFO")},
     "loggers": {
         "django.server": {"handlers": ["console"], "level": "WARNING", "propagate": False},

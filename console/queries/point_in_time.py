@@ -27,6 +27,7 @@ from console.models import (
     RevisionReport,
 )
 from console.queries.client_scope import visible_rows
+from console.units.moments import parse_moment
 
 BUSY: Final = timedelta(seconds=25)
 """Time without a sample after which a busy client counts as disconnected.
@@ -70,11 +71,9 @@ def parse_point_in_time(text: str, now: datetime) -> PointInTime:
     Raises OperatorError `bad_moment` for an invalid or future moment, or one older than the stored minutes.
     """
     fix = "Write at=2026-11-22T13:45:00Z, within the retention of minute samples."
-    try:
-        at = datetime.fromisoformat(text.strip())
-        at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise OperatorError("bad_moment", f"{text[:40]!r} isn't a time.", fix) from None
+    at = parse_moment(text)
+    if at is None:
+        raise OperatorError("bad_moment", f"{text[:40]!r} isn't a time.", fix)
     if at > now:
         raise OperatorError("bad_moment", "That time is in the future.", fix)
     if at < now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS):

@@ -11,7 +11,7 @@ from django.db import Error
 from django.utils import timezone
 
 from broker_core.control import set_back
-from broker_core.documents.instance import InstanceStatus
+from broker_core.documents.instance import DatabaseEntry, InstanceStatus
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.requests import GetStatus
 from broker_core.documents.stalls import StallEntry
@@ -51,6 +51,8 @@ class ComponentStatus(TypedDict):
     entry: NotRequired[ProblemEntry]
     stall: NotRequired[StallEntry]
     """Newest stall of the broker's event loop."""
+    database: NotRequired[DatabaseEntry]
+    """State of the database, as the broker sees it."""
 
 
 def check_components(*, write: bool = True) -> list[ComponentStatus]:
@@ -214,6 +216,8 @@ def _part(name: str, reply: BrokerAnswer[InstanceStatus]) -> ComponentStatus:
         part: ComponentStatus = {"name": name, "ok": True, "problem": ""}
         if stall is not None:
             part["stall"] = stall
+        if reply.answer is not None and reply.answer.database is not None:
+            part["database"] = reply.answer.database
         return part
     # the reason for its exit, if the broker reported one
     code = reply.error.details.get("ended", reply.error.code)

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from broker_core.documents.problems import ProblemEntry
 from broker_core.documents.stalls import CAUSES, StallEntry
+from broker_core.names import CLIENTS_TOPIC, DECISIONS_TOPIC, LEDGER_TOPIC
 from console import current_instance
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
@@ -135,6 +136,7 @@ def current_conditions() -> list[SystemCondition]:
         [part["entry"] for part in parts if "entry" in part and _is_problem_of(part, local_name)], away
     )
     found += [_stood_still(part) for part in local_brokers or brokers if _is_recent(part.get("stall"))]
+    found += [_dropped_rows(part) for part in local_brokers or brokers if _has_dropped_rows(part)]
     # Members that do not answer are reported above; the policy status is that of the others.
     state = policies.policy_status(instance, without=away)
     return [
@@ -213,6 +215,30 @@ def _stood_still(part: ComponentStatus) -> SystemCondition:
         text.meaning,
         f"{text.fix} See Decisions for its last work.",
         datetime.fromtimestamp(stall.at / 1_000, UTC),
+        severe=False,
+        is_event=True,
+    )
+
+
+def _has_dropped_rows(part: ComponentStatus) -> bool:
+    """Return whether a broker discarded rows for the database within `RESTART_REPORT_TIME`."""
+    entry = part.get("database")
+    if entry is None or entry.dropped_at is None:
+        return False
+    return timezone.now() - datetime.fromtimestamp(entry.dropped_at / 1_000, UTC) < RESTART_REPORT_TIME
+
+
+def _dropped_rows(part: ComponentStatus) -> SystemCondition:
+    """Return the condition of a broker that discarded decisions, losses or events for the database."""
+    entry, member = part["database"], _member_name(part)
+    return SystemCondition(
+        f"dropped {member}".rstrip(),
+        f"Decisions{f' of {member}' if member else ''} are missing in the console",
+        f"The broker discarded {formats.number_exact(entry.dropped)} decisions, losses and events since its "
+        "start: it made them faster than the database stored them. It also published them on the topics "
+        f"{DECISIONS_TOPIC}, {LEDGER_TOPIC} and {CLIENTS_TOPIC}.",
+        "Check the database and the rules that act so often.",
+        datetime.fromtimestamp((entry.dropped_at or 0) / 1_000, UTC),
         severe=False,
         is_event=True,
     )

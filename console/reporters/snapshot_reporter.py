@@ -124,7 +124,7 @@ class SnapshotReporter:
         """
         try:
             await self._layer.group_send(LIVE_GROUP, await self._feed_message(snapshot))
-            for decision in self._new_decisions(self._published_decisions):
+            for decision in self._new_decisions():
                 message = {
                     "type": "live.decision",
                     "instance": self._broker.engine.instance,
@@ -147,10 +147,10 @@ class SnapshotReporter:
         await asyncio.to_thread(latest_snapshot.write_snapshot, name, encoded)
         return {"type": "live.snapshot", "broker": name, "at": snapshot.at}
 
-    def _new_decisions(self, known: int) -> list[DecisionEntry]:
-        """Return the decisions still in memory since the first `known` ones."""
+    def _new_decisions(self) -> list[DecisionEntry]:
+        """Return the newest decisions that were not sent to the live feed."""
         decisions = self._broker.engine.decisions
-        number = min(decisions.total - known, len(decisions.recent))
+        number = min(decisions.total - self._published_decisions, len(decisions.recent))
         return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
@@ -168,7 +168,7 @@ class SnapshotReporter:
     async def _store_rows(self, snapshot: Snapshot) -> None:
         """Store reports, decisions, losses and refused logons; withdraw an exceeded rollout; reconcile."""
         engine, member, run = self._broker.engine, self._broker.member, self._thread.run
-        made, decisions = engine.decisions.total, self._new_decisions(self._stored_decisions)
+        made, decisions = engine.decisions.total, list(engine.decisions.unstored)
         if self._database.away_since is not None:
             await self._reconcile()  # first, because operators' changes apply before anything is reported
         if not await run(broker_reports.record_report, snapshot):
@@ -179,6 +179,7 @@ class SnapshotReporter:
         await run(broker_reports.record_decisions, decisions, engine.instance, member)
         self._count_dropped("decisions", made - self._stored_decisions - len(decisions))
         self._stored_decisions = made
+        engine.decisions.mark_stored(made)
         await self._store_losses()
         await self._store_refused(snapshot.at // MINUTE_MS)
         withdrawn = engine.guard.withdrawn
@@ -197,14 +198,14 @@ class SnapshotReporter:
         self._lost = entered
 
     def _count_dropped(self, name: str, number: int) -> None:
-        """Record that `number` entries were lost because memory was full while the database was away."""
+        """Record that `number` entries were lost because the buffer was full."""
         if number > 0:
             self._dropped += number
             log.error(
                 "not_in_the_database",
                 entries=name,
                 number=number,
-                why="the database was unavailable for too long",
+                why="more were made than the buffer holds until the database stores them",
             )
 
     # State of the database.
@@ -213,7 +214,7 @@ class SnapshotReporter:
     def _waiting(self) -> int:
         """Number of decisions, losses and events in memory that the database doesn't have."""
         engine = self._broker.engine
-        decisions = min(engine.decisions.total - self._stored_decisions, len(engine.decisions.recent))
+        decisions = len(engine.decisions.unstored)
         losses = min(engine.ledger.intervals - self._lost, len(engine.ledger.recent))
         return decisions + losses + (self.events.waiting if self.events is not None else 0)
 
@@ -221,7 +222,7 @@ class SnapshotReporter:
     def _unstored(self) -> int:
         """Number of decisions, losses and events lost since the start because memory was full."""
         engine = self._broker.engine
-        decisions = max(engine.decisions.total - self._stored_decisions - len(engine.decisions.recent), 0)
+        decisions = max(engine.decisions.total - self._stored_decisions - len(engine.decisions.unstored), 0)
         losses = max(engine.ledger.intervals - self._lost - len(engine.ledger.recent), 0)
         return self._dropped + decisions + losses + (self.events.dropped if self.events is not None else 0)
 
@@ -268,7 +269,10 @@ class SnapshotReporter:
         elif not lacks and entry.code == _NOT_STORED.code:
             self._show(None)
         stored_at = self._broker.policy_stored_at or None
-        self._set(policy_stored_at=stored_at, waiting=self._waiting, dropped=self._unstored)
+        dropped = self._unstored
+        if dropped > entry.dropped:
+            self._set(dropped_at=time.time_ns() // 1_000_000)
+        self._set(policy_stored_at=stored_at, waiting=self._waiting, dropped=dropped)
 
     def _set(self, **changes: Any) -> None:
         self._database = msgspec.structs.replace(self._database, **changes)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from broker_core.config.rule_terms import EnforcementMode
 from broker_core.documents.clients import ClientEntry, Health
@@ -243,22 +243,21 @@ def queue_messages(alert: Alert, now: datetime, *, closed: bool) -> None:
 def send_due_messages(now: datetime) -> int:
     """Send due messages for at most `SENDING_S`, and return how many were tried.
 
-    The next call sends the rest. Messages to different hosts are sent at the same time, and a host that
-    answered slowly gets one message a call, so that it doesn't delay messages to others.
+    The next call sends the rest. Messages to different hosts are sent at the same time. A host that answered
+    slowly gets its further messages only while no other host has due ones, and none in this call if the slow
+    attempt failed. So it doesn't delay messages to others.
     """
-    due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
-    waiting = list(due.select_related("alert__rule__instance")[:MAX_DUE])
-    tried, began, slow_hosts = 0, time.monotonic(), set[str]()
+    tried, began, slow_hosts, failed_hosts = 0, time.monotonic(), set[str](), set[str]()
     while tried < MAX_AT_ONCE and (elapsed_s := time.monotonic() - began) <= SENDING_S:
+        attempt_at = now + timedelta(seconds=elapsed_s)
         first: dict[str, AlertMessage] = {}
-        for message in waiting:
-            if (host := _host(message)) not in slow_hosts:
+        for message in _due_messages(attempt_at):
+            if (host := _host(message)) not in failed_hosts:
                 first.setdefault(host, message)
-        chosen = list(first.values())[: MAX_AT_ONCE - tried]
+        chosen = [one for host, one in first.items() if host not in slow_hosts] or list(first.values())
         if not chosen:
             break
-        waiting = [message for message in waiting if message not in chosen]
-        claimed = [message for message in chosen if _claim(message, now + timedelta(seconds=elapsed_s))]
+        claimed = [one for one in chosen[: MAX_AT_ONCE - tried] if _claim(one, attempt_at)]
         tried += len(claimed)
         outcomes = _attempt_all(claimed)
         ended_at = now + timedelta(seconds=int(time.monotonic() - began))
@@ -266,7 +265,15 @@ def send_due_messages(now: datetime) -> int:
             _store_outcome(message, problem, ended_at)
             if took_s > SLOW_S:
                 slow_hosts.add(_host(message))
+                if problem:
+                    failed_hosts.add(_host(message))
     return tried
+
+
+def _due_messages(now: datetime) -> QuerySet[AlertMessage]:
+    """Return the messages that are due, the longest waiting ones first."""
+    due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
+    return due.select_related("alert__rule__instance")[:MAX_DUE]
 
 
 def _pause(message: AlertMessage) -> timedelta:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar, cast
 
 from broker_core.errors import OperatorError
+from broker_core.names import is_host_name
 
 CHECK_INTERVAL_S: Final = 0.25
 """Interval at which a waiting caller runs its `check`."""
@@ -52,6 +53,8 @@ class CallSockets:
             OSError: the connection failed; TimeoutError after the deadline or `give_up`.
             OperatorError: call_refused, when too many look-ups hang.
         """
+        if not is_host_name(host):
+            raise OSError(f"{host[:80]!r} isn't a host name")
         made = self._connect_first(self.resolve(host, port, socket.SOCK_STREAM))
         with self._lock:
             if self._is_abandoned:

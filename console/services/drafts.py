@@ -22,7 +22,7 @@ from broker_core.errors import OperatorError, SluiceError
 from broker_core.names import name_matches
 from broker_core.slow_clients.rules.review import PolicyFinding, review_policy
 from console.access.policy_secrets import redact_secrets, restore_secrets
-from console.broker_link import collect_unreachable, link_to
+from console.broker_link import BrokerUnavailable, collect_unreachable, link_to
 from console.models import Instance, PolicyDraft, PolicyRevision, StagedRollout
 from console.queries import policies as read
 from console.queries.document_diff import DocumentChange as Difference
@@ -102,6 +102,7 @@ def create_draft(
     )
     if has_document:
         policies.refuse_newly_misplaced(draft.document, newest.document)
+        policies.refuse_unwritable_spools(instance.name, draft.document, newest.document)
     draft.save()
     audit.record(actor, "draft.create", f"{instance.name}: {draft.title}", after={"base": draft.base})
     return draft
@@ -146,6 +147,7 @@ def edit_draft(
             restore_secrets(merge_changes(before, changes), before, newest), draft.instance
         )
         policies.refuse_newly_misplaced(draft.document, before, newest)
+        policies.refuse_unwritable_spools(draft.instance.name, draft.document, before, newest)
         draft.title = (title.strip() or draft.title)[:200] if title is not None else draft.title
         draft.version += 1
         draft.save()
@@ -207,8 +209,10 @@ def preview_document(
         )
         with collect_unreachable() as unreached:
             effect = link_to(instance.name).call(PreviewPolicy(**policies.orders_as_request(orders)))
-    except SluiceError as problem:
+    except BrokerUnavailable as problem:
         return DraftPreview([], differences, findings, away=problem.sentence)
+    except SluiceError as problem:
+        return DraftPreview([problem.sentence], differences, findings)
     away = " ".join(problem.sentence for problem in unreached.values())
     members = tuple(sorted(address.member for address in unreached))
     return DraftPreview([], differences, findings, effect, away, members)

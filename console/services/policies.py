@@ -27,13 +27,13 @@ from broker_core.config.document import (
     misplaced_paths,
     outside_roots_error,
 )
-from broker_core.documents.requests import ApplyPolicy, StagedPolicy
+from broker_core.documents.requests import ApplyPolicy, CheckSpools, StagedPolicy
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
 from broker_core.subscriptions.destinations import destination_problems
 from console import current_instance
 from console.access.policy_secrets import redact_secrets, restore_secrets
-from console.broker_link import ask_all_brokers
+from console.broker_link import BrokerUnavailable, ask_all_brokers
 from console.choices import PolicyEntryKind, RolloutState
 from console.models import Instance, PolicyRevision, StagedRollout, Transport
 from console.queries import policies as read
@@ -49,18 +49,22 @@ OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_COLUMNS if field not in
 """Fields of a transport that a change may set."""
 PATH_MAX: Final = 4_096
 """Maximum characters of a directory's path on Linux."""
+SPOOL_CHECK_S: Final = 3.0
+"""Seconds within which a broker must answer whether it can write spools to a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """Result of a change: the new revision, and whether the running brokers have applied it.
+    """Result of a change: the new revision, and whether every running broker has put it in force.
 
-    `problem` says why a broker hasn't.
+    `problem` says why a broker hasn't. `withdrawn` says why a staged revision is no longer in force anywhere:
+    its rollout ended automatically before the brokers answered. Otherwise it is "".
     """
 
     revision: PolicyRevision
     applied: bool
     problem: str = ""
+    withdrawn: str = ""
     findings: tuple[PolicyFinding, ...] = ()
     """Settings of the new policy that are allowed but unwise."""
 
@@ -335,18 +339,39 @@ def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> Polic
 
     `decided`: an operator prefers this revision to a policy that a broker has stored and the database lacks.
     """
-    instance, problems = revision.instance, []
+    instance, problems, withdrawing, newer = revision.instance, [], [], 0
     order = ApplyPolicy(**orders_as_request(policy_orders(instance.name)), decided=decided)
     for reply in ask_all_brokers(instance.name, order):
         if reply.answer is None:
-            problems.append(reply.error.sentence if reply.error is not None else "")
+            running = _newer_revision(revision, reply.error)
+            newer = max(newer, running)
+            if not running:
+                problems.append(reply.error.sentence if reply.error is not None else "")
             continue
         broker_reports.record_revision(instance, reply.answer.revision, timezone.now(), member=reply.member)
-        if reply.answer.revision != revision.number:
-            problems.append(
-                f"The broker{reply.member and f' {reply.member}'} runs revision {reply.answer.revision}."
-            )
-    return PolicyChange(revision, not problems, " ".join(problems))
+        broker = f"broker{reply.member and f' {reply.member}'}"
+        if reply.answer.withdrawn == revision.number:
+            withdrawing.append(broker)
+        elif reply.answer.revision > revision.number:
+            newer = max(newer, reply.answer.revision)
+        elif reply.answer.revision != revision.number:
+            problems.append(f"The {broker} runs revision {reply.answer.revision}.")
+    applied = not problems and not newer
+    withdrawn = read.revision_numbered(instance, revision.number).withdrawn if newer else ""
+    if newer and not withdrawn:
+        problems.append(f"Revision {newer} has replaced it.")
+    if withdrawing and not withdrawn:
+        withdrawn = f"The {' and the '.join(withdrawing)} used up the decisions that the rollout allows."
+    return PolicyChange(revision, applied, " ".join(problems), withdrawn)
+
+
+def _newer_revision(revision: PolicyRevision, error: SluiceError | None) -> int:
+    """Return the newer revision of the database that a broker runs and therefore refused this one; or 0."""
+    if not isinstance(error, OperatorError) or error.code != "policy_set_back":
+        return 0
+    running = int(error.details.get("running", 0))
+    newest = newest_revision(revision.instance).number
+    return running if revision.number < running <= newest else 0
 
 
 def orders_as_request(ordered: Mapping[str, Any]) -> dict[str, Any]:
@@ -418,6 +443,8 @@ def _change(
         instance, before, document, findings = _edited(name, edit, expected_revision)
         if same_policy(document, before.document):
             return _unchanged(before)
+        # Only a new directory is checked, so brokers are seldom asked under the lock.
+        refuse_unwritable_spools(name, document, before.document)
         end_rollout(instance, before.number + 1)
         revision = _store(instance, document, actor, reason)
         if first is not None:
@@ -528,6 +555,24 @@ def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any
     named = [one for one in _named_directories(document) if one not in before]
     if problems := [problem for setting, path in named for problem in misplaced(setting, path)]:
         raise outside_roots_error(problems)
+
+
+def refuse_unwritable_spools(
+    instance_name: str, document: Mapping[str, Any], *known: Mapping[str, Any]
+) -> None:
+    """Raise OperatorError `bad_spool_path` if a broker can't write spools to a directory of a document.
+
+    Directories of `known` documents aren't checked. A broker that is away checks them when it applies the
+    policy.
+    """
+    before = {one for other in known for one in _named_directories(other)}
+    named = set(_named_directories(document)) - before
+    paths = sorted({path for setting, path in named if setting.endswith("message_disk_path")})
+    if not paths:
+        return
+    for reply in ask_all_brokers(instance_name, CheckSpools(paths=paths), timeout_s=SPOOL_CHECK_S):
+        if reply.error is not None and not isinstance(reply.error, BrokerUnavailable):
+            raise reply.error
 
 
 def _named_directories(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.UNACKED_MESSAGES: "unacknowledged messages",
     Signal.UNACKED_AGE: "age of the oldest unacknowledged message",
     Signal.ACK_SILENCE: "time without an acknowledgement",
+    Signal.ACKNOWLEDGED_RATE: "acknowledgement rate",
     Signal.PINNED_BYTES: "log retained for the client",
     Signal.USER_PINNED_BYTES: "log retained for its user",
 }
@@ -49,6 +50,7 @@ REASONS: Final[Mapping[DecisionReason, str]] = {
     DecisionReason.WINDOW_FULL: "Window full",
     DecisionReason.UNACKED: "Unacknowledged messages",
     DecisionReason.ACK_SILENCE: "No acknowledgements",
+    DecisionReason.ACKNOWLEDGED_RATE: "Acknowledgement rate too low",
     DecisionReason.PINNED: "Retained log",
     DecisionReason.RESOURCE_ERROR: "Backlog over its topic’s limit",
     DecisionReason.SPOOL_FAILED: "Spool not writable",

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET
 from console.choices import AuditResult, Permission
 from console.models import AuditEvent
 from console.queries.filters import AuditFilter
+from console.units.moments import parse_moment
 from console.views import common
 
 PAGE = 50
@@ -26,6 +27,9 @@ def audit(request: HttpRequest) -> HttpResponse:
     query.update({key: value for key, value in chosen.items() if value})
     filters = AuditFilter(query, AuditEvent.objects.all())
     found = filters.qs if filters.is_valid() else AuditEvent.objects.none()
+    # The browser's field shows a time only without an offset.
+    if (since := parse_moment(chosen["since"])) is not None:
+        chosen["since"] = since.strftime("%Y-%m-%dT%H:%M:%S")
     context = {
         "page": Paginator(found, PAGE).get_page(request.GET.get("page")),
         "chosen": chosen,

@@ -67,6 +67,7 @@ def import_draft(request: HttpRequest) -> HttpResponse:
                 form.cleaned_data["system"],
                 form.cleaned_data["text"],
                 title=form.cleaned_data["title"],
+                values=form.cleaned_data["values"],
             )
             return render_draft(
                 request,

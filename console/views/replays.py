@@ -23,6 +23,7 @@ from console.services import audit
 from console.services import replays as service
 from console.services.actors import access_of_request
 from console.services.pending_changes import service as pending_service
+from console.units.moments import bookmark_of_moment, parse_moment
 from console.views import common, pending_changes
 
 PAGE = 50
@@ -76,7 +77,8 @@ def replays_list(request: HttpRequest) -> HttpResponse:
 def create(request: HttpRequest) -> HttpResponse:
     """Create a managed replay for a client."""
     fields = {field: request.POST.get(field, "").strip() for field in FIELDS}
-    fields["bookmark"] = fields["bookmark"] or "0"
+    at = parse_moment(fields["bookmark"]) if "-" in fields["bookmark"] or ":" in fields["bookmark"] else None
+    fields["bookmark"] = bookmark_of_moment(at) if at is not None else fields["bookmark"] or "0"
     common.check_permission(
         request, Permission.ACT_ON_CLIENTS, client=fields["client"], topic=fields["topic"]
     )

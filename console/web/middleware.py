@@ -77,3 +77,18 @@ class AuditMiddleware:
         if request.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
             audit.record_request(request, response)
         return response
+
+
+class NoStoreMiddleware:
+    """Middleware that forbids caches to store answers, unless the view has chosen otherwise.
+
+    Nearly all answers depend on the session or the token. Static files don't pass here.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        response.headers.setdefault("Cache-Control", "private, no-store")
+        return response

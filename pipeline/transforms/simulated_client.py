@@ -28,6 +28,7 @@ UNRECORDED_SIGNALS: Final = frozenset(
         Signal.UNACKED_MESSAGES,
         Signal.UNACKED_AGE,
         Signal.ACK_SILENCE,
+        Signal.ACKNOWLEDGED_RATE,
         Signal.CONFLATION_BYTES,
         Signal.WAITING_MESSAGES,
         Signal.PINNED_BYTES,
@@ -65,7 +66,7 @@ class SimulatedBacklog:
         self.name = ""
         self.durable = self.journaled = self.paused = self.rate_limited = False
         self.prefetch = self.conflation_bytes = self.waiting_messages = self.pinned_bytes = 0
-        self.unacked_messages = self.unacked_since = self.acked_at = 0
+        self.unacked_messages = self.unacked_since = self.acked_at = self.acked_messages = 0
         self.window_full_since = self.window_full_count = 0
         self.oldest_at = self.unacked_at = self.blocked_since = 0
         self.messages = self.owed_messages = self.owed_bytes = self.acked_bytes = self.window_step_bytes = 0
@@ -82,6 +83,9 @@ class SimulatedBacklog:
     @property
     def outbox_messages(self) -> int:
         return self.messages
+
+    def acked_before(self, until_ns: int) -> None:
+        """Return None: acknowledgements aren't recorded."""
 
     def update_progress(self) -> None:
         """Do nothing: the figures are set before the guard reads them."""

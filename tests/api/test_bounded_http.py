@@ -153,6 +153,8 @@ def test_a_length_of_many_digits_is_refused_by_a_sentence(web: Web, digits: int)
         b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n",
         b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"b" * 200_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"b" * 200_000,
     ],
 )
 def test_a_head_that_cant_be_read_is_refused_by_a_sentence(web: Web, head: bytes) -> None:
@@ -161,6 +163,17 @@ def test_a_head_that_cant_be_read_is_refused_by_a_sentence(web: Web, head: bytes
         status, problem = read_answer(line)
     assert (status, problem["code"]) == (400, "bad_request")
     assert "can't be read" in str(problem["detail"])
+    assert web.answers()
+
+
+@pytest.mark.parametrize("end", [b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b""], ids=["whole", "unfinished"])
+@pytest.mark.parametrize("nbytes", [16_400, 200_000])
+def test_a_request_line_that_is_too_long_is_refused_by_a_sentence(web: Web, nbytes: int, end: bytes) -> None:
+    with web.connect() as line:
+        line.sendall(b"GET /api/v1/clients?search=" + b"a" * nbytes + end)
+        status, problem = read_answer(line)
+    assert (status, problem["code"]) == (414, "uri_too_long")
+    assert "at most 16,384 bytes" in str(problem["detail"])
     assert web.answers()
 
 

@@ -64,6 +64,14 @@ RULES: list[dict[str, Any]] = [
         "ladder": NOTIFY,
     },
     {
+        "name": "acknowledged",
+        "signal": "acknowledged_rate",
+        "shape": "rate_below",
+        "limit": 10,
+        "window_ms": 500,
+        "ladder": NOTIFY,
+    },
+    {
         "name": "counted",
         "signal": "window_full",
         "shape": "count_in_window",

@@ -160,7 +160,9 @@ def test_a_decision_beyond_the_allowance_is_not_carried_out_and_the_revision_ret
     assert f"was not offlined, because staged revision 3 may make {allowed} decision" in held.sentence
     assert sum(state == "offlined" for state in states(real).values()) == allowed
     # Apply again, as the control plane does every minute: the broker must not restore the withdrawn revision.
-    policies.apply_at_broker(policies.newest_revision(rollout_instance))
+    again = policies.apply_at_broker(policies.newest_revision(rollout_instance))
+    assert (again.applied, again.problem) == (True, "")
+    assert again.withdrawn == "The broker used up the decisions that the rollout allows."
     assert quiet(real) == made
 
     broker_reports.record_decisions(made, NAME)

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from broker_core.bookmark import bookmark_sequence
 from broker_core.control.requests import clients
-from broker_core.control.set_back import set_back_error
+from broker_core.control.set_back import older_revision_error, set_back_error
 from broker_core.documents.clients import ClientEntry, ClientsPage, DeliveryState
 from broker_core.documents.instance import DatabaseEntry, InstanceStatus, RefusedRevision, Snapshot
 from broker_core.documents.problems import ProblemEntry
@@ -832,7 +832,14 @@ class FakeBroker:
         if self.kept is not None and not request.get("decided"):
             raise set_back_error(self.revision, request["policy"]["revision"])
         self.kept = None
-        self.revision = (staged["policy"] if staged else request["policy"])["revision"]
+        offered = (staged["policy"] if staged else request["policy"])["revision"]
+        if offered < self.revision and not request.get("decided"):
+            raise older_revision_error(self.revision, offered)
+        self.revision = offered
+        return {"revision": self.revision}
+
+    def do_check_spools(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Accept every directory for spools."""
         return {"revision": self.revision}
 
     def do_policy(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ class ManualClock:
     def monotonic_ns(self) -> int:
         return self._monotonic
 
+    def suspended_ns(self) -> int:
+        return self._monotonic
+
     def monotonic_ms(self) -> int:
         return self._monotonic // 1_000_000
 

@@ -14,6 +14,7 @@ from broker_core.slow_clients.evaluate.judge import (
 )
 from broker_core.slow_clients.evaluate.signals import (
     AckedMark,
+    AckedMessagesMark,
     BacklogCounts,
     BacklogView,
     ClientSample,
@@ -45,12 +46,18 @@ class SubscriptionSignals:
     unacked_messages: int = 0
     unacked_since: int = 0
     acked_at: int = 0
+    acked_messages: int = 0
+    acked_mark: AckedMessagesMark | None = None
     window_full_since: int = 0
     window_full_count: int = 0
     blocked_since: int = 0
     paused: bool = False
     rate_limited: bool = False
     pinned_bytes: int = 0
+
+    def acked_before(self, until_ns: int) -> AckedMessagesMark | None:
+        mark = self.acked_mark
+        return mark if mark is not None and mark.at <= until_ns else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -269,8 +270,20 @@ class PolicyRequests:
         """Put a policy into force, as a whole."""
         policy, stage = _policy(request.policy), _stage(request.staged, self._member)
         await self._apply(policy, stage, decided=request.decided)
-        stage = self._engine.guard.stage  # None if it has used up its allowance here
-        return RunningRevision(revision=stage.document.revision if stage is not None else policy.revision)
+        guard = self._engine.guard
+        # A stage that has just used up its allowance is removed in the next iteration of the event loop.
+        stage = guard.stage if not guard.withdrawn else None
+        return RunningRevision(
+            revision=stage.document.revision if stage is not None else policy.revision,
+            withdrawn=guard.withdrawn,
+        )
+
+    async def check_spools(self, request: requests.CheckSpools) -> RunningRevision:
+        """Check directories for spools. Raises OperatorError bad_spool_path or outside_roots."""
+        policy = self._engine.policy
+        for path in request.paths:
+            await self._check(replace(policy, pool=replace(policy.pool, message_disk_path=path)))
+        return RunningRevision(revision=policy.revision)
 
     async def in_force(self, _: requests.GetPolicy) -> PolicyInForce:
         """Return the policy in force, with password hashes, and whether the database lacks it."""

@@ -220,7 +220,9 @@ class _JudgePass:
             cut = min(previous.cut, waiting)
             if rule.signal in SIGNALS_LOWERED_BY_DISCARD:
                 value = remaining_backlog(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
-        current, rung, observed = check_rule(rule, value, previous, self._now, client.backlog.acked_bytes)
+        # Only rates use the total: of messages for a subscription, of bytes for a client.
+        acked = subscription.acked_messages if subscription is not None else client.backlog.acked_bytes
+        current, rung, observed = check_rule(rule, value, previous, self._now, acked)
         if rung is not None:
             context = self._get_context(client)
             decision = decide(

@@ -32,7 +32,9 @@ class RuleState(NamedTuple):
     acted_at: int = 0
     checked_at: int = 0
     last_value: int = 0
-    """RATE_BELOW: bytes acknowledged at the last check. COUNT_IN_WINDOW: number of crossings counted so far.
+    """RATE_BELOW: bytes or messages acknowledged at the last check.
+
+    COUNT_IN_WINDOW: number of crossings counted so far.
     """
     tries: int = 0
     """RATE_BELOW: consecutive checks at which the rate was below the limit."""
@@ -82,7 +84,7 @@ def quiet_limit(rule: Rule) -> int:
     return 0 if is_time_driven(rule) else rule.lowest_rung_value
 
 
-def check_rule(rule: Rule, value: int, state: RuleState, now_ns: int, acked_bytes: int = 0) -> RuleCheck:
+def check_rule(rule: Rule, value: int, state: RuleState, now_ns: int, acked: int = 0) -> RuleCheck:
     """Check one value against a rule.
 
     Args:
@@ -90,7 +92,8 @@ def check_rule(rule: Rule, value: int, state: RuleState, now_ns: int, acked_byte
         value: Value of its signal, or NOT_APPLICABLE.
         state: State from the last check, or NO_STATE.
         now_ns: Current time.
-        acked_bytes: Bytes acknowledged by the peer since logon; only RATE_BELOW uses it.
+        acked: Bytes (of a client) or messages (of a subscription) acknowledged since the start; only
+            RATE_BELOW uses it.
     """
     if value == NOT_APPLICABLE:
         return RuleCheck(_cleared_state(rule, state, now_ns), None, value)
@@ -103,7 +106,7 @@ def check_rule(rule: Rule, value: int, state: RuleState, now_ns: int, acked_byte
         state = state._replace(checked_at=grid)
     match rule.shape:
         case Shape.RATE_BELOW:
-            return _check_rate(rule, value, state, now_ns, acked_bytes)
+            return _check_rate(rule, value, state, now_ns, acked)
         case Shape.COUNT_IN_WINDOW:
             return _check_count(rule, value, state, now_ns)
     return _check_level(rule, value, state, now_ns)
@@ -257,24 +260,24 @@ def _is_request_due(rule: Rule, state: RuleState, now_ns: int) -> bool:
     )
 
 
-def _check_rate(rule: Rule, value: int, state: RuleState, now_ns: int, acked_bytes: int) -> RuleCheck:
+def _check_rate(rule: Rule, value: int, state: RuleState, now_ns: int, acked: int) -> RuleCheck:
     """Check a RATE_BELOW rule. `value` is the rate over the rule's window.
 
-    Once the client is suspected, each check measures the bytes acknowledged since the last check.
+    Once the client is suspected, each check measures what was acknowledged since the last check.
     """
     if not state.over_since:
         if value >= rule.limit:
             return RuleCheck(_cleared_state(rule, state, now_ns), None, value)
-        return RuleCheck(RuleState(now_ns, 0, state.acted_at, now_ns, acked_bytes), None, value)
+        return RuleCheck(RuleState(now_ns, 0, state.acted_at, now_ns, acked), None, value)
     if state.done == len(rule.ladder):  # every rung has acted: only a recovery changes the state
         return RuleCheck(state if value < rule.limit else _cleared_state(rule, state, now_ns), None, value)
     passed = now_ns - state.checked_at
     if passed < rule.check_ms * _MS:
         return RuleCheck(state, None, value)
-    rate = (acked_bytes - state.last_value) * 1_000_000_000 // passed
+    rate = (acked - state.last_value) * 1_000_000_000 // passed
     if rate >= rule.limit:
         return RuleCheck(_cleared_state(rule, state, now_ns), None, rate)
-    state = state._replace(checked_at=now_ns, last_value=acked_bytes, tries=state.tries + 1)
+    state = state._replace(checked_at=now_ns, last_value=acked, tries=state.tries + 1)
     return (
         _check_ladder(rule, rate, state, now_ns)
         if state.tries >= rule.count

@@ -98,6 +98,22 @@ def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: 
     return one.window_full_count if rule.counted else age_ms(one.window_full_since, now_ns)
 
 
+def _acknowledged_rate(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: int) -> int:
+    """Return the messages per second that a client acknowledged over the rule's window.
+
+    The result is never less than the true rate: a mark may lack acknowledgements of a second.
+
+    NOT_APPLICABLE unless messages have been owed during the whole window, which the age of the oldest shows.
+    """
+    owes = one.unacked_messages and age_ms(one.oldest_at, now_ns) >= rule.window_ms
+    if not owes or one.paused or one.rate_limited or client.is_offlined:
+        return NOT_APPLICABLE
+    mark = one.acked_before(now_ns - rule.window_ms * _MS)
+    if mark is None or not rule.window_ms:
+        return NOT_APPLICABLE
+    return (one.acked_messages - mark.messages) * 1_000 // rule.window_ms
+
+
 READINGS: Final = check_complete(
     {
         Signal.POOL_MEMORY: SignalReader(
@@ -251,6 +267,15 @@ READINGS: Final = check_complete(
             lambda one, _, __, now: age_ms(one.acked_at, now) if one.unacked_messages else 0,
             sample_column=None,
             grows_with_time=True,
+            outbox=False,
+            fires_without_backlog=True,
+        ),
+        Signal.ACKNOWLEDGED_RATE: SignalReader(
+            "it acknowledges",
+            None,
+            _acknowledged_rate,
+            sample_column=None,
+            grows_with_time=False,
             outbox=False,
             fires_without_backlog=True,
         ),

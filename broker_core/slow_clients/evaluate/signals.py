@@ -40,6 +40,13 @@ class AckedMark(NamedTuple):
     acked_bytes: int
 
 
+class AckedMessagesMark(NamedTuple):
+    """Total messages that the application had acknowledged at a given time."""
+
+    at: int
+    messages: int
+
+
 class BacklogCounts(NamedTuple):
     """Message counts of a client's backlog, read only while a decision about the client is being made."""
 
@@ -123,6 +130,7 @@ class SubscriptionView(Protocol):
             window.
         unacked_since: Time at which the oldest of these was sent.
         acked_at: Time of the last acknowledgement, or of the first message owed after a time with none owed.
+        acked_messages: Messages acknowledged since the start.
         window_full_since: Time since which messages wait and the window is full; 0 while dispatch continues.
         window_full_count: Number of times the window has become full, since the start.
         blocked_since: Time since which the peer has read nothing while a message waited or was in flight.
@@ -164,6 +172,11 @@ class SubscriptionView(Protocol):
     def unacked_since(self) -> int: ...
     @property
     def acked_at(self) -> int: ...
+    @property
+    def acked_messages(self) -> int: ...
+    def acked_before(self, until_ns: int) -> AckedMessagesMark | None:
+        """Return the newest recorded number of acknowledged messages at or before a time; None if unknown."""
+
     @property
     def window_full_since(self) -> int: ...
     @property

@@ -115,7 +115,7 @@ class Rule:
         A peer's window may move in steps of `step_bytes`. The period is then longer than one step of a peer
         at the limit, because no rate can be measured over less than a step.
         """
-        if not step_bytes:
+        if not step_bytes or self.signal is not Signal.DRAIN_RATE:
             return self.window_ms
         return max(self.window_ms, step_bytes * 1_000 // max(1, self.limit) + 1)
 

@@ -172,6 +172,10 @@ class StompSession:
         """Create the engine's connection."""
         self._reply_writer.connection = self._engine.add_connection(self._transport, self._reply_writer.out)
 
+    def flush_replies(self) -> None:
+        """Send the receipts of this iteration."""
+        self._reply_writer.flush()
+
     def on_connection_lost(self) -> None:
         """Handle the loss of the connection.
 

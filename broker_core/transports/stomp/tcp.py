@@ -59,7 +59,15 @@ class StompProtocol(TcpConnection):
         # A client that closes after it has read the reason of its closing has received the notice.
         if self._session.last_decision_id and self.acked_bytes() >= self.written_bytes:
             self._session.connection.notices.on_received(self._session.last_decision_id)
-        return False
+        return super().eof_received()
+
+    def flush_replies(self) -> None:
+        if self._connection is not None:
+            self._session.flush_replies()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._closing or super().is_ending
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._session.on_connection_lost()

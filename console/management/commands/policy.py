@@ -6,8 +6,9 @@ manage.py policy export --with-secrets > policy.yaml    with hashes of passwords
 manage.py policy check policy.yaml                      without a database: is the policy valid, is it wise?
 manage.py policy diff policy.yaml                       against the newest revision; exit code 1 if different
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
-manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: merged into the newest one;
+manage.py policy import activemq.xml --from activemq    merged into the newest one; see --help of import;
                                                         standard error lists the outcome for each setting
+manage.py policy import activemq.xml --from activemq --set limit=500    with the value of ${limit}
 manage.py policy resolve stored     after the database was replaced: store the brokers' policy in it
 manage.py policy resolve database   or: brokers apply the database's policy
 """
@@ -32,7 +33,7 @@ from console.queries import policies as read
 from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
-from console.services.policy_import import large_text_error, refuse_large_text
+from console.services.policy_import import large_text_error, parse_assignments, refuse_large_text
 
 
 class Command(SafeCommand):
@@ -70,6 +71,14 @@ class Command(SafeCommand):
                 choices=sorted(policy_import.READERS),
                 help="the system whose configuration it is",
             )
+            one.add_argument(
+                "--set",
+                dest="values",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help="value of a variable of the file, such as ${NAME}; may be repeated",
+            )
         resolve = commands.add_parser(
             "resolve", help="choose between the brokers' policy and the database's (policy_set_back)"
         )
@@ -100,7 +109,9 @@ class Command(SafeCommand):
         self.stdout.write_block(policy_files.dump_yaml(revision, with_secrets=options["with_secrets"]))
 
     def _check(self, options: dict[str, Any]) -> None:
-        document = PolicyDocument.from_dict({**policy_files.read_yaml(_text(options["file"])), "revision": 1})
+        document = PolicyDocument.from_dict(
+            {**policy_files.read_own_yaml(_text(options["file"])), "revision": 1}
+        )
         findings = review_policy(document)
         for one in findings:
             self.stdout.write(f"{one.severity}: {one.where}: {one.sentence} {one.fix}".strip())
@@ -180,7 +191,9 @@ class Command(SafeCommand):
     ) -> policy_files.ParsedPolicyFile:
         """Read a file. If `list_settings`, list the outcome for each setting on standard error."""
         try:
-            loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
+            loaded = policy_files.parse_file(
+                instance, _system(options), _text(options["file"]), parse_assignments(options["values"])
+            )
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
                 self._report_setting("left out", one["line"], one["where"], one["what"], one["why"])

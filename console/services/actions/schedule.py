@@ -24,6 +24,8 @@ from console.units.ages import parse_age
 SHORTEST_S = 60
 """Minimum interval in seconds: Celery's beat checks schedules once a minute."""
 MAX_CRON_CHARACTERS = 100
+LONGEST_CHANGE = timedelta(hours=3)
+"""Longer than any interval that a clock repeats or skips: time zones have changed by at most 2 h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,15 @@ class CronSchedule:
 
         `start` has no effect.
         """
-        return (due.astimezone(UTC) for due in CronSim(self.cron, moment.astimezone(self.zone)))
+        # In an hour that the clock repeats, CronSim begins with a firing of the first pass.
+        firings = (due.astimezone(UTC) for due in CronSim(self.cron, moment.astimezone(self.zone)))
+        return (due for due in firings if due > moment)
 
     def latest_before(self, moment: datetime, start: datetime) -> datetime | None:
         """Return the newest firing at or before a moment and not before the start; None without one."""
-        back = CronSim(self.cron, (moment + timedelta(seconds=1)).astimezone(self.zone), reverse=True)
+        # The search begins behind an hour that the clock repeats: in its second pass, CronSim would omit
+        # firings of the first one, and a run of the day before would follow that of today.
+        back = CronSim(self.cron, (moment + LONGEST_CHANGE).astimezone(self.zone), reverse=True)
         found = next((due.astimezone(UTC) for due in back if due <= moment), None)
         return found if found is not None and found >= start else None
 

@@ -342,26 +342,28 @@ def _differences(
 def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     """Publish the draft at the version that was shown.
 
-    A failed publish leaves the pending change as it was.
+    Publishing deletes the draft, and with it the row of this change, in the same transaction.
     """
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft was removed.", "Make the change again.")
-    number, version = item.draft.pk, item.draft.version  # the version that was shown
-    item.draft = None
-    # Publishing deletes the draft, and with it this row if that still referred to the draft.
-    PendingChange.objects.filter(pk=item.pk).update(draft=None)
-    try:
-        change = drafts.publish(
-            actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
-        )
-    except BaseException:
-        PendingChange.objects.filter(pk=item.pk).update(draft=number)
-        raise
+    change = drafts.publish(
+        actor,
+        item.draft.pk,
+        reason=reason,
+        expected_version=item.draft.version,
+        rollout=rollout_plan(item.parameters),
+    )
+    number = change.revision.number
+    if change.withdrawn:
+        return (
+            f"Revision {number} was published for the first clients, and withdrawn at once. "
+            f"{change.withdrawn} {change.problem}"
+        ).strip()
     if change.applied and rollout_plan(item.parameters) is not None:
-        return f"Revision {change.revision.number} is published for the first clients."
+        return f"Revision {number} is published for the first clients."
     if change.applied:
-        return f"Revision {change.revision.number} is published and in force."
-    return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
+        return f"Revision {number} is published and in force."
+    return f"Revision {number} is published, but is not in force everywhere: {change.problem}"
 
 
 CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {

@@ -11,12 +11,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from broker_core.errors import OperatorError, SluiceError
 from console import current_instance
@@ -122,7 +122,7 @@ def add_change(
     _require_permission(actor, kind, instance.name, target)
     with transaction.atomic():
         rows = PendingChange.objects.filter(owner_id=actor.user_id, instance=instance)
-        fresh = not rows.filter(kind=kind, target=target).exists()
+        fresh = not rows.filter(kind=kind, target=target, claimed_at=None).exists()
         if fresh and rows.count() >= MAX_ITEMS:
             raise OperatorError(
                 "tray_full", f"At most {MAX_ITEMS} changes can be pending.", "Apply or discard some."
@@ -132,6 +132,7 @@ def add_change(
             instance=instance,
             kind=kind,
             target=target,
+            claimed_at=None,
             defaults={"parameters": dict(parameters or {}), "draft": draft},
         )
     return item
@@ -259,16 +260,19 @@ def _apply_change(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcom
         _require_permission(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
     except SluiceError as problem:
         return _failed(item, problem)
-    # Deleting the row claims the change: of several requests that apply it, only one deletes it.
-    if not PendingChange.objects.filter(pk=item.pk).delete()[0]:
+    # Of several requests that apply the change, only one claims it. A process that is killed leaves its
+    # claim, so that the change is neither lost nor applied twice.
+    row = PendingChange.objects.filter(pk=item.pk)
+    if not row.filter(claimed_at=None).update(claimed_at=timezone.now()):
         return ApplyOutcome(f"{item}: Another request has applied or removed it.", done=False)
     try:
         sentence = CHANGE_KINDS[PendingChangeKind(item.kind)].do(actor, item, reason)
     except BaseException as problem:
-        _restore(item)
+        _release_claim(item)
         if not isinstance(problem, SluiceError):
             raise
         return _failed(item, problem)
+    row.delete()
     return ApplyOutcome(sentence, done=True)
 
 
@@ -276,21 +280,32 @@ def _failed(item: PendingChange, problem: SluiceError) -> ApplyOutcome:
     return ApplyOutcome(f"{item}: {problem.sentence} {problem.fix}".strip(), done=False)
 
 
-def _restore(item: PendingChange) -> None:
-    """Store a claimed change again, unless its draft is gone or the operator has added an equal one."""
-    created_at = item.created_at
-    with suppress(IntegrityError), transaction.atomic():
-        if item.draft_id is None or PolicyDraft.objects.filter(pk=item.draft_id).exists():
-            item.save(force_insert=True)  # which sets the time
-            PendingChange.objects.filter(pk=item.pk).update(created_at=created_at)
+def _release_claim(item: PendingChange) -> None:
+    """Make a claimed change pending again, or delete it if the operator has added an equal one meanwhile."""
+    row = PendingChange.objects.filter(pk=item.pk)
+    try:
+        with transaction.atomic():
+            row.update(claimed_at=None)
+    except IntegrityError:
+        row.delete()
 
 
 def _preview_of_change(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
-    """Return a change's preview. An error becomes a reason why the change is blocked."""
+    """Return a change's preview. An error or a claim becomes a reason why the change is blocked."""
+    if item.claimed_at is not None:
+        return ChangePreview(str(item), blocked=[_unknown_result(item)])
     try:
         return CHANGE_KINDS[PendingChangeKind(item.kind)].preview(item, patterns)
     except SluiceError as problem:
         return ChangePreview(str(item), blocked=[f"{item}: {problem.sentence}"])
+
+
+def _unknown_result(item: PendingChange) -> str:
+    """Return why a claimed change can't be applied again."""
+    return (
+        f"{item}: The console began to apply it at {item.claimed_at:%Y-%m-%d %H:%M:%S} UTC, and has not "
+        "reported the end. It may have been carried out: check the audit and its effect, then remove it here."
+    )
 
 
 def _require_permission(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
@@ -314,7 +329,7 @@ def _rows(actor: Actor) -> QuerySet[PendingChange]:
 
 
 def _policy_item(actor: Actor) -> PendingChange | None:
-    rows = _rows(actor).filter(kind=PendingChangeKind.POLICY)
+    rows = _rows(actor).filter(kind=PendingChangeKind.POLICY, claimed_at=None)
     return rows.select_related("draft").first()
 
 

@@ -7,22 +7,27 @@ policy. Nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from broker_core.errors import OperatorError
 from console.services.policy_import import activemq, amps, qpid, xap
+from console.services.policy_import.recognition import recognition_hint
 from console.services.policy_import.result import (
     ImportedSetting,
     ImportReport,
     SkippedSetting,
     UnrelatedSetting,
 )
+from console.services.policy_import.rule_tables import TABLES, import_by_table
+from console.services.policy_import.variables import Variables, parse_assignments
 
-READERS: dict[str, Callable[[str], ImportReport]] = {
+READERS: dict[str, Callable[[str, Variables], ImportReport]] = {
     "activemq": activemq.import_activemq,
     "qpid": qpid.import_qpid,
     "amps": amps.import_amps,
     "xap": xap.import_xap,
+    **{system: partial(import_by_table, table) for system, table in TABLES.items()},
 }
 MAX_TEXT_BYTES = 1_048_576
 """Maximum bytes of a file's text in UTF-8."""
@@ -33,6 +38,12 @@ _LOOKED_FOR = {
     "qpid": '<slow-consumer-detection> of topics, or <topic key="…"> with a <consumer>',
     "amps": "<AMPSConfig> with MessageMemoryLimit and its like, Transports, a TransactionLog or Actions",
     "xap": f"{xap.PREFIX}enabled, throughput, latency or retries",
+    "nats": "max_pending or write_deadline",
+    "redis": "client-output-buffer-limit pubsub",
+    "centrifugo": "client.queue_max_size, in JSON",
+    "rabbitmq": "consumer_timeout, or policies with max-length (rabbitmq.conf, or definitions in JSON)",
+    "mosquitto": "max_queued_messages",
+    "artemis": '<address-setting match="…"> with slow-consumer-threshold',
 }
 """Contents that each importer needs, for hints."""
 
@@ -46,6 +57,8 @@ __all__ = [
     "import_hint",
     "import_policy",
     "large_text_error",
+    "parse_assignments",
+    "recognition_hint",
     "refuse_large_text",
 ]
 
@@ -66,11 +79,17 @@ def large_text_error(max_bytes: int, name: str = "The file") -> OperatorError:
     )
 
 
-def import_policy(system: str, text: str) -> ImportReport:
+def import_policy(system: str, text: str, values: Mapping[str, str] | None = None) -> ImportReport:
     """Import a system's configuration file.
 
+    Args:
+        system: Key of `READERS`.
+        text: The file.
+        values: Values of variables in the file, such as those of `${NAME}`, by name.
+
     Raises:
-        OperatorError: `bad_import` for an unreadable file, `nothing_imported` if no setting was imported.
+        OperatorError: `bad_import` for an unreadable file, or a value for a variable that it doesn't have;
+            `nothing_imported` if no setting was imported.
     """
     if system not in READERS:
         raise OperatorError(
@@ -79,9 +98,21 @@ def import_policy(system: str, text: str) -> ImportReport:
     refuse_large_text(text, MAX_TEXT_BYTES)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise OperatorError("bad_import", "The file contains half of a surrogate pair.", "Save it as UTF-8.")
-    imported = READERS[system](text.removeprefix("\ufeff"))
-    if imported.is_empty():
-        raise imported.nothing_imported_error(import_hint(system))
+    variables = Variables(values)
+    try:
+        imported = READERS[system](text.removeprefix("\ufeff"), variables)
+        if imported.is_empty():
+            raise imported.nothing_imported_error(import_hint(system))
+    except OperatorError as problem:
+        if hint := recognition_hint(text, system):
+            problem.fix = hint
+        raise
+    if unused := list(variables.unused()):
+        raise OperatorError(
+            "bad_import",
+            f"The file has no variable {', '.join(repr(name[:80]) for name in unused[:10])}.",
+            "Set only variables of the file: the report of an import names them.",
+        )
     return imported
 
 

@@ -27,7 +27,6 @@ from console.services.policy_import.amps_values import parse_bytes
 from console.services.policy_import.result import (
     NO_SUCH_SETTING,
     ImportReport,
-    is_placeholder,
     parse_bool,
     parse_int,
     parse_number,
@@ -39,6 +38,7 @@ from console.services.policy_import.topic_layers import (
     partly_overlapping,
     patterns_beside_topics,
 )
+from console.services.policy_import.variables import Variables, is_placeholder
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, parse_xml
 
 CONSTANT: Final = "constant_pending_message_limit_strategy"
@@ -128,8 +128,8 @@ _BLOCKS: Final = "Beyond this limit ActiveMQ blocks producers. Sluice never bloc
 _ELEMENTS: Final = {
     "import": "This part is in another file: import that file separately.",
     "transportConnectors": "Configure transports manually: Sluice's use its own protocol and STOMP.",
-    "networkConnectors": "Sluice has no network of brokers.",
-    "jmsBridgeConnectors": "Sluice has no bridges.",
+    "networkConnectors": "Configure links to other sites manually, in a draft of the policy.",
+    "jmsBridgeConnectors": "Sluice has no JMS bridges.",
     "plugins": "Configure logons and permissions manually, under access and at the transports.",
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
@@ -193,7 +193,7 @@ class _PolicyEntry:
     """Reason why the entry is in shadow mode, or ""."""
 
 
-def import_activemq(text: str) -> ImportReport:
+def import_activemq(text: str, variables: Variables) -> ImportReport:
     """Import each `<policyEntry topic="...">` as an entry of `activemq`.
 
     A composite destination makes one entry per topic.
@@ -201,7 +201,7 @@ def import_activemq(text: str) -> ImportReport:
     Raises:
         OperatorError: `bad_import`.
     """
-    root = parse_xml(text)
+    root = parse_xml(text, variables)
     imported = ImportReport(root.all_leaves())
     entries: list[_PolicyEntry] = []
     beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
@@ -219,8 +219,8 @@ def import_activemq(text: str) -> ImportReport:
             if any(entry.element is one for one in within):
                 entry.shadow = entry.shadow or _PROFILE
     referred = _policies_referred_to(root)
-    others = [one for one in root.walk() if one.name == "policyMap"] if referred else []
-    for other in (one for one in others if not _has_id(one, referred)):
+    policy_maps = [one for one in root.walk() if one.name == "policyMap"] if referred else []
+    for other in (one for one in policy_maps if not _has_id(one, referred)):
         within = list(other.walk())
         for entry in entries:
             if any(entry.element is one for one in within):
@@ -235,10 +235,10 @@ def import_activemq(text: str) -> ImportReport:
     if made:
         beside = patterns_beside_topics([one["topic"] for one in made], ">")
         # Queues' consumers keep the defaults where nothing is set, in ActiveMQ and here.
-        others = [
+        switched_off = [
             {"topic": one, "prefetch": DEFAULT_PREFETCH, "mode": EnforcementMode.OFF.value} for one in beside
         ]
-        imported.document["activemq"] = [*made, *others]
+        imported.document["activemq"] = [*made, *switched_off]
     _others(imported, root)
     return imported
 
@@ -336,7 +336,7 @@ def topic_patterns(text: str) -> list[str]:
             raise ClientError(
                 "bad_pattern",
                 f"{name[:80]!r} is a variable that only ActiveMQ can resolve.",
-                "Write the topic into the file.",
+                "Set it, or write the topic into the file.",
             )
         TopicPattern.parse(name)
         made.append(f"{name[:-2]}.#" if name.endswith(".>") else name)
@@ -631,7 +631,7 @@ def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> 
 def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
     """Return why an attribute of an abort strategy isn't imported."""
     if name == "ignoreNetworkConsumers":
-        return "Sluice has no network of brokers."
+        return "A link to another site is a client like any other, so limits apply to it."
     if name != "ignoreIdleConsumers" or strategy != ABORT_ACK:
         return NO_SUCH_SETTING
     if parse_bool(leaf.value) is True:

@@ -5,7 +5,8 @@ It reads slow-client settings (seed 000), transports, the transaction log (seed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os.path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker_core.config.document_reader import MAX_TEXTS, DocumentReader
@@ -16,6 +17,7 @@ from broker_core.errors import ClientError
 from broker_core.filters import compile_filter
 from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.amps_actions import read_actions
+from console.services.policy_import.amps_older import read_older_settings
 from console.services.policy_import.amps_values import parse_bytes, parse_seconds, topic_pattern
 from console.services.policy_import.result import (
     NO_SUCH_SETTING,
@@ -24,9 +26,11 @@ from console.services.policy_import.result import (
     parse_int,
     value_problem,
 )
+from console.services.policy_import.variables import Variables, is_placeholder, unset_reason
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value, parse_xml
 
 MAX_TRANSPORTS: Final = 64
+_AMPS_PATH: Final = "the working directory of AMPS"
 _Limit = tuple[str, str, Callable[[str], Any], Callable[[DocumentReader, dict[str, Any], str], object]]
 """Group and name of a setting, conversion of its text, and the reader that validates it."""
 
@@ -40,19 +44,26 @@ def _ms(text: str) -> int | None:
     return None if age is None else round(age * 1_000)
 
 
+def _path(text: str) -> str:
+    """Return an absolute path without `.` and `..`; a relative one unchanged."""
+    return os.path.normpath(text) if text.startswith("/") else text
+
+
 _LIMITS: Final[dict[str, _Limit]] = {
     "MessageMemoryLimit": ("pool", "message_memory_limit", parse_bytes, read_pool),
     "MessageDiskLimit": ("pool", "message_disk_limit", parse_bytes, read_pool),
-    "MessageDiskPath": ("pool", "message_disk_path", str, read_pool),
+    "MessageDiskPath": ("pool", "message_disk_path", _path, read_pool),
     "ClientMaxCapacity": ("client_policy", "client_max_capacity", _percent, read_client_policy),
     "ClientMessageAgeLimit": ("client_policy", "client_message_age_limit_ms", _ms, read_client_policy),
 }
 _JOURNAL: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "JournalSize": ("journal_size", parse_bytes),
+    "MinJournalSize": ("journal_size", parse_bytes),
     "PreallocatedJournalFiles": ("preallocated_files", parse_int),
-    "JournalDirectory": ("journal_directory", str),
-    "JournalArchiveDirectory": ("archive_directory", str),
+    "JournalDirectory": ("journal_directory", _path),
+    "JournalArchiveDirectory": ("archive_directory", _path),
 }
+_PATHS: Final = frozenset(("message_disk_path", "journal_directory", "archive_directory"))
 _TYPES: Final = {"tcp": "tcp", "tcps": "tcp", "websocket": "websocket"}
 _MESSAGE_TYPES: Final = {
     "json": "json",
@@ -70,16 +81,24 @@ _NOT_POLICY: Final = frozenset((
 ))  # fmt: skip
 _SECTIONS: Final = {
     "Name": "The instance retains its name, because bookmarks contain it.",
-    "SOW": "Sluice has no SOW topics, views or queues.",
-    "Replication": "Sluice doesn't replicate between instances.",
+    "SOW": "Sluice has no SOW topics and no views: a snapshot of a topic's newest records replaces a query.",
+    "Replication": "Configure replication manually: under Destinations at other sites, each a link.",
     "Include": "This part is in another file: import that file separately.",
 }
+_QUEUE: Final = (
+    "A queue needs no setting: each topic queue.NAME is a queue. Its consumers can use STOMP, or shared "
+    "subscriptions."
+)
 _OF_TRANSPORT: Final = {
     "MessageType": ("A transport carries all message types; the journaled topics set the type of a topic."),
     "Protocol": "Clients speak Sluice's own protocol or STOMP.",
     "Ciphers": "TLS uses the default settings of the system's library, version 1.2 or newer.",
     "SecureSocketProtocols": "TLS uses the default settings of the system's library, version 1.2 or newer.",
 }
+_OPENING: Final = (
+    "Name", "Type", "InetAddr", "Protocol", "Certificate", "PrivateKey", "CAFile", "VerifyClient",
+)  # fmt: skip
+"""Settings that decide how a transport opens. A variable in one of them leaves the transport out."""
 _NO_TRANSPORT: Final = "No imported transport uses it."
 _IN_ANOTHER_FILE: Final = (
     "A part of it is in another file, which may change it: write that part into this file."
@@ -89,17 +108,22 @@ _UNREAD_LIMIT: Final = (
 )
 
 
-def import_amps(text: str) -> ImportReport:
+def import_amps(text: str, variables: Variables) -> ImportReport:
     """Import an `<AMPSConfig>` element, or one of its parts alone.
 
     The instance keeps its own name, because bookmarks contain it. Raises OperatorError `bad_import`.
     """
-    root = parse_xml(text)
+    root = parse_xml(text, variables)
+    variables.add_defaults(_own_variables(root))
+    root.resolve(variables)
     imported = ImportReport(root.all_leaves())
     parts = root.children if root.name == "AMPSConfig" else [root]
     imported.document |= _limits(imported, parts, "")
-    if transports := _TransportReader(imported, parts, is_whole=root.name == "AMPSConfig").read():
+    reader = _TransportReader(imported, parts, is_whole=root.name == "AMPSConfig")
+    if transports := reader.read():
         imported.document["transports"] = transports
+    if rules := [*read_older_settings(imported, parts), *reader.rules]:
+        imported.document["rules"] = rules
     if made := _transaction_log(imported, parts):
         imported.document["instance"] = made
     for part in parts:
@@ -109,10 +133,23 @@ def import_amps(text: str) -> ImportReport:
         if part.name in _NOT_POLICY:
             imported.record_unrelated(part)
         elif part.name in _SECTIONS:
+            for child in part.children:
+                if child.name == "Queue":
+                    imported.record_skipped(child, _QUEUE)
             imported.record_skipped(part, _SECTIONS[part.name])
         elif part.name in ("Authentication", "Entitlement"):
             imported.record_skipped(part, _NO_TRANSPORT)
     return imported
+
+
+def _own_variables(root: XmlElement) -> Iterator[tuple[str, str]]:
+    """Yield names and values of the variables that a file sets itself: its Environment, and its name."""
+    if (name := leaf_value(root.text_of("Name"))) and root.name == "AMPSConfig":
+        yield "AMPS_INSTANCE_NAME", name
+    environment = root.child("Environment")
+    for one in environment.children if environment is not None else ():
+        if one.text is not None:
+            yield one.name, one.text.value
 
 
 def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -> dict[str, Any]:
@@ -134,7 +171,8 @@ def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -
             imported.record_skipped(leaf, reason)
         else:
             made.setdefault(group, {})[setting] = value
-            imported.record_imported(leaf, part or group, f"{group}.{setting}" if part else setting)
+            shown = _shown_setting(setting, value, leaf)
+            imported.record_imported(leaf, part or group, f"{group}.{shown}" if part else shown)
     return made
 
 
@@ -144,7 +182,25 @@ def _skip_reason(
     settings: dict[str, Any],
     check: Callable[[DocumentReader, dict[str, Any], str], object],
 ) -> str:
+    if reason := _relative_path_reason(next(iter(settings)), leaf):
+        return reason
     return value_problem(leaf, value, lambda reader: check(reader, settings, "it"))
+
+
+def _relative_path_reason(setting: str, leaf: XmlLeaf) -> str:
+    """Return why a relative path isn't imported, with the path that it resolves to, or ""."""
+    path = leaf.value
+    if setting not in _PATHS or path.startswith("/") or not path or is_placeholder(path):
+        return ""
+    return (
+        f"The path is {os.path.normpath(path)} under {_AMPS_PATH}, which the file doesn't name: write the "
+        "absolute path."
+    )
+
+
+def _shown_setting(setting: str, value: object, leaf: XmlLeaf) -> str:
+    """Return a setting's name, and its path if the file has another spelling of it."""
+    return f"{setting} {value}" if setting in _PATHS and value != leaf.value.rstrip("/") else setting
 
 
 class _TransportReader:
@@ -163,6 +219,8 @@ class _TransportReader:
         self._open_modules = _ALLOWS_ALL - {leaf_value(one.text) for one in named}
         """Modules that admit every user, and that the file doesn't define itself."""
         self._made: list[dict[str, Any]] = []
+        self.rules: list[dict[str, Any]] = []
+        """Rules for the transports' older slow-client settings."""
 
     def read(self) -> list[dict[str, Any]]:
         """Return the imported transports."""
@@ -191,6 +249,7 @@ class _TransportReader:
         part = f"transport {transport['name']}"
         self._record_imported(element, part, transport)
         transport |= self._access(element, part) | _limits(self._imported, element.children, part)
+        self.rules += read_older_settings(self._imported, element.children, transport["name"])
         self._skip_remaining_elements(element)
         self._made.append(transport)
 
@@ -199,6 +258,13 @@ class _TransportReader:
 
         A transport with TLS is never imported without TLS.
         """
+        unset = [
+            leaf_value(element.text_of(name))
+            for name in _OPENING
+            if is_placeholder(leaf_value(element.text_of(name)))
+        ]
+        if unset:
+            return unset_reason(" ".join(unset))
         name, address = leaf_value(element.text_of("Name")), leaf_value(element.text_of("InetAddr"))
         kind, port = _kind(element), parse_int(address.rpartition(":")[2])
         secured, tls = _tls(element)
@@ -369,7 +435,7 @@ def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> Non
     """Import one setting of the journal, or record why it is skipped."""
     setting, convert = _JOURNAL[leaf.name]
     value = convert(leaf.value)
-    reason = value_problem(
+    reason = _relative_path_reason(setting, leaf) or value_problem(
         leaf, value, lambda reader: read_instance(reader, {"name": "instance", **made, setting: value})
     )
     if setting in made:
@@ -378,7 +444,7 @@ def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> Non
         imported.record_skipped(leaf, reason)
     else:
         made[setting] = value
-        imported.record_imported(leaf, "instance", setting)
+        imported.record_imported(leaf, "instance", _shown_setting(setting, value, leaf))
 
 
 def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str | dict[str, str]]:
@@ -388,6 +454,9 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
     """
     name, kind, chosen = (element.text_of(one) for one in ("Name", "MessageType", "Filter"))
     pattern = topic_pattern(leaf_value(name))
+    if name is not None and is_placeholder(name.value):
+        imported.record_skipped(element, unset_reason(name.value))
+        return []
     try:
         TopicPattern.parse(pattern)
     except ClientError as problem:
@@ -401,6 +470,8 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
     message_type = _MESSAGE_TYPES.get(leaf_value(kind) or "json", "binary")
     if kind is not None and kind.value in _MESSAGE_TYPES:
         imported.record_imported(kind, part, f"message_type {message_type}")
+    elif kind is not None and is_placeholder(kind.value):
+        imported.record_skipped(kind, f"Its messages are stored as binary. {unset_reason(kind.value)}")
     elif kind is not None:
         imported.record_skipped(kind, "Its messages are stored as binary, so filters can't read them.")
     selected = _filter(imported, chosen, message_type, part) if chosen is not None else None
@@ -419,6 +490,9 @@ def _filter(imported: ImportReport, leaf: XmlLeaf, message_type: str, part: str)
         imported.record_skipped(
             leaf, f"All messages of the topic are journaled: a filter has at most {MAX_TEXT} characters."
         )
+        return None
+    if is_placeholder(leaf.value):
+        imported.record_skipped(leaf, f"All messages of the topic are journaled. {unset_reason(leaf.value)}")
         return None
     try:
         compile_filter(leaf.value)

@@ -10,6 +10,11 @@ from typing import Any, Final
 
 from console.services.policy_import.amps_values import topic_pattern
 from console.services.policy_import.result import ImportReport
+from console.services.policy_import.variables import (
+    is_placeholder,
+    unset_reason,
+    without_templates,
+)
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value
 
 _EVENTS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -49,6 +54,8 @@ _HALF: Final = "A partial action would have a different effect."
 _MESSAGE_TYPE: Final = "The journaled topics set the type of a topic."
 MAX_NAME: Final = 100
 MAX_DESCRIPTION: Final = 500
+MAX_REMARK: Final = 200
+"""Maximum characters of a remark that names the missing options of an action."""
 
 
 @dataclass(slots=True)
@@ -66,8 +73,17 @@ class _ActionParts:
 
 
 def read_actions(imported: ImportReport, element: XmlElement) -> None:
-    """Import each `<Action>` whose parts Sluice has; skip an action with any other part."""
+    """Import each `<Action>` whose parts Sluice has; skip an action with any other part.
+
+    An option that Sluice lacks may narrow the action, so the action's description, the report on the action
+    and the report on the option name it.
+    """
     for number, one in enumerate((child for child in element.children if child.name == "Action"), 1):
+        if unset := [
+            leaf.value for leaf in one.all_leaves() if is_placeholder(without_templates(leaf.value))
+        ]:
+            imported.record_skipped(one, unset_reason(without_templates(" ".join(unset))))
+            continue
         parts = _ActionParts()
         for child in one.children:
             _part(imported, child, parts)
@@ -76,12 +92,21 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
             continue
         name = _free(imported, _name(one) or f"imported {number}")
         made: dict[str, Any] = {"name": name, "when": parts.on, "steps": parts.do}
-        if parts.description:
-            made["description"] = parts.description
-        imported.actions.append(made)
         for leaf, setting in parts.imported:
             imported.record_imported(leaf, f"action {name}", setting)
-        imported.record_skipped(one, "Sluice has no such option.")
+        missing = dict.fromkeys(leaf.name for leaf in imported.leaves_without_outcome(one))
+        lacks = f"imported without {', '.join(missing)}, so it may act on more than in AMPS"[:MAX_REMARK]
+        if missing:
+            imported.remark(f"action {name}", f"switched off: {lacks}")
+            parts.description = f"{lacks[0].upper()}{lacks[1:]}. {parts.description}".strip()
+        if parts.description:
+            made["description"] = parts.description[:MAX_DESCRIPTION]
+        imported.actions.append(made)
+        imported.record_skipped(
+            one,
+            f"Sluice has no such option, so the action {name} may act on more than in AMPS. It is switched "
+            "off: narrow it before you switch it on.",
+        )
 
 
 def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> None:
@@ -117,7 +142,7 @@ def _option(
     elif leaf.name == "Name":
         parts.imported.append((leaf, "name"))
     elif leaf.name == "Description" and not parts.description:
-        parts.description = leaf.value[:MAX_DESCRIPTION]
+        parts.description = leaf.value
         parts.imported.append((leaf, "description"))
     elif leaf.name == "MessageType":
         imported.record_skipped(leaf, _MESSAGE_TYPE)

@@ -32,7 +32,6 @@ from broker_core.subscriptions.topics import TopicPattern
 from console.services.policy_import.result import (
     NO_SUCH_SETTING,
     ImportReport,
-    is_placeholder,
     parse_bool,
     parse_int,
     value_problem,
@@ -43,6 +42,7 @@ from console.services.policy_import.topic_layers import (
     partly_overlapping,
     patterns_beside_topics,
 )
+from console.services.policy_import.variables import Variables, is_placeholder, unset_reason
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value, parse_xml
 
 # The document misspells it as `maessageAge`, and so do files that were copied from it.
@@ -57,7 +57,7 @@ _DETECTION: Final = "slow-consumer-detection"
 _DELETES: Final = "The setting removes the backlog of durable subscriptions: set it manually and confirm it."
 _NO_SUBSCRIPTION: Final = (
     "The queue isn't of a durable subscription (CLIENT:NAME). In Sluice, other queues are "
-    "shared, and no limit disconnects their consumers."
+    "shared by their consumers: write a rule for queue.NAME, if consumers of the queue may be disconnected."
 )
 RULES: Final = "qpid.queue."
 """Prefix of the names of imported rules. Rules of equal name are for different subscriptions."""
@@ -115,7 +115,7 @@ _NOT_POLICY: Final = frozenset((
 ))  # fmt: skip
 
 
-def import_qpid(text: str) -> ImportReport:
+def import_qpid(text: str, variables: Variables) -> ImportReport:
     """Import each topic with limits as an entry of `qpid`, and each durable subscription's queue as `rules`.
 
     Raises:
@@ -128,7 +128,7 @@ def import_qpid(text: str) -> ImportReport:
             "Give the XML of Qpid's Java broker up to 0.18. Limits of queues are alerts there: write rules "
             "with notify.",
         )
-    root = parse_xml(text)
+    root = parse_xml(text, variables)
     imported = ImportReport(root.all_leaves())
     reading = _QpidReader(imported)
     for topics in (
@@ -244,7 +244,7 @@ class _QpidReader:
         if name is None or not key:
             reason = "The topic has no key or name."
         elif is_placeholder(key):
-            reason = "Its topic is a variable that only Qpid can resolve: write the topic into the file."
+            reason = unset_reason(key)
         elif subscription is None and any(entry["topic"] == key for entry in self.entries):
             reason = "A policy has one entry per topic: the first was taken."
         elif not self._fits(key):

@@ -13,6 +13,12 @@ from typing import Any
 
 from broker_core.config.document_reader import DocumentReader
 from broker_core.errors import OperatorError
+from console.services.policy_import.variables import (
+    is_placeholder,
+    unset_reason,
+    variable_names,
+    without_templates,
+)
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf
 
 UNKNOWN = "The importer doesn't support this setting, or the file has it twice."
@@ -81,6 +87,10 @@ class ImportReport:
             if leaf is item or self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome(reason=reason)
 
+    def leaves_without_outcome(self, element: XmlElement) -> list[XmlLeaf]:
+        """Return the leaves of an element that are neither imported, skipped nor unrelated so far."""
+        return [leaf for leaf in element.all_leaves() if self._fates[leaf] is None]
+
     def record_unrelated(self, item: XmlLeaf | XmlElement) -> None:
         """Record that a leaf is unrelated to policy; for an element, all its leaves.
 
@@ -89,6 +99,10 @@ class ImportReport:
         for leaf in (item,) if isinstance(item, XmlLeaf) else item.all_leaves():
             if self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome()
+
+    def has_outcome(self, leaf: XmlLeaf) -> bool:
+        """Whether an outcome of the leaf is recorded."""
+        return self._fates[leaf] is not None
 
     def undo_part(self, part: str, reason: str, setting: str = "") -> None:
         """Mark the leaves imported into a part, or into one of its settings, as skipped."""
@@ -134,6 +148,36 @@ class ImportReport:
             if not (fate.part or fate.reason)
         ]
 
+    @property
+    def unset_variables(self) -> dict[str, list[int]]:
+        """Variables in skipped settings, by name, with the lines that contain them. Secrets are left out."""
+        found: dict[str, list[int]] = {}
+        for leaf, fate in self._settled():
+            if not fate.reason or leaf.is_secret:
+                continue
+            # Actions of AMPS contain {{NAME}} for values of the event.
+            value = without_templates(leaf.value) if "/Action" in leaf.where else leaf.value
+            for name in variable_names(value):
+                lines = found.setdefault(name, [])
+                if leaf.line not in lines:
+                    lines.append(leaf.line)
+        return found
+
+    def variable_warning(self) -> str:
+        """Return a sentence that asks for the values of unset variables, or ""."""
+        unset = self.unset_variables
+        if not unset:
+            return ""
+        named = [
+            f"{name[:80]} (line {', '.join(map(str, lines[:5]))})"
+            for name, lines in list(unset.items())[:MAX_NAMED_LEAVES]
+        ]
+        more = f" and {len(unset) - len(named)} more" if len(unset) > len(named) else ""
+        return (
+            f"Settings were left out, as variables of the file have no values: {', '.join(named)}{more}. "
+            "Import again with their values (--set NAME=VALUE), or write the values into the file."
+        )
+
     def nothing_imported_error(self, hint: str) -> OperatorError:
         """Return the error for a file without an imported setting.
 
@@ -144,7 +188,7 @@ class ImportReport:
         return OperatorError(
             "nothing_imported",
             f"Nothing in this file was imported (skipped: {len(skipped)}, not about policy: {others}).",
-            hint,
+            f"{hint} {self.variable_warning()}".strip(),
             left_out=[asdict(one) for one in known[:MAX_NAMED_LEAVES]],
             left_out_in_all=len(skipped),
             not_about_policy=others,
@@ -170,25 +214,15 @@ def parse_bool(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text.strip().lower())
 
 
-def is_placeholder(text: str) -> bool:
-    """Whether a text contains a variable or a template's tag, so that the file lacks its value."""
-    return re.search(r"[$#%]\{|\$\(|\$\w|%\w+%|\{\{|<%|^@\w+@$", text) is not None
-
-
 def value_problem(leaf: XmlLeaf, value: object, read: Callable[[DocumentReader], object]) -> str:
     """Return why a leaf's value is invalid for a setting, or "".
 
     `read` validates the value as a policy would.
     """
+    if is_placeholder(leaf.value):
+        return unset_reason(leaf.value)
     if value is None:
-        return (
-            "The value is invalid for this setting."
-            if not is_placeholder(leaf.value)
-            else (
-                "The value is a variable that only the other system can resolve: write its value into "
-                "the file."
-            )
-        )
+        return "The value is invalid for this setting."
     reader = DocumentReader()
     read(reader)
     return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)

@@ -25,12 +25,22 @@ _CONTINUES: Final = ("&&", "||", "|")
 _OPERATOR: Final = re.compile(r"&&|\|\||;\s*\S")
 _QUOTED: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'[^']*'", re.DOTALL)
 _VARIABLE: Final = re.compile(
-    r"(?:(?:export|set|declare\s+-x|typeset\s+-x|setenv|unset)\s+)?\"?(?P<name>[A-Za-z_]\w*)(?:=|\s|$)",
+    r"(?:(?:export|set|declare\s+-x|typeset\s+-x|setenv|unset|ENV|ARG)\s+|Environment=)?[\"']?"
+    r"(?P<name>[A-Za-z_]\w*)(?:\+?=|\s|$)",
     re.IGNORECASE,
 )
 _WITHOUT_SPACES: Final = re.compile(
-    r"(?:^|_)(?:LUS|GSM|GSA|ESM|UI|WEBUI|WEB_UI|CLI|MANAGER)_(?:JAVA_)?OPTIONS$", re.IGNORECASE
+    r"(?:\b|_)(?:LUS|GSM|GSA|ESM|UI|WEBUI|WEB_UI|CLI|MANAGER)_(?:JAVA_)?OPTIONS[\"']?\s*(?:[+:]?=|:|\s|$)",
+    re.IGNORECASE,
 )
+_EXPORT: Final = re.compile(r"(?:;\s*|^)(?:export|(?:declare|typeset)\s+-x)(?:\s+[A-Za-z_]\w*)+\s*;?\s*$")
+"""Export of variables without a value: it assigns nothing."""
+_IF_UNSET: Final = re.compile(r"\$\{\w+:?[-=+?][^}]*-[DX]")
+"""Options that a shell uses depending on whether a variable is set."""
+_MAY_NOT_RUN: Final = re.compile(r"(?:ARG|RUN|ONBUILD|HEALTHCHECK|LABEL)\s", re.IGNORECASE)
+"""Instructions of a Dockerfile that set nothing in the container, or that a build may replace."""
+_PROFILES: Final = re.compile(r"^\s+profiles\s*:", re.MULTILINE)
+"""Services of a compose file that start only if somebody asks for them."""
 """Variables with the options of XAP's processes that contain no space, and so have no slow consumers."""
 
 
@@ -42,6 +52,8 @@ def conditional_lines(text: str, logical_lines: Iterable[tuple[int, str]]) -> se
         logical_lines: Number and text of each line without comments, joined with the lines that continue it.
     """
     lines = list(logical_lines)
+    if _PROFILES.search(text):
+        return {number for number, _ in lines}
     return set(_lines_in_blocks(text)) | set(_lines_by_form(lines)) | set(_overwritten_lines(lines))
 
 
@@ -75,8 +87,10 @@ def _lines_by_form(lines: Iterable[tuple[int, str]]) -> Iterator[int]:
         if (
             before.endswith(_CONTINUES)
             or _SETS_NOTHING.match(line)
-            or _OPERATOR.search(_QUOTED.sub("", line))
-            or ((found := _VARIABLE.match(line)) and _WITHOUT_SPACES.search(found["name"]))
+            or _OPERATOR.search(_EXPORT.sub("", _QUOTED.sub("", line)))
+            or _IF_UNSET.search(line)
+            or _MAY_NOT_RUN.match(line)
+            or _WITHOUT_SPACES.search(line.partition("-D")[0])
         ):
             yield number
         before = line.rstrip()
@@ -86,9 +100,9 @@ def _overwritten_lines(lines: Iterable[tuple[int, str]]) -> Iterator[int]:
     """Yield lines that assign a variable that a later line assigns without its previous value, or unsets."""
     assigned: dict[str, list[int]] = {}
     for number, line in lines:
-        if (found := _VARIABLE.match(line)) is None:
+        if (found := _VARIABLE.match(line)) is None or _EXPORT.match(line):
             continue
         name = found["name"]
-        if not re.search(rf"[$%]\{{?{name}\b", line):
+        if not re.search(rf"[$%]\{{?{name}\b|\b{name}\+=", line):
             yield from assigned.pop(name, [])
         assigned.setdefault(name, []).append(number)

@@ -1,6 +1,7 @@
 """Importer of XAP's JVM system properties (seed 001).
 
-The text is a setenv script, a properties file, a command line or a pu.xml.
+The text is a setenv script, a properties file, a command line, a systemd unit, a Dockerfile, a compose file
+or a pu.xml.
 
 In a script or command line a leaf is one option (`-Dname=value`, `-Xmx1g`), or a line without options. In a
 properties file it is one property. Of repeated properties the last one counts, as in the JVM.
@@ -19,6 +20,7 @@ from broker_core.config.rule_terms import EnforcementMode
 from broker_core.errors import OperatorError
 from console.services.policy_import.result import ImportReport, parse_bool, parse_int, value_problem
 from console.services.policy_import.script_conditions import conditional_lines, without_comment
+from console.services.policy_import.variables import Variables
 from console.services.policy_import.xml_leaves import (
     MAX_LEAVES,
     XmlElement,
@@ -43,14 +45,21 @@ _CLIENTS: Final = {
     "com.gs.fifo_notify.queue": "The setting limits a client's buffer; Sluice's client has its own limit.",
 }
 _ASSIGNMENT: Final = re.compile(
-    r"(?:(?:export|set|declare\s+-x|typeset\s+-x)\s+)?(?P<quote>\"?)(?P<name>[A-Za-z_]\w*)=(?P<rest>.*)"
+    r"(?:(?:export|set|declare\s+-x|typeset\s+-x|ENV|ARG)\s+)?(?P<quote>\"?)(?P<name>[A-Za-z_]\w*)"
+    r"\+?=(?P<rest>.*)"
     r"|setenv\s+(?P<csh>[A-Za-z_]\w*)\s+(?P<value>.*)",
     re.DOTALL | re.IGNORECASE,
 )
 _PROPERTY: Final = re.compile(
     r"(?P<name>[^\s=:]+)\s*[=:]\s*(?P<value>.*)|(?P<alone>[\w-]+\.[\w.-]+)\s+(?P<rest>\S.*)", re.DOTALL
 )
-_COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
+_COMMENT: Final = re.compile(r"[#!;]|//|::|@?rem\b", re.IGNORECASE)
+_OPTION: Final = re.compile(
+    r"(?:\$\{\w+:?[-=+]|[\w.-]+\+?[=:]|[\"'\[({,])*(?P<option>-(?:D[\w.$({]|X[\w:]).*)", re.DOTALL
+)
+"""Option of the JVM, and the characters that may precede it: `NAME=`, quotes, brackets, or `${NAME=`."""
+_HAS_OPTION: Final = re.compile(r"(^|[\s'\"=:,\[(])-[DX]\w")
+_PAIRS: Final = {"}": "{", "]": "[", ")": "("}
 
 
 _EXPECTS_NOTHING: Final = frozenset(("throughput", "latency"))
@@ -65,7 +74,7 @@ class _JvmProperty(NamedTuple):
     beside: tuple[XmlLeaf, ...] = ()
 
 
-def import_xap(text: str) -> ImportReport:
+def import_xap(text: str, variables: Variables) -> ImportReport:
     """Import the slow-consumer properties as the instance's entry of `xap`.
 
     All other settings concern other parts of XAP.
@@ -74,14 +83,14 @@ def import_xap(text: str) -> ImportReport:
         OperatorError: `bad_import`.
     """
     if text.lstrip().startswith("<"):
-        root = parse_xml(text)
+        root = parse_xml(text, variables)
         leaves, found = list(root.all_leaves()), list(_list_properties(root))
         conditional = {
             leaf.line for one in root.walk() if "profile" in one.attributes for leaf in one.all_leaves()
         }
     else:
         conditional = conditional_lines(text, _lines(text))
-        leaves = list(parse_options(text))
+        leaves = [leaf.resolve(variables) for leaf in parse_options(text)]
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
     imported = ImportReport(leaves)
     reading = _PropertyReader(imported, conditional)
@@ -260,7 +269,8 @@ def _quote_after(text: str, quote: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text as a shell splits it."""
+    """Return the words of a text as a shell splits it. Elements of a JSON list are separate words."""
+    text = text.replace('","', '", "').replace("','", "', '")
     try:
         return shlex.split(text)
     except ValueError:
@@ -270,21 +280,20 @@ def _words(text: str) -> list[str]:
 def _parse_leaves(line: int, text: str) -> Iterator[XmlLeaf]:
     """Yield the leaves of one logical line."""
     where = f"line {line}"
-    if re.search(
-        r"(^|[\s'\"=])-[DX]", text
-    ):  # a line of a script: in a properties file a # may be part of a value
+    has_option = _HAS_OPTION.search(text) is not None
+    if has_option:  # a line of a script: in a properties file a # may be part of a value
         text = without_comment(text)
     if found := _ASSIGNMENT.fullmatch(text):
         name = found["name"] or found["csh"]
         # The shell splits a variable's value again where it is used, after it has removed the quotes.
         assigned = found["value"] if found["csh"] else found["rest"].removesuffix(found["quote"])
         words = " ".join(_words(assigned)).split()
-        if any(word.startswith("-") for word in words):
+        if any(word.startswith("-") or _OPTION.fullmatch(word) for word in words):
             yield from (_option(f"{where} {name}", line, word) for word in words)
         else:
             yield XmlLeaf(f"{where} {name}", line, name, " ".join(words))
-    elif re.search(r"(^|\s)['\"]?-[DX]", text):
-        yield from (_option(where, line, word) for word in _words(text))
+    elif has_option:
+        yield from (_option(where, line, word) for word in " ".join(_words(text)).split())
     elif found := _PROPERTY.fullmatch(text):
         yield XmlLeaf(
             where, line, found["name"] or found["alone"], _unquoted(found["value"] or found["rest"] or "")
@@ -294,8 +303,19 @@ def _parse_leaves(line: int, text: str) -> Iterator[XmlLeaf]:
 
 
 def _option(where: str, line: int, word: str) -> XmlLeaf:
-    name, _, value = word.rstrip(";").partition("=")
+    found = _OPTION.fullmatch(word)
+    word = word.rstrip(";") if found is None else _without_closing(found["option"])
+    name, _, value = word.partition("=")
     return XmlLeaf(where, line, name, _unquoted(value))
+
+
+def _without_closing(option: str) -> str:
+    """Return an option without the quotes, commas and brackets behind it that close something before it."""
+    while option and (
+        option[-1] in "\"',;" or ((opening := _PAIRS.get(option[-1])) and opening not in option)
+    ):
+        option = option[:-1]
+    return option
 
 
 def _unquoted(value: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from defusedxml import DefusedXmlException
@@ -16,6 +16,7 @@ from defusedxml.ElementTree import ParseError, XMLParser
 
 from broker_core.errors import OperatorError
 from console.access.policy_secrets import SET
+from console.services.policy_import.variables import Variables
 
 MAX_LEAVES: Final = 10_000
 MAX_DEPTH: Final = 64
@@ -25,7 +26,9 @@ MAX_SHOWN: Final = 200
 """Maximum characters of a leaf that are shown."""
 _KEYS: Final = ("name", "key", "id")
 """Attributes that identify an element."""
-_SECRET_NAME: Final = re.compile(r"passw|passphrase|secret|token|credential", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"pass(?!ive|eng|thr|ing)|pwd|secret|token|credential|masterauth|api_?key", re.IGNORECASE
+)
 _SECRET_VALUE: Final = re.compile(
     r"(passw\w*|passphrase|secret|token)\s*[=:]|://[^/\s]*:[^/\s]*@", re.IGNORECASE
 )
@@ -44,11 +47,27 @@ class XmlLeaf:
     @property
     def description(self) -> str:
         """The setting as `name=value`, at most `MAX_SHOWN` characters. A secret's value reads "set"."""
-        # Search only the text that is shown: the time of these expressions on long texts isn't bounded.
-        value = " ".join(self.value[: MAX_SHOWN * 2].split())
-        secret = self.secret or _SECRET_NAME.search(self.name[:MAX_SHOWN]) or _SECRET_VALUE.search(value)
-        shown = f"{self.name}={SET if secret else value}" if value else self.name
+        value = self._shown_value()
+        name = self.name
+        if self.is_secret and not value:
+            name = re.sub(r"([\s=:]).*", rf"\1{SET}", name, flags=re.DOTALL)  # a line that wasn't split
+        shown = f"{name}={SET if self.is_secret else value}" if value else name
         return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 1]}…"
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the value may contain a secret, by its element, its name or its text."""
+        named = self.secret or _SECRET_NAME.search(self.name[:MAX_SHOWN]) is not None
+        return named or _SECRET_VALUE.search(self._shown_value()) is not None
+
+    def resolve(self, variables: Variables) -> XmlLeaf:
+        """Return the leaf with the values of its variables."""
+        value = variables.resolve(self.value)
+        return self if value == self.value else replace(self, value=value)
+
+    def _shown_value(self) -> str:
+        """Return the shown part of the value: the time to search a longer text isn't bounded."""
+        return " ".join(self.value[: MAX_SHOWN * 2].split())
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +93,14 @@ class XmlElement:
             if element.text is not None:
                 yield element.text
 
+    def resolve(self, variables: Variables) -> None:
+        """Replace the variables in all leaves within the element by their values."""
+        for element in self.walk():
+            for name, leaf in element.attributes.items():
+                element.attributes[name] = leaf.resolve(variables)
+            if element.text is not None:
+                element.text = element.text.resolve(variables)
+
     def child(self, name: str) -> XmlElement | None:
         """Return the first child of that name, or None."""
         return next((child for child in self.children if child.name == name), None)
@@ -89,8 +116,8 @@ def leaf_value(leaf: XmlLeaf | None) -> str:
     return leaf.value if leaf is not None else ""
 
 
-def parse_xml(text: str) -> XmlElement:
-    """Parse a file and return its root element.
+def parse_xml(text: str, variables: Variables) -> XmlElement:
+    """Parse a file and return its root element, with the values of variables.
 
     Entities and external references are refused (defusedxml), because configuration files come from
     untrusted sources.
@@ -116,7 +143,9 @@ def parse_xml(text: str) -> XmlElement:
         raise OperatorError(
             "bad_import", "The file declares entities or a document type.", "Write it without a DOCTYPE."
         ) from None
-    return _settled(root, f"/{root.name}", secret=False)
+    made = _settled(root, f"/{root.name}", secret=False)
+    made.resolve(variables)
+    return made
 
 
 def too_many_leaves_error(line: int) -> OperatorError:

@@ -15,7 +15,7 @@ const rows = new Map(), chosen = new Set();
 const FILTERS = all("[data-filter]");
 const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend", "limit"]); // left out where there is little room
 // What fills up, in one word: the table has no room for more.
-const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", waiting_messages: "waiting", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked", pinned_bytes: "log pinned", user_pinned_bytes: "log pinned" };
+const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", waiting_messages: "waiting", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked", acknowledged_rate: "rate", pinned_bytes: "log pinned", user_pinned_bytes: "log pinned" };
 let view = readView(location.search), offset = 0, rowsFrozen = false, order = [];
 
 // In the page at once: what is in sight, and an edge on either side. More would only make each key of a search slower.

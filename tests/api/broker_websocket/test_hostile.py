@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from broker_core.batch import build_single_topic_batch
 from broker_core.client import AsyncClient
 from broker_core.config import TransportSettings
 from broker_core.connections.admission import BUFFER_BYTES
+from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from tests.support.brokers import tcp_policy
 from tests.support.transports_process import broker_process
 
@@ -195,3 +197,33 @@ async def test_a_client_that_breaks_the_rules_is_told_too(ports: dict[str, int],
         answer = await reader.read()
     assert b"\x88" in answer and (1002).to_bytes(2) in answer
     writer.close()
+
+
+def masked_message(payload: bytes) -> bytes:
+    """Return a binary message in one frame."""
+    assert 126 <= len(payload) < 65_536
+    return b"\x82\xfe" + len(payload).to_bytes(2) + bytes(4) + payload
+
+
+@pytest.mark.parametrize("kind", PATHS)
+async def test_a_peer_that_ends_its_input_without_a_close_frame_gets_its_answers(
+    ports: dict[str, int], kind: str
+) -> None:
+    if kind == "websocket":
+        batch = build_single_topic_batch("ends", "t.a", [b"x"], 1, 7)
+        logon = encode_command({"c": "logon", "name": "ends", "session": 7})
+        data = logon + encode_frame_header(PUBLISH, 0, len(batch)) + batch
+        expected = [b'"processed"', b'"persisted"']
+    else:
+        sends = b"".join(b"SEND\ndestination:/topic/t\nreceipt:%d\n\nx\0" % number for number in range(9))
+        data = b"CONNECT\naccept-version:1.2\n\n\0" + sends
+        expected = [b"CONNECTED", *(b"receipt-id:%d\n" % number for number in range(9))]
+    for _ in range(10):
+        status, reader, writer = await handshake(ports[kind], PATHS[kind])
+        assert status == 101
+        writer.write(masked_message(data))
+        writer.write_eof()
+        received = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        assert [one for one in expected if one not in received] == []
+        assert received.endswith(b"\x88\x02\x03\xe8"), "the last frame is a close frame"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.client import AsyncClient, ConnectionLoss, MemoryPublishStore, ReconnectPolicy
+from broker_core.client import AsyncClient, ConnectionLoss, MemoryPublishStore, ReconnectPolicy, connector
 from broker_core.client.links import parse_address, parse_addresses
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, liveness, replies
@@ -277,10 +277,28 @@ def test_addresses() -> None:
     assert parse_address("tcp://host:1234")[:3] == ("tcp", "host", 1234)
     assert parse_address("ws://host/")[:3] == ("ws", "host", 9008)
     assert parse_address("tcp://[::1]:9007").host == "::1"
-    for wrong in ("", "host:9007", "http://host", "tcp://", "tcp://host:port", "tcp://host:99999"):
+    unknown = ("tcp://a..b:9007", f"tcp://{'a' * 64}.example:9007")  # no look-up of such a name is possible
+    for wrong in ("", "host:9007", "http://host", "tcp://", "tcp://host:port", "tcp://host:99999", *unknown):
         with pytest.raises(OperatorError) as caught:
             parse_addresses(wrong)
         assert caught.value.code == "bad_address"
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [(TimeoutError(), "no answer in time."), (OSError(), "OSError."), (OSError("No route."), "No route.")],
+)
+async def test_a_broker_that_cannot_be_reached_is_reported_with_a_reason(
+    failure: OSError, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(connector, "open_link", fail)
+    with pytest.raises(OperatorError) as caught:
+        await AsyncClient("tcp://there:1", "me", reconnect=ReconnectPolicy(enabled=False)).start()
+    assert caught.value.code == "broker_away"
+    assert caught.value.sentence == f"The broker can't be reached: {words}"
 
 
 SAID: dict[str, Any] = {

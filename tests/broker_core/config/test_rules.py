@@ -134,7 +134,7 @@ def test_the_entries_of_one_rule_measure_pools_or_do_not() -> None:
         ),
         ({"ladder": [{"action": "delete_durable"}], "scope": {"topic": "a"}}, "set confirm_delete to true"),
         ({"shape": "percent_of", "percent": 5}, "oldest_age is neither"),
-        ({"shape": "rate_below"}, "rate_below and drain_rate belong together"),
+        ({"shape": "rate_below"}, "rate_below and drain_rate or acknowledged_rate belong together"),
         ({"shape": "set_clear", "clear": 5_000}, "a clear that is less than the limit"),
         ({"shape": "count_in_window"}, "count_in_window needs a count"),
         ({"shape": "duration_without"}, "duration_without is for"),

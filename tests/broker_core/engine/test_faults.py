@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from broker_core.batch import Batch
 from broker_core.client import AsyncClient
 from broker_core.control import exit_report
-from broker_core.engine.engine import LOGON_TIMEOUT_MS
+from broker_core.engine.engine import LOGON_TIMEOUT_MS, TICK_MS
 from tests.broker_core.test_broker import numbered_bodies, take
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
@@ -65,10 +66,11 @@ async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobo
             subscription = await reader.subscribe("a")
             await reader.publish_many("a", numbered_bodies(0, 100))
             assert await take(subscription, 100) == numbered_bodies(0, 100)
-            later = broker.engine.clock.monotonic_ms() + LOGON_TIMEOUT_MS + 1
+            began = broker.engine.clock.monotonic_ms()
             with monkeypatch.context() as patched:
-                patched.setattr(broker.engine.clock, "monotonic_ms", lambda: later)
-                broker.engine.tick()
+                for later in range(began, began + LOGON_TIMEOUT_MS + 2 * TICK_MS, TICK_MS):
+                    patched.setattr(broker.engine.clock, "monotonic_ms", lambda later=later: later)
+                    broker.engine.tick()
             assert (await silent[0].read_until("closing"))["code"] == "logon_timeout"
             assert (await silent[-1].read_until("closing"))["code"] == "logon_timeout"
             await until(lambda: [c.name for c in broker.engine.roster.connections] == ["reader"])
@@ -232,6 +234,64 @@ async def test_a_bookmark_that_was_removed_gets_a_gap_with_the_exact_interval(tm
         assert (error["code"], error["details"]["to"]) == ("bookmark_gone", f"test-1|{oldest - 1}|")
 
 
+async def test_a_moment_inside_a_removed_interval_begins_with_its_gap_and_turned_ranges_are_refused(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
+        for start in range(0, 4_000, 500):
+            await writer.publish_many("a", [b"%06d" % n + b"x" * 1_000 for n in range(start, start + 500)])
+            await writer.flush()
+        journal = broker.engine.journal
+        await asyncio.to_thread(journal.preallocate)
+        first, *others = journal.segments()
+        plan = await ask(broker, "journal_plan", action="remove", age_s=0)
+        assert first.name in plan["chosen"]
+        await ask(broker, "journal_remove", names=[first.name], age_s=0)
+        inside, behind = _moment(first.last_at - 2_000), _moment(others[0].last_at)
+        gap = {
+            "from": "test-1|1|",
+            "to": f"test-1|{first.last_sequence}|",
+            "why": "These records were removed from the log.",
+        }
+        for number, options in enumerate(
+            (
+                {"bookmark": inside},
+                {"bookmark": f"[{inside}:20990101T000000Z)"},
+                {"bookmark": f"[{inside}:0|1|]"},
+                {"bookmark": inside, "durable": "d"},
+                {"bookmark": inside, "managed": "m"},
+            )
+        ):
+            raw = await RawClient.connect(broker, f"late-{number}")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+            found = await raw.read_until("gap")
+            assert {name: found[name] for name in gap} == gap, options
+            held = next(b for b in journal.read(journal.first_sequence, 1 << 20, 1 << 40) if b.count > 1)
+            assert (await raw.deliveries(1))[0] == held.body(0), options
+        newest, oldest = (f"test-1|{one}|" for one in (others[-1].last_sequence, others[0].first_sequence))
+        early, late = _moment(others[0].first_at - 1), _moment(others[-1].last_at + 1)
+        for turned in (
+            f"[{newest}:{oldest}]",
+            f"[{late}:{early}]",
+            f"[0|1|:{oldest}]",
+            f"({late}:{newest}]",
+            f"[{oldest}:{early})",
+        ):
+            raw.send_command({"c": "subscribe", "id": "r", "topic": "a", "bookmark": turned})
+            refused = await raw.read_until("error")
+            assert refused["code"] == "bad_bookmark", turned
+            assert "before it begins" in refused["message"] or "begins now" in refused["message"], turned
+        raw.send_command({"c": "subscribe", "id": "b", "topic": "a", "bookmark": behind, "on_gap": "error"})
+        while (await raw.read_until("processed"))["id"] != "b":
+            pass  # everything since that moment is there
+
+
+def _moment(ns: int) -> str:
+    """Return a moment as bookmarks spell it."""
+    seconds, fraction = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{fraction:09d}Z"
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 async def test_a_new_durable_subscription_is_told_of_its_bookmark_what_any_other_is(
     tmp_path: Path, shared: bool
@@ -310,6 +370,7 @@ async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_th
             await writer.flush()
         middle = next(b for b in broker.engine.journal.read(1, 1 << 20, 1 << 40) if b.body(0) == b"<000100>")
         first, last = middle.first_sequence, middle.last_sequence
+        at = _moment(middle.accepted_at)
     segment = next((tmp_path / "journal").glob("*.journal"))
     content = bytearray(segment.read_bytes())
     content[content.index(b"<000150>")] ^= 1
@@ -323,6 +384,9 @@ async def test_damage_in_the_middle_of_the_log_is_a_gap_with_its_interval_and_th
         gap = await raw.read_until("gap")
         assert (gap["from"], gap["to"]) == (f"test-1|{first}|", f"test-1|{last}|")
         assert (await raw.deliveries(100))[-1] == b"<000299>"
+        raw.send_command({"c": "subscribe", "id": "t", "topic": "a", "bookmark": at})
+        gap = await raw.read_until("gap")
+        assert (gap["from"], gap["to"]) == (f"test-1|{first}|", f"test-1|{last}|"), "from a moment in it"
         for bookmark in ("0", f"test-1|{first - 1}|", f"test-1|{first + 3}|", "20200101T000000Z"):
             raw.send_command(
                 {"c": "subscribe", "id": "e", "topic": "a", "bookmark": bookmark, "on_gap": "error"}

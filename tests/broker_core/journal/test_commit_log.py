@@ -17,12 +17,15 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_core import batch as batches
 from broker_core.batch import Batch
+from broker_core.control import browsing
+from broker_core.documents.requests import BrowseMessages
 from broker_core.errors import JournalError
 from broker_core.journal import commit_log
 from broker_core.journal.commit_log import RESERVED_AHEAD, LocalCommitLog, PendingBatch
@@ -264,6 +267,22 @@ async def test_moments_never_go_back_although_the_clock_does(bench: CommitLogSce
         await bench.write()
     ahead = began + 10_000_000_000
     assert [at for _, at in bench.outlet.stamps] == [ahead, ahead, ahead, began + 13_000_000_000]
+
+
+async def test_records_of_a_jump_of_the_clock_are_marked_in_the_journal_and_where_messages_are_browsed(
+    bench: CommitLogScenario,
+) -> None:
+    month_s = 30 * 86_400.0
+    for step_s in (0.0, month_s, -month_s):
+        bench.clock.set_back(-step_s)
+        bench.append("1")
+        await bench.write()
+    found = bench.journal.read(1, 1 << 20, 1 << 40)
+    assert [one.is_time_certain for one in found] == [True, False, True]
+    assert not found[1].select(np.arange(1), explicit=True).is_time_certain, "a part of it is marked too"
+    request = browsing.parse_browse_request(bench.journal, BrowseMessages(topic="a"), None)
+    page = browsing.browse_messages(bench.journal, "test-1", request, 1 << 40)
+    assert [one.time_is_estimated for one in page.messages] == [False, False, True, True, False, False]
 
 
 async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before_they_are_written(

@@ -5,6 +5,7 @@ A journal whose files are deleted accepts nothing more.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -271,6 +272,21 @@ def test_a_journal_whose_files_are_taken_calls_nothing_durable_any_more(tmp_path
     assert (journal.durable_sequence, journal.publishers.numbers()) == (6, {"p": 6})
     with pytest.raises(JournalError, match="journal_taken"):
         journal.write([batch_for(journal, 10)])
+    journal.close()
+
+
+@pytest.mark.parametrize("left", [0, 100])
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_segment_that_is_cut_while_it_is_written_calls_nothing_durable_any_more(tmp_path, left, writes):
+    journal = open_journal(tmp_path)
+    fill(journal, 2)
+    os.truncate(journal.segments()[0].path, left)
+    if writes:
+        journal.write([batch_for(journal, 7)])
+    with pytest.raises(JournalError, match="journal_taken") as caught:
+        journal.sync() if writes else journal.check()
+    assert "has cut" in caught.value.sentence
+    assert journal.durable_sequence == 6
     journal.close()
 
 

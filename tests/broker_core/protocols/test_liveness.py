@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker_core.protocols.liveness import FRAME_GRACE_MS, MIN_FRAME_RATE, Liveness, ReadProgress
+from broker_core.protocols.liveness import (
+    FRAME_GRACE_MS,
+    MIN_FRAME_RATE,
+    TOLERATED_LATENESS_MS,
+    Liveness,
+    ReadProgress,
+)
 from broker_core.protocols.native import COMMAND, encode_frame_header
 from broker_core.protocols.stomp.frames import StompFrameReader as StompReader
 from tests.support.frames import FedReader
@@ -70,6 +78,17 @@ def test_time_in_which_nothing_was_read_does_not_count() -> None:
     life.restart(10 * FRAME_GRACE_MS)
     now = 10 * FRAME_GRACE_MS + 1_000
     assert not life.is_frame_overdue(now) and not life.is_silent(now, INTERVAL_MS)
+
+
+@given(st.lists(st.integers(0, 120_000), max_size=20))
+def test_pauses_of_the_checking_process_are_no_silence_of_the_peer(pauses: list[int]) -> None:
+    life, now, silent_ms = Liveness(0), 0, 0
+    for pause in pauses:
+        now += INTERVAL_MS + pause
+        life.note_check(now, INTERVAL_MS)
+        silent_ms += INTERVAL_MS + (pause if pause <= TOLERATED_LATENESS_MS else 0)
+        assert life.last_alive_at == now - silent_ms
+        assert life.is_silent(now, INTERVAL_MS) == (silent_ms > 2 * INTERVAL_MS)
 
 
 def test_readers_say_what_is_unfinished() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from broker_core.bookmark import (
     Start,
     parse_bookmark,
 )
+from broker_core.journal.removal_records import RemovalRecord, RemovedInterval, removed_intervals
 from broker_core.replay.span import NEVER, LogBounds, ReplaySpan, find_span
 
 HERE = "here"
@@ -112,6 +114,39 @@ def test_what_was_removed_is_the_exact_interval_between_the_bookmark_and_the_old
     known = [bookmark.sequence for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
     removed = range(min(known, default=12) + 1, whole.oldest)
     assert found.missing == ((removed[0], removed[-1]) if removed else None)
+
+
+@given(wholes(), moments, st.one_of(st.none(), moments), st.lists(st.integers(1, 12), max_size=4))
+def test_every_removed_record_of_a_span_from_a_moment_is_in_the_interval_that_is_named(
+    whole: LogModel, begin: AtTime, end: AtTime | None, cuts: list[int]
+) -> None:
+    removed = [record for record in whole.records if record[0] < whole.oldest]
+    firsts = sorted({1, *(cut for cut in cuts if cut < whole.oldest)})
+    receipts = []
+    for first, following in pairwise([*firsts, whole.oldest]):
+        ats = [at for sequence, at in removed if first <= sequence < following]
+        if ats:
+            receipts.append(RemovalRecord(first, following - 1, len(ats), 1, 1, ats[0], ats[-1], 5_000))
+    oldest_at = next((at for _, at in whole.retained()), 1_040)
+    log = whole.log._replace(removed=removed_intervals(receipts, whole.oldest, oldest_at))
+    found = find_span(BookmarkRange(begin, True, end, True) if end is not None else begin, log)
+    wanted = [sequence for sequence, at in removed if at >= begin.at and (end is None or at <= end.at)]
+    lost = range(found.missing[0], found.missing[1] + 1) if found.missing is not None else range(0)
+    assert set(wanted) <= set(lost)
+    if found.missing is not None:
+        assert found.missing[1] < whole.oldest
+        assert begin.at <= removed[-1][1], "a gap although everything removed is older than the moment"
+
+
+def test_an_interval_without_a_receipt_may_belong_to_any_moment_between_its_neighbours() -> None:
+    receipt = RemovalRecord(11, 20, 10, 1, 1, 1_000, 2_000, 5_000)
+    assert removed_intervals([receipt], 31, 3_000) == [
+        RemovedInterval(1, 10, 0, 999),
+        RemovedInterval(11, 20, 1_000, 2_000),
+        RemovedInterval(21, 30, 2_000, 2_999),
+    ]
+    assert removed_intervals([receipt], 16, 1_500)[-1] == RemovedInterval(11, 15, 1_000, 2_000), "a crash"
+    assert removed_intervals([], 1, 1_000) == []
 
 
 LOG = LogBounds(HERE, 11, 20)

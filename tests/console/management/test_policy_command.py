@@ -184,3 +184,20 @@ def test_hashes_are_exported_when_asked_for_and_kept_when_they_arent_in_the_file
     path.write_text(path.read_text().replace("name: maria", "name: nina"))
     run("import", str(path))
     assert policies.newest_revision(instance).document["access"]["users"][0]["token"] == user["token"]
+
+
+def test_variables_of_a_file_are_set_on_the_command_line(
+    broker: FakeBroker, instance: Instance, tmp_path: Path
+) -> None:
+    path = tmp_path / "activemq.xml"
+    path.write_text(
+        '<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="${t}" topicPrefetch="${p}"/></x>'
+    )
+    _, err, _ = run("diff", str(path), "--from", "activemq")
+    assert "warning: Settings were left out" in err and "t (line 1), p (line 1)" in err
+    values = ("--set", "t=b", "--set", "p=7")
+    assert "Revision 2" in run("import", str(path), "--from", "activemq", *values)[0]
+    entries = policies.newest_revision(instance).document["activemq"]
+    assert [(one["topic"], one["prefetch"]) for one in entries] == [("a", 5), ("b", 7)]
+    with pytest.raises(CommandError, match="no variable 'x'"):
+        run("import", str(path), "--from", "activemq", "--set", "x=1")

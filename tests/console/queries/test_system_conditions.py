@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -88,6 +89,20 @@ def test_a_policy_that_isnt_in_force_is_said_once_the_broker_had_its_time(
     (found,) = system_conditions.current_conditions()
     assert found.word == "Revision 2 isn't in force"
     assert "runs revision 1" in found.sentence
+
+
+def test_decisions_that_the_database_lacks_are_shown_for_a_while(
+    instance: Instance, broker: FakeBroker, api: APIClient
+) -> None:
+    heard(instance, pid=1)
+    dropped_at = time.time_ns() // 1_000_000 - 5_000
+    broker.database = DatabaseEntry(dropped=12_345, dropped_at=dropped_at)
+    (found,) = [one for one in system_conditions.current_conditions() if one.key == "dropped"]
+    assert (found.key, found.word) == ("dropped", "Decisions are missing in the console")
+    assert "discarded 12,345 decisions, losses and events" in found.sentence
+    assert api.get("/api/v1/status").json()["database"]["dropped"] == 12_345
+    broker.database = DatabaseEntry(dropped=12_345, dropped_at=dropped_at - 3_600_000)
+    assert "dropped" not in [one.key for one in system_conditions.current_conditions()]
 
 
 def test_a_broker_that_runs_the_policy_on_its_own_disk_is_said_everywhere(

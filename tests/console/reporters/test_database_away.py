@@ -18,7 +18,7 @@ from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.loss_ledger import tally_entries
 from broker_core.documents.instance import DatabaseEntry
 from broker_core.documents.system_records import DecisionEntry
-from broker_core.engine.system_records import MAX_DECISIONS
+from broker_core.engine.system_records import MAX_UNSTORED_DECISIONS
 from console.models import Decision, Instance, LossRecord
 from console.reporters import snapshot_reporter as reporting
 from console.reporters.database_thread import DatabaseThread
@@ -35,7 +35,7 @@ def decide(broker: Broker, number: int) -> None:
     """Add `number` decisions to the broker, as rules do."""
     decisions = broker.engine.decisions
     for _ in range(number):
-        decisions.recent.append(
+        decisions.add_entry(
             DecisionEntry(
                 id=decisions.make_id(),
                 at=1,
@@ -54,7 +54,6 @@ def decide(broker: Broker, number: int) -> None:
                 sentence="It was too slow.",
             )
         )
-        decisions.total += 1
 
 
 def entry_of(broker: Broker) -> DatabaseEntry:
@@ -96,16 +95,32 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
         await report_until(reporter, broker, lambda: entry_of(broker).waiting == 10 and entry_of(broker).code)
         entry = entry_of(broker)
         assert entry.code == "database_away" and "refused" in entry.message and entry.away_since
-        decide(broker, MAX_DECISIONS + 90)
+        decide(broker, MAX_UNSTORED_DECISIONS + 90)
         await report_until(reporter, broker, lambda: entry_of(broker).dropped == 100)
-        assert entry_of(broker).waiting == MAX_DECISIONS
+        assert entry_of(broker).waiting == MAX_UNSTORED_DECISIONS and entry_of(broker).dropped_at
         away = False
         await report_until(
             reporter, broker, lambda: not entry_of(broker).code and not entry_of(broker).waiting
         )
         assert entry_of(broker).dropped == 100, "each dropped decision is counted once"
         await reporter.close()
-        assert await sync_to_async(Decision.objects.count)() == MAX_DECISIONS
+        assert await sync_to_async(Decision.objects.count)() == MAX_UNSTORED_DECISIONS
+
+
+async def test_thousands_of_decisions_within_a_second_are_all_stored(tmp_path: Path) -> None:
+    """A policy that offlines 10,000 clients makes as many decisions at once."""
+    await sync_to_async(policies.ensure_instance)("test-1")
+    async with running_broker(tmp_path) as broker:
+        wanted = {"policy": broker.engine.policy.to_dict(), "staged": None}
+        reporter = SnapshotReporter(broker)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(policies, "policy_orders", lambda _: wanted)
+            for _ in range(2):
+                decide(broker, 5_000)
+                await report_until(reporter, broker, lambda: not entry_of(broker).waiting)
+            await reporter.close()
+        assert (entry_of(broker).dropped, entry_of(broker).dropped_at) == (0, None)
+        assert await sync_to_async(Decision.objects.count)() == 10_000
 
 
 async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(

@@ -287,7 +287,33 @@ def test_a_slow_mail_server_gets_each_mail_once(
     assert AlertMessage.objects.get().state == MessageState.SENT
 
 
-def test_a_slow_host_gets_one_message_a_call_and_delays_no_other(
+def test_a_slow_mail_server_gets_all_mails_of_a_call_behind_those_to_others(
+    actor: Actor, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def send(message: AlertMessage) -> None:
+        tried.append(message.target)
+        if len(tried) == 4:  # a message that becomes due meanwhile does not wait for all mails
+            AlertMessage.objects.create(alert=opened, channel="webhook", target=hooks[-1], due_at=NOW)
+
+    monkeypatch.setattr(alerts, "SLOW_S", -1.0)
+    monkeypatch.setattr(alerts, "_send_email", send)
+    monkeypatch.setattr(alerts, "_call_webhook", send)
+    monkeypatch.setattr(
+        alerts, "_attempt_all", lambda messages: [alerts._attempt(message) for message in messages]
+    )
+    made = rule(actor, instance, for_s=0)
+    opened = Alert.objects.create(rule=made, begun_at=NOW, opened_at=NOW, sentence="It stalls.", members={})
+    mails = [f"{number}@example.org" for number in range(5)]
+    hooks = [f"http://127.0.0.{number}/" for number in range(1, 4)]
+    for channel, target in [*(("email", one) for one in mails), *(("webhook", one) for one in hooks[:2])]:
+        AlertMessage.objects.create(alert=opened, channel=channel, target=target, due_at=NOW)
+    assert alerts.send_due_messages(NOW) == 8
+    assert tried == [mails[0], *hooks[:2], mails[1], hooks[2], *mails[2:]]
+
+
+def test_a_slow_host_that_fails_gets_one_message_a_call_and_delays_no_other(
     actor: Actor, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []

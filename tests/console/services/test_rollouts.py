@@ -8,7 +8,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from broker_core.documents.instance import RunningRevision
 from broker_core.errors import OperatorError
+from console.broker_addresses import BrokerAddress
+from console.broker_link import BrokerAnswer
 from console.choices import AlertSubject
 from console.management import startup
 from console.models import Alert, AlertRule, AuditEvent, Decision, Instance, StagedRollout
@@ -53,6 +56,53 @@ def test_the_broker_is_told_both_revisions_and_whom_the_new_one_is_for(
     assert (change.revision.number, change.applied) == (2, True)
     assert read.policy_status(instance)["converged"]
     assert policies.policy_orders(instance.name)["staged"]["policy"]["revision"] == 2
+
+
+def test_a_rollout_that_ends_before_the_brokers_answer_is_reported_as_withdrawn(
+    broker: FakeBroker, actor: Actor, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers may load the staged revision and exceed its allowance before the request arrives."""
+    ask = policies.ask_all_brokers
+
+    def ask_after_the_withdrawal(*arguments: Any) -> Any:
+        monkeypatch.setattr(policies, "ask_all_brokers", ask)
+        rollouts.stop_if_exceeded(instance, withdrawn=2)
+        return ask(*arguments)
+
+    monkeypatch.setattr(policies, "ask_all_brokers", ask_after_the_withdrawal)
+    change = staged(actor, client="desk-*", most_decisions=0)
+    assert (change.revision.number, change.applied, change.problem) == (2, False, "")
+    assert change.withdrawn == "0 decisions were allowed, and the next one was not carried out."
+
+
+def test_a_revision_that_another_has_replaced_is_reported_so(
+    broker: FakeBroker, actor: Actor, instance: Instance
+) -> None:
+    first = policies.newest_revision(instance)
+    publish_another(actor)
+    change = policies.apply_at_broker(first)
+    assert (change.applied, change.problem, change.withdrawn) == (False, "Revision 2 has replaced it.", "")
+
+
+@pytest.mark.parametrize(("runs", "applied"), [(1, True), (0, False)])
+def test_a_member_that_withdrew_the_revision_has_applied_it_and_others_are_named(
+    broker: FakeBroker,
+    actor: Actor,
+    instance: Instance,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: int,
+    applied: bool,
+) -> None:
+    staged(actor, client="desk-*", most_decisions=3)
+    replies = [
+        BrokerAnswer(BrokerAddress("test-1", "a"), RunningRevision(revision=1, withdrawn=2)),
+        BrokerAnswer(BrokerAddress("test-1", "b"), RunningRevision(revision=1 + runs)),
+    ]
+    monkeypatch.setattr(policies, "ask_all_brokers", lambda *_: replies)
+    change = policies.apply_at_broker(policies.newest_revision(instance))
+    assert change.applied is applied
+    assert change.problem == ("" if applied else "The broker b runs revision 1.")
+    assert change.withdrawn == "The broker a used up the decisions that the rollout allows."
 
 
 def test_promoting_puts_it_in_force_everywhere(broker: FakeBroker, actor: Actor, instance: Instance) -> None:

@@ -470,3 +470,29 @@ def test_a_draft_of_many_entries_asks_no_more_queries(
     with django_assert_num_queries(len(few)):
         browser.get(at(draft))
     assert len(few) <= 19
+
+
+VARIABLES = '<x><policyEntry topic="a" topicPrefetch="5"/><policyEntry topic="b" topicPrefetch="${pf}"/></x>'
+
+
+def test_variables_of_an_imported_file_are_asked_for(browser: Client, broker: FakeBroker) -> None:
+    page = browser.post(
+        "/policies/drafts/import/", {"system": "activemq", "text": VARIABLES}
+    ).content.decode()
+    assert "pf (line 1)" in page
+    form = {"system": "activemq", "text": VARIABLES, "variables": "pf=7\n\n"}
+    assert "pf (line 1)" not in browser.post("/policies/drafts/import/", form).content.decode()
+    draft = PolicyDraft.objects.latest("pk")
+    assert [one["prefetch"] for one in draft.document["activemq"]] == [5, 7]
+    for wrong in ("pf", "other=7"):
+        assert browser.post("/policies/drafts/import/", {**form, "variables": wrong}).status_code == 422
+
+
+def test_variables_of_a_file_are_set_through_the_api(browser: Client, broker: FakeBroker) -> None:
+    body = {"system": "activemq", "text": VARIABLES, "values": {"pf": "7"}}
+    answer = browser.post("/api/v1/drafts/import", json.dumps(body), content_type="application/json")
+    assert (answer.status_code, answer.json()["left_out"]) == (201, [])
+    answer = browser.post(
+        "/api/v1/drafts/import", json.dumps({**body, "values": {}}), content_type="application/json"
+    )
+    assert "pf (line 1)" in answer.json()["warnings"][0]

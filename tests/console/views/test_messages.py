@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -72,6 +73,29 @@ def test_a_start_is_a_bookmark_or_a_moment(browser: Client, broker: FakeBroker, 
     assert answer.status_code == 200
     asked = [one for one in broker.asked if one["do"] == "browse" and one["limit"] == 50]
     assert asked[-1]["bookmark"].endswith("Z") or asked[-1]["bookmark"] == start
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-11-22T13:45:00+01:00", "2026-11-22 12:45", "2026-11-22T07:45-05:00", "2026-11-22 12:45:00 UTC"],
+)
+def test_the_offset_of_a_time_counts_on_every_page_and_form(
+    browser: Client, broker: FakeBroker, text: str
+) -> None:
+    browser.get("/messages/", {"start": text, "end": text})
+    asked = [one for one in broker.asked if one["do"] == "browse" and one["limit"] == 50][-1]
+    assert asked["bookmark"] == "20261122T124500.000000Z"
+    assert asked["to_ns"] == int(datetime(2026, 11, 22, 12, 45, tzinfo=UTC).timestamp()) * 10**9
+    form = {"name": "r", "client": "board-jfk", "topic": "flights.>", "bookmark": text}
+    browser.post("/replays/new/", form)
+    created = [one for one in broker.asked if one["do"] == "replay_create"]
+    assert created[-1]["bookmark"] == "20261122T124500.000000Z"
+    page = browser.get("/audit/", {"since": text}).content.decode()
+    assert 'value="2026-11-22T12:45:00"' in page
+    for kept in ("0", "sluice-1|7|", "20261122T124500Z"):
+        browser.post("/replays/new/", {**form, "bookmark": kept})
+        made = [one for one in broker.asked if one["do"] == "replay_create"]
+        assert made[-1]["bookmark"] == kept
 
 
 def test_whoever_may_read_some_topics_reads_those_and_no_others(desk: Client, broker: FakeBroker) -> None:

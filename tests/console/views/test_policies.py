@@ -64,7 +64,7 @@ def test_a_change_while_the_broker_is_away_needs_a_yes_is_kept_and_said(
     browser.post("/policies/instance/", instance_form(client_max_capacity="40"))
     assert b"Confirm the warnings of the change first" in apply(browser).content
     answer = apply(browser, confirmed="on")
-    assert b"Revision 2 is published. The broker doesn" in answer.content
+    assert b"Revision 2 is published, but is not in force everywhere" in answer.content
 
 
 def test_someone_elses_revision_meanwhile_stops_the_change(

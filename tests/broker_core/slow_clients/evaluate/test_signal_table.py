@@ -17,7 +17,7 @@ from broker_core.slow_clients.evaluate.signal_table import (
     pool_value,
     subscription_value,
 )
-from broker_core.slow_clients.evaluate.signals import PoolSignals
+from broker_core.slow_clients.evaluate.signals import AckedMessagesMark, PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
 from tests.support.broker_simulation import SECOND, START
 from tests.support.signals import ClientSignals, SubscriptionSignals
@@ -35,6 +35,8 @@ SLOW = SubscriptionSignals(
     unacked_messages=17,
     unacked_since=START - 18 * SECOND,
     acked_at=START - 19 * SECOND,
+    acked_messages=127,
+    acked_mark=AckedMessagesMark(START - 10 * SECOND, 100),
     window_full_since=START - 20 * SECOND,
     blocked_since=START - 21 * SECOND,
     pinned_bytes=22,
@@ -83,6 +85,7 @@ SUBSCRIPTION_VALUES = {
     Signal.UNACKED_MESSAGES: 17,
     Signal.UNACKED_AGE: 18_000,
     Signal.ACK_SILENCE: 19_000,
+    Signal.ACKNOWLEDGED_RATE: 3_000,
     Signal.WINDOW_FULL: 20_000,
     Signal.WRITE_BLOCKED: 21_000,
     Signal.PINNED_BYTES: 22,

@@ -351,7 +351,7 @@ def test_contradicting_entries_of_one_client_make_no_rule_and_a_review_reports_t
     assert shapes == {("ann", "x"): ["rate_below"], ("bob", "t-1"): ["hard"], ("ann", "t-1"): []}
     (finding,) = [one for one in review_policy(document) if one.where.startswith("rule own")]
     assert finding.sentence == (
-        "For clients of both entries, rate_below and drain_rate belong together: the rule "
-        "doesn't act on them."
+        "For clients of both entries, rate_below and drain_rate or acknowledged_rate belong together: the "
+        "rule doesn't act on them."
     )
     assert not review_policy(policy(rules=[slow, {**other, "shape": "hard"}]))

@@ -154,3 +154,30 @@ def test_an_interval_counts_from_the_start(seconds: int, passed: int) -> None:
     assert (following - START) % schedule.every == timedelta(0)
     assume(newest is not None)
     assert following - newest == schedule.every  # type: ignore[operator]
+
+
+CHANGES = [
+    (BERLIN, datetime(2026, 10, 25, 1, tzinfo=UTC)),
+    (BERLIN, datetime(2026, 3, 29, 1, tzinfo=UTC)),
+    (ZoneInfo("America/New_York"), datetime(2026, 11, 1, 6, tzinfo=UTC)),
+    (ZoneInfo("Australia/Lord_Howe"), datetime(2026, 4, 4, 15, tzinfo=UTC)),
+]
+
+
+@pytest.mark.parametrize(("zone", "change"), CHANGES)
+@pytest.mark.parametrize(
+    "text", ["00:59", "01:00", "01:30", "01:45", "02:00", "02:30", "02:59", "30 1,2 * * *", "*/30 * * * *"]
+)
+def test_around_a_change_of_the_clock_no_firing_is_followed_by_an_earlier_one(
+    zone: ZoneInfo, change: datetime, text: str
+) -> None:
+    schedule = parse_schedule(text, zone)
+    every = [
+        due
+        for due in islice(schedule.next_after(change - timedelta(days=3), START), 400)
+        if due <= change + timedelta(days=2)
+    ]
+    for minutes in range(-6 * 60, 6 * 60, 5):
+        now = change + timedelta(minutes=minutes)
+        assert schedule.latest_before(now, START) == max(due for due in every if due <= now)
+        assert next_firings(schedule, now, START, 1) == [min(due for due in every if due > now)]

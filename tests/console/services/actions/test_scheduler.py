@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -99,3 +101,17 @@ def test_an_interval_counts_from_the_brokers_start(weekly: Action) -> None:
     assert start_due_runs(started + timedelta(hours=3, minutes=59)) == []
     (run,) = start_due_runs(started + timedelta(hours=4))
     assert run.due_at == started + timedelta(hours=4)
+
+
+def test_a_machine_that_starts_in_the_repeated_hour_runs_once(weekly: Action, settings: Any) -> None:
+    settings.SLUICE_LOCAL_ZONE = ZoneInfo("Europe/Berlin")
+    Action.objects.exclude(pk=weekly.pk).update(enabled=False)
+    Action.objects.filter(pk=weekly.pk).update(
+        when=[{"on": "schedule", "every": "02:30"}], started_at=datetime(2026, 10, 20, tzinfo=UTC)
+    )
+    started = datetime(2026, 10, 25, 0, 45, tzinfo=UTC)  # 02:45 in summer time
+    (run,) = start_due_runs(started)
+    assert run.due_at == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    ActionRun.objects.update(state=RunState.SUCCEEDED)
+    for minutes in range(0, 24 * 60, 15):
+        assert start_due_runs(started + timedelta(minutes=minutes)) == []

@@ -86,6 +86,88 @@ def test_a_change_that_ends_with_an_error_is_pending_again(
     assert list(PendingChange.objects.values("pk", "kind", "target", "parameters", "created_at")) == [before]
 
 
+def test_a_change_whose_process_was_killed_is_unknown_and_never_applied_again(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_change(maria, PendingChangeKind.PUBLISH, "orders.eu", {"data": {"a": 1}})
+    plan = service.list_changes(maria).digest
+    publish = service.CHANGE_KINDS[PendingChangeKind.PUBLISH]
+
+    def killed_after(*args: Any) -> str:
+        publish.do(*args)
+        raise SystemExit
+
+    kind = dataclasses.replace(publish, do=killed_after)
+    monkeypatch.setitem(service.CHANGE_KINDS, PendingChangeKind.PUBLISH, kind)  # type: ignore[arg-type]
+    with monkeypatch.context() as killed, pytest.raises(SystemExit):
+        killed.setattr(service, "_release_claim", lambda _: None)  # a killed process does nothing more
+        service.apply_changes(maria, "because", confirmed=True, plan=plan)
+    held = service.list_changes(maria)
+    assert "It may have been carried out: check the audit" in held.blocked[0]
+    with pytest.raises(OperatorError) as refused:
+        service.apply_changes(maria, "because", confirmed=True, plan=held.digest)
+    assert refused.value.code == "tray_blocked"
+    # An equal change that the operator adds is another one.
+    monkeypatch.setitem(service.CHANGE_KINDS, PendingChangeKind.PUBLISH, publish)  # type: ignore[arg-type]
+    service.add_change(maria, PendingChangeKind.PUBLISH, "orders.eu", {"data": {"a": 2}})
+    service.remove_change(maria, held.planned[0].item.pk)
+    (item,) = PendingChange.objects.all()
+    assert item.parameters == {"data": {"a": 2}} and item.claimed_at is None
+    held = service.list_changes(maria)
+    (outcome,) = service.apply_changes(maria, "because", confirmed=True, plan=held.digest)
+    assert outcome.done
+    assert len([one for one in broker.asked if one["do"].startswith("publish")]) == 2
+
+
+def test_a_change_that_fails_beside_an_equal_new_one_is_pending_once(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa", {"a": 1})
+    plan = service.list_changes(maria).digest
+
+    def fails_late(*args: Any) -> str:
+        service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa", {"a": 2})
+        raise OperatorError("unknown_client", "The client has disconnected.", "")
+
+    kind = dataclasses.replace(service.CHANGE_KINDS[PendingChangeKind.PAUSE], do=fails_late)
+    monkeypatch.setitem(service.CHANGE_KINDS, PendingChangeKind.PAUSE, kind)  # type: ignore[arg-type]
+    (outcome,) = service.apply_changes(maria, "because", confirmed=True, plan=plan)
+    assert not outcome.done
+    assert [one.parameters for one in PendingChange.objects.all()] == [{"a": 2}]
+
+
+@pytest.mark.parametrize("circumstance", ["removed", "edited", "failed_after"])
+def test_a_policy_change_whose_draft_changes_while_it_is_applied_is_never_left_empty(
+    maria: Actor,
+    broker: FakeBroker,
+    instance: Instance,
+    monkeypatch: pytest.MonkeyPatch,
+    circumstance: str,
+) -> None:
+    draft = service.add_policy_change(maria, {"client_policy": {"client_max_capacity": 20}})
+    held = service.list_changes(maria)
+    publish = drafts.publish
+
+    def publish_meanwhile(*args: Any, **more: Any) -> Any:
+        if circumstance == "removed":
+            PolicyDraft.objects.all().delete()
+        elif circumstance == "edited":
+            drafts.edit_draft(maria, draft.pk, {"client_policy": {"client_max_capacity": 30}})
+        change = publish(*args, **more)
+        raise RuntimeError(f"a fault after {change}")
+
+    monkeypatch.setattr(drafts, "publish", publish_meanwhile)
+    applied = lambda: service.apply_changes(maria, "because", confirmed=True, plan=held.digest)  # noqa: E731
+    if circumstance == "failed_after":
+        with pytest.raises(RuntimeError):
+            applied()
+    else:
+        (outcome,) = applied()
+        assert not outcome.done
+    rows = [(one.draft_id, one.claimed_at) for one in PendingChange.objects.all()]
+    assert rows == ([(draft.pk, None)] if circumstance == "edited" else [])
+
+
 def test_whoever_lost_the_right_meanwhile_does_nothing(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:

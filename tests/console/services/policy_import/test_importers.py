@@ -713,6 +713,31 @@ def test_topics_of_amps_that_cant_be_read_dont_end_journaling() -> None:
     )
 
 
+def test_an_action_with_an_option_that_sluice_lacks_names_it_and_says_why_it_is_off() -> None:
+    """The option may narrow the action, here to the clients of one user."""
+    imported = policy_import.import_policy(
+        "amps",
+        "<Actions><Action><On><Module>amps-action-on-schedule</Module><Options><Every>1h</Every><Name>x</Name>"
+        "<Description>Nightly.</Description></Options></On>"
+        "<Do><Module>amps-action-do-disconnect-client</Module><Options><ClientName>.*</ClientName>"
+        "<AuthId>guest</AuthId><Deep><Host>h</Host></Deep></Options></Do></Action></Actions>",
+    )
+    (action,) = imported.actions
+    lacks = "mported without AuthId, Host, so it may act on more than in AMPS"
+    assert action["description"] == f"I{lacks}. Nightly."
+    assert imported.imported[0].into.endswith(f"; switched off: i{lacks}")
+    for what in ("AuthId=guest", "Host=h"):
+        assert why(imported, what) == (
+            "Sluice has no such option, so the action x may act on more than in AMPS. It is switched off: "
+            "narrow it before you switch it on."
+        )
+
+
+def test_an_action_that_sluice_has_whole_has_no_such_remark() -> None:
+    weekly, archive = policy_import.import_policy("amps", AMPS).actions
+    assert "description" not in weekly and archive["description"] == "Archive"
+
+
 def test_actions_of_one_name_get_two() -> None:
     action = (
         "<Action><On><Module>amps-action-on-startup</Module><Options><Name>x</Name></Options></On>"
@@ -892,7 +917,7 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
     [
         ('ignoreIdleConsumers="true"', "has no effect"),
         ('ignoreIdleConsumers="false"', "would abort them too"),
-        ('ignoreNetworkConsumers="false"', "no network"),
+        ('ignoreNetworkConsumers="false"', "a client like any other"),
         ('name="x"', "no equivalent setting"),
     ],
 )
