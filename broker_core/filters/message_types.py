@@ -107,7 +107,7 @@ def _parse_float(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    """Refuse NaN and Infinity, which are no JSON.
+    """Refuse NaN and Infinity, which JSON does not have.
 
     Raises:
         ValueError: always.
