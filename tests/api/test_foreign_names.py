@@ -76,8 +76,10 @@ def site(broker: FakeBroker, settings: Any) -> Instance:
         reason="board-jfk was late",
     )
     revision = PolicyRevision.objects.filter(instance=instance).latest("number")
+    changed = {**revision.document["rules"][0], "name": "desk-zoe", "protected": ["delay-mailer"]}
+    document = {**revision.document, "rules": [*revision.document["rules"], changed]}
     PolicyDraft.objects.create(
-        instance=instance, title="next", document=revision.document, base=revision.number, author="maria"
+        instance=instance, title="next", document=document, base=revision.number, author="maria"
     )
     StagedRollout.objects.create(
         instance=instance,
