@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -244,9 +245,24 @@ def start_context(
     if master:
         chosen.setMaster(master)
     chosen.setAll([*{**_spark_settings(master, path, scratch), **(extra or {})}.items()])
+    chosen.setAll([*authentication_settings(chosen.get("spark.master", "") or "").items()])
     context = SparkContext.getOrCreate(chosen)
     context.setLogLevel("ERROR")
     return context
+
+
+def authentication_settings(master: str) -> dict[str, str]:
+    """Return the settings by which Spark's processes authenticate each other, for a master URL.
+
+    Spark makes the secret itself, except for the processes of a `local-cluster`. On a standalone cluster
+    master, workers and driver share a secret, which only the cluster's administrator can set.
+    """
+    if master.startswith("spark://"):
+        return {}
+    made = {"spark.authenticate": "true"}
+    if master.startswith("local-cluster"):
+        made["spark.authenticate.secret"] = secrets.token_hex(32)
+    return made
 
 
 def _spark_settings(master: str, path: str, scratch: Path) -> dict[str, str]:

@@ -27,7 +27,14 @@ from api.serializers.actions import (
     ScheduleSerializer,
 )
 from api.serializers.runs import RunSerializer
-from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
+from api.views.base import (
+    PagedView,
+    instance_name,
+    parse_request,
+    required_revision,
+    set_etag,
+    visible_patterns,
+)
 from api.views.idempotency import idempotency_key
 from api.views.runs import accepted_response
 from api.views.view import ApiView
@@ -35,6 +42,7 @@ from console.choices import Permission
 from console.models import Action
 from console.queries import actions as queries
 from console.queries.policies import instance_named
+from console.queries.policy_redaction import visible_action
 from console.services import audit
 from console.services.actions import editor, run_requests, schedule
 
@@ -57,7 +65,8 @@ class ActionsView(PagedView):
     @extend_schema(responses=ActionSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List the actions by name."""
-        return self.page(queries.actions(instance_named(instance_name(request))), ActionSerializer)
+        found, patterns = queries.actions(instance_named(instance_name(request))), visible_patterns(request)
+        return self.page(found, ActionSerializer, visible=lambda one: visible_action(one, patterns))
 
     @extend_schema(request=ActionWriteSerializer, responses={201: ActionSerializer})
     def post(self, request: Request) -> Response:
@@ -77,7 +86,7 @@ class ActionView(ApiView):
     @extend_schema(responses=ActionSerializer)
     def get(self, request: Request, action_id: int) -> Response:
         """Return an action with its next five firings."""
-        return _detail_response(_action(request, action_id))
+        return _detail_response(visible_action(_action(request, action_id), visible_patterns(request)))
 
     @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, action_id: int) -> Response:

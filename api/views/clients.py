@@ -37,6 +37,7 @@ from console.queries import brokers, clients, history, live
 from console.queries.brokers import BrokerEntry
 from console.queries.filters import DecisionFilter
 from console.queries.policies import instance_named, policy_status
+from console.queries.policy_redaction import visible_status
 from console.services import clients as services
 from console.services.actors import access_of_request
 
@@ -72,7 +73,9 @@ class StatusView(ApiView):
         return Response(
             {
                 **to_plain(live.instance_status(instance.name, member_name(request))),
-                "in_force": PolicyStatusSerializer(policy_status(instance)).data,
+                "in_force": PolicyStatusSerializer(
+                    visible_status(policy_status(instance), visible_patterns(request))
+                ).data,
                 "missing": to_plain(self.missing()),
             }
         )

@@ -26,11 +26,19 @@ from api.serializers.drafts import (
     RolloutStopSerializer,
 )
 from api.serializers.policies import ConfirmationSerializer, PolicyChangeResultSerializer
-from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
+from api.views.base import (
+    PagedView,
+    instance_name,
+    parse_request,
+    required_revision,
+    set_etag,
+    visible_patterns,
+)
 from api.views.view import ApiView
 from console.choices import Permission
 from console.models import PolicyDraft
 from console.queries import policies as queries
+from console.queries.policy_redaction import visible_draft, visible_rollout
 from console.services import audit, drafts, policy_files, rollouts
 from console.services.actors import access_of_request
 
@@ -113,7 +121,9 @@ class DraftView(ApiView):
     @extend_schema(responses=DraftSerializer)
     def get(self, request: Request, draft_id: int) -> Response:
         """Return a draft. Its ETag is the draft's version."""
-        return _detail_response(_draft(request, draft_id, Permission.VIEW))
+        draft = _draft(request, draft_id, Permission.VIEW)
+        patterns = access_of_request(request).client_patterns(draft.instance.name)
+        return _detail_response(visible_draft(draft, patterns))
 
     @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, draft_id: int) -> Response:
@@ -194,7 +204,8 @@ class RolloutsView(PagedView):
     def get(self, request: Request) -> Response:
         """List rollouts, newest first. At most one is running."""
         instance = queries.instance_named(instance_name(request))
-        return self.page(queries.rollouts(instance), RolloutSerializer)
+        found, patterns = queries.rollouts(instance), visible_patterns(request)
+        return self.page(found, RolloutSerializer, visible=lambda one: visible_rollout(one, patterns))
 
 
 class RolloutPromoteView(ApiView):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -36,15 +36,17 @@ class PagedView(ApiView):
         rows: Any,
         serializer: type[serializers.BaseSerializer[Any]] | None = None,
         columns: Sequence[str] | None = None,
+        visible: Callable[[Any], Any] | None = None,
     ) -> Response:
         """Return one page of rows, or all rows (at most `MAX_ROWS`) when the request accepts CSV.
 
         Args:
             rows: Query set or sequence. Without `serializer` its items are documents.
             columns: Columns of the CSV; None means all.
+            visible: Function that returns a row as the caller may see it; None means unchanged.
         """
         if self.request.accepted_renderer.format == CsvRenderer.format:
-            part = rows[:MAX_ROWS]
+            part = rows[:MAX_ROWS] if visible is None else [visible(one) for one in rows[:MAX_ROWS]]
             made = (
                 list(serializer(part, many=True, context={"request": self.request}).data)
                 if serializer
@@ -53,6 +55,8 @@ class PagedView(ApiView):
             return Response(made if columns is None else [{key: row[key] for key in columns} for row in made])
         pages = self.pagination_class()
         page: list[Any] | None = pages.paginate_queryset(rows, self.request, view=self)
+        if visible is not None:
+            page = [visible(one) for one in page or ()]
         return pages.get_paginated_response(
             serializer(page, many=True, context={"request": self.request}).data
             if serializer

@@ -15,6 +15,7 @@ from console.access.rights import PublicAccess
 from console.choices import Permission
 from console.queries import metrics
 from console.services import access
+from console.services.actors import access_of_request
 
 LOOPBACK = ("127.0.0.1", "::1")
 
@@ -26,12 +27,17 @@ class MetricsView(ApiView):
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> HttpResponse:
-        """Return all metrics, collected for this request."""
+        """Return all metrics, collected for this request.
+
+        Series of single clients are limited to those that the caller may view. A caller from this machine
+        without a token may view none.
+        """
         if not _is_local(request):
             if not request.user.is_authenticated:
                 raise NotAuthenticated("From another machine, send a token with the permission view.")
             access.require_permission(actor_of(request), Permission.VIEW)
-        return HttpResponse(metrics.metrics_text(), content_type=CONTENT_TYPE_LATEST)
+        text = metrics.metrics_text(access_of_request(request))
+        return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)
 
 
 def _is_local(request: Request) -> bool:

@@ -84,7 +84,7 @@ class PersonPasswordView(ApiView):
 
     @extend_schema(request=PasswordResetSerializer, responses=PasswordSerializer)
     def post(self, request: Request, name: str) -> Response:
-        """Reset an account's password and end its sessions.
+        """Reset an account's password, and end its sessions and tokens.
 
         The response contains the new password, which is never shown again. Requires the caller's own
         password.

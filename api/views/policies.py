@@ -22,7 +22,14 @@ from api.serializers.policies import (
     TransportChangeSerializer,
     TransportSerializer,
 )
-from api.views.base import PagedView, instance_name, parse_request, required_revision, set_etag
+from api.views.base import (
+    PagedView,
+    instance_name,
+    parse_request,
+    required_revision,
+    set_etag,
+    visible_patterns,
+)
 from api.views.view import ApiView
 from broker_core.config.transports import TRANSPORT_DEFAULTS
 from broker_core.errors import OperatorError
@@ -31,6 +38,7 @@ from console.broker_link import BrokerUnavailable
 from console.choices import Permission
 from console.queries import live
 from console.queries import policies as queries
+from console.queries.policy_redaction import visible_document, visible_revision, visible_status
 from console.services import policies
 
 
@@ -92,13 +100,17 @@ class PolicyView(ApiView):
 
     @extend_schema(responses=PolicySerializer)
     def get(self, request: Request) -> Response:
-        """Return the newest policy document, and whether the broker runs it."""
+        """Return the newest policy document, and whether the broker runs it.
+
+        A caller that may see only some clients gets no users and entitlements, and no entries for others.
+        """
         instance = queries.instance_named(instance_name(request))
-        document = policies.document_in_force(instance.name)
+        document, patterns = policies.document_in_force(instance.name), visible_patterns(request)
+        status = visible_status(queries.policy_status(instance), patterns)
         answer = {
             "revision": document["revision"],
-            "document": redact_secrets(document),
-            "in_force": PolicyStatusSerializer(queries.policy_status(instance)).data,
+            "document": redact_secrets(visible_document(document, patterns)),
+            "in_force": PolicyStatusSerializer(status).data,
         }
         return set_etag(Response(answer), document["revision"])
 
@@ -134,9 +146,9 @@ class RevisionsView(PagedView):
     @extend_schema(responses=RevisionSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List revisions, newest first."""
-        return self.page(
-            queries.revisions(queries.instance_named(instance_name(request))), RevisionSerializer
-        )
+        found = queries.revisions(queries.instance_named(instance_name(request)))
+        patterns = visible_patterns(request)
+        return self.page(found, RevisionSerializer, visible=lambda one: visible_revision(one, patterns))
 
 
 class RevisionView(ApiView):
@@ -148,7 +160,8 @@ class RevisionView(ApiView):
     def get(self, request: Request, number: int) -> Response:
         """Return a revision with its document."""
         instance = queries.instance_named(instance_name(request))
-        return Response(RevisionSerializer(queries.revision_numbered(instance, number)).data)
+        found = visible_revision(queries.revision_numbered(instance, number), visible_patterns(request))
+        return Response(RevisionSerializer(found).data)
 
 
 def list_transports(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -68,8 +68,7 @@ class ReplayView(ApiView):
     @extend_schema(responses=ReplaySerializer)
     def get(self, request: Request, name: str) -> Response:
         """Return a managed replay."""
-        found = queries.replay(name, instance_name(request))
-        check_permission(request, Permission.VIEW, client=found.client)
+        found = queries.replay(name, instance_name(request), patterns=visible_patterns(request))
         return Response(to_plain(found))
 
     @extend_schema(request=RateSerializer, responses=ReplaySerializer)
@@ -109,7 +108,10 @@ class ReplayControlView(ApiView):
 
 
 def _allow(request: Request, name: str) -> str:
-    """Check that the caller may act on a replay's client; return the replay's author."""
-    found = queries.replay(name, instance_name(request))
+    """Check that the caller may act on a replay's client; return the replay's author.
+
+    A replay of a client that the caller may not see doesn't exist for it (`unknown_replay`).
+    """
+    found = queries.replay(name, instance_name(request), patterns=visible_patterns(request))
     check_permission(request, Permission.ACT_ON_CLIENTS, client=found.client)
     return found.author

@@ -61,7 +61,7 @@ def start_group(number: int, *, show_output: bool = False) -> int:
             startup.check_ports(transports, console=False)
             if member.at.run_directory != member.at.home / "run":
                 socket_paths.prepare_directory(member.at.run_directory)
-        startup.print_line(at.redis.sentence())
+        startup.print_redis(at.redis)
         text = banner.group_startup_text(at, listed, urls, Path(settings.BASE_DIR))
         return startup.supervise(
             group_children(members, engines, executable, at.home),

@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, OperationalError, connection
+from django.utils import timezone
 
 from broker_core import safe_text
 from broker_core.config import PolicyDocument, TransportSettings
@@ -271,13 +272,22 @@ def start_everything(
         after: Text below the banner.
     """
     assert not lock.closed
-    print_line(at.redis.sentence())
+    print_redis(at.redis)
     if at.run_directory != at.home / "run":
         print_line(f"The path {at.home} is too long for Unix sockets. They are in {at.run_directory}")
     text = banner.startup_text(at, policy, Path(settings.BASE_DIR)) + after
     return supervise(
         [*all_children(at), *extra], at, lambda: safe_text.print_block(text), show_output=show_output
     )
+
+
+def print_redis(source: redis_source.RedisSource) -> None:
+    """Print the choice of Redis, and a warning if the bundled one is old."""
+    print_line(source.sentence())
+    if source.kind == "bundled" and source.executable is not None:
+        version = redis_source.redis_version(source.executable)
+        if warning := redis_source.age_warning(source.kind, version, timezone.now().date()):
+            print_line(warning)
 
 
 def require_single_instance() -> TextIOWrapper:

@@ -15,6 +15,7 @@ from broker_core.documents.replication import GroupStatus, LinkEntry, MemberEntr
 from broker_core.documents.requests import GetGroup, GetLinks, GetStatus, PageClients
 from broker_core.documents.stalls import StallCause
 from broker_core.errors import OperatorError
+from console.access.rights import EffectiveAccess
 from console.broker_link import RequestChannel, link_to
 from console.models import ActionRun
 from console.queries.policies import installation_policy_status
@@ -42,10 +43,13 @@ _POOL = {
 """Help texts of gauges, by field of a pool's entry."""
 
 
-def metrics_text() -> bytes:
-    """Return the metrics of all instances in Prometheus' text format."""
+def metrics_text(access: EffectiveAccess) -> bytes:
+    """Return the metrics of all instances in Prometheus' text format.
+
+    Series of single clients are limited to the clients that `access` may view.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_InstancesCollector())
+    registry.register(_InstancesCollector(access))
     return generate_latest(registry)
 
 
@@ -55,6 +59,9 @@ Name = tuple[str, str]
 
 class _InstancesCollector(Collector):
     """Collector that requests the values at each scrape."""
+
+    def __init__(self, access: EffectiveAccess) -> None:
+        self._access = access
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all brokers, one family after the other.
@@ -77,7 +84,7 @@ class _InstancesCollector(Collector):
                 group = _group_lines(link)
                 links = link.call(GetLinks(), timeout_s=2.0).links
                 status = link.call(GetStatus(), timeout_s=2.0)
-                slowest = link.call(PageClients(sort="-lag_ms", limit=SLOWEST), timeout_s=2.0).clients
+                slowest = self._slowest(link, name[0])
                 healths = {
                     health: link.call(PageClients(health=health, limit=1), timeout_s=2.0).total
                     for health in Health
@@ -100,6 +107,14 @@ class _InstancesCollector(Collector):
                 if known is not family:
                     known.samples += family.samples
         yield from (up, revisions, *families.values(), _runs())
+
+    def _slowest(self, link: RequestChannel, instance: str) -> Sequence[ClientEntry]:
+        """Return the clients with the greatest lag, of those that the caller may view."""
+        patterns = self._access.client_patterns(instance)
+        if patterns == []:
+            return ()
+        page = PageClients(sort="-lag_ms", limit=SLOWEST, patterns=patterns)
+        return link.call(page, timeout_s=2.0).clients
 
 
 def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:

@@ -289,7 +289,7 @@ def events_since(
                 "at": revision.created_at,
                 "kind": "revision",
                 "number": revision.number,
-                "text": revision.reason,
+                "text": revision.reason if patterns is None else "",
             }
         )
     for run in ActionRun.objects.filter(instance=instance, ended_at__gt=moment).order_by("-ended_at")[:10]:

@@ -62,6 +62,8 @@ class PolicyStatus(TypedDict):
     """Whether the broker retains a policy that this database lacks, until an operator decides."""
     staged: str
     """Sentence during a rollout: which revision applies to which clients."""
+    staged_client: str
+    """Client, or pattern of clients, of that rollout; "" if it is a share of the clients."""
     withdrawn: StagedRollout | None
     """Rollout whose automatic withdrawal created the newest revision."""
     reported_at: datetime | None
@@ -344,6 +346,7 @@ def _state(
         "converged": fresh and running == newest and not set_back,
         "set_back": fresh and set_back,
         "staged": _staged(rollout),
+        "staged_client": rollout.client if rollout is not None else "",
         "withdrawn": withdrawn,
         "reported_at": seen_at,
         "why": reason,

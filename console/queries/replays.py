@@ -70,9 +70,15 @@ def replays(
     ]
 
 
-def replay(name: str, instance_name: str | None = None) -> ReplayView:
-    """Return a managed replay by name. Raises OperatorError `unknown_replay`."""
-    for one in replays(instance_name):
+def replay(
+    name: str, instance_name: str | None = None, *, patterns: Sequence[str] | None = None
+) -> ReplayView:
+    """Return a managed replay by name.
+
+    Only replays of clients that match one of `patterns` exist for the caller; None means all. Raises
+    OperatorError `unknown_replay`.
+    """
+    for one in replays(instance_name, patterns=patterns):
         if one.name == name:
             return one
     raise OperatorError(

@@ -29,6 +29,10 @@ ANSWERS = frozenset({"webhook"})
 """Steps whose results are answers of other systems, which may repeat the message."""
 MESSAGES, CLIENTS = "messages", "clients"
 """Names of the redacted parts in `withheld`."""
+CLIENT_HOLDERS = ("replay", "spool", "durable subscription ", "paused subscription ")
+"""Beginnings of a segment's holder that ends with ` of ` and the client's name."""
+OTHER_READERS = "other readers"
+"""Holder of a segment that stands for all holders that the account may not see."""
 NEEDED_BY = "needed by "
 """Beginning of a sentence that names the holders of a segment."""
 
@@ -72,24 +76,26 @@ def redact_plan(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
 def redact_segments(
     segments: Iterable[SegmentEntry], instance: str, access: EffectiveAccess
 ) -> list[SegmentEntry]:
-    """Return segments with their holders.
+    """Return segments with the holders that the account may see.
 
-    The names of clients out of scope are replaced by the type of holder.
+    All others together are one holder, OTHER_READERS, so that neither their names nor their number shows.
     """
     if access.client_patterns(instance) is None:
         return list(segments)
-    return [
-        msgspec.structs.replace(one, pinned_by=[_owner(owner, instance, access) for owner in one.pinned_by])
-        for one in segments
-    ]
 
+    def is_visible(owner: str) -> bool:
+        kind, _, name = owner.rpartition(" of ")
+        return kind.startswith(CLIENT_HOLDERS) and access.allows(
+            Permission.VIEW, instance=instance, client=name
+        )
 
-def _owner(owner: str, instance: str, access: EffectiveAccess) -> str:
-    """Return a segment's holder, without the name of a client out of scope."""
-    kind, _, name = owner.rpartition(" of ")
-    if kind in ("replay", "spool") and access.allows(Permission.VIEW, instance=instance, client=name):
-        return owner
-    return f"{kind or 'a reader'} of another client" if kind else "another reader"
+    made = []
+    for one in segments:
+        holders = [owner for owner in one.pinned_by if is_visible(owner)]
+        if len(holders) < len(one.pinned_by):
+            holders.append(OTHER_READERS)
+        made.append(msgspec.structs.replace(one, pinned_by=holders))
+    return made
 
 
 def _variables(run: ActionRun) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from console.models import Instance, PolicyDraft, PolicyRevision, StagedRollout
 from console.queries import policies as read
 from console.queries.document_diff import DocumentChange as Difference
 from console.queries.document_diff import diff_documents
+from console.queries.policy_redaction import is_entry_path
 from console.services import audit, policies, rollouts
 from console.services.actors import Actor
 
@@ -228,9 +229,18 @@ def _staged(instance: Instance, plan: rollouts.RolloutPlan, document: dict[str, 
 def restrict_preview(preview: DraftPreview, patterns: list[str] | None) -> DraftPreview:
     """Return a preview that lists only clients matching `patterns`; None means all.
 
-    The counts cover every client.
+    The counts cover every client. Problems, findings and differences of entries can name any client, so they
+    are omitted.
     """
-    if patterns is None or preview.effect is None:
+    if patterns is None:
+        return preview
+    preview = replace(
+        preview,
+        problems=["The draft can't be published."] if preview.problems else [],
+        findings=[],
+        differences=[one for one in preview.differences if not is_entry_path(one.path)],
+    )
+    if preview.effect is None:
         return preview
     touched = [
         one

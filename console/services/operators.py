@@ -68,7 +68,13 @@ def create_operator(name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINIST
 
 
 def reset_password(name: str, actor: Actor = SYSTEM) -> str:
-    """Set a new random password for an operator, and return it. Raises OperatorError `unknown_operator`."""
+    """Set a new random password for an operator, and return it. Their sessions and tokens end.
+
+    A password is reset because another person may know it, and that person can have made tokens.
+
+    Raises:
+        OperatorError: `unknown_operator`.
+    """
     with transaction.atomic():
         user = get_user_model().objects.select_for_update().filter(username=name).first()
         if user is None:
@@ -78,7 +84,9 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
         password = secrets.token_urlsafe(12)
         user.set_password(password)
         user.save(update_fields=["password"])
-        audit.record(actor, "operator.reset_password", f"operator {name}")
+        audit.record(
+            actor, "operator.reset_password", f"operator {name}", after={"tokens_ended": end_access(user)}
+        )
     return password
 
 
@@ -153,8 +161,9 @@ def create_token(
         now: The present time; by default the clock's.
 
     Raises:
-        OperatorError: `bad_lifetime`, `bad_scope`, `bad_networks`, or `not_allowed` for a scope beyond the
-            account's own permissions.
+        OperatorError: `bad_lifetime`, `bad_scope`, `bad_networks`, `not_allowed` for a scope beyond the
+            account's own permissions, or `bad_password` if the account was closed, or got another password,
+            after `user` was read.
     """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
         raise OperatorError(
@@ -185,12 +194,16 @@ def create_token(
         ) from problem
     # The prefix finds the row; only a digest of the secret is stored.
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    digest = _digest(secret)
     with transaction.atomic():
+        accounts = get_user_model().objects.select_for_update()
+        if not accounts.filter(pk=user.pk, is_active=True, password=user.password).exists():
+            raise OperatorError("bad_password", "Your account was changed in the meantime.", "Log in again.")
         token = ApiToken.objects.create(
             name=name[:100],
             user=user,
             prefix=prefix,
-            digest=_digest(secret),
+            digest=digest,
             scope=permissions,
             networks=bound,
             expires_at=(now or timezone.now()) + lifetime,
@@ -204,13 +217,14 @@ def create_token(
     return token, f"slc_{prefix}_{secret}"
 
 
-def end_access(user: User, now: datetime | None = None) -> None:
-    """End all sessions and revoke all tokens of an account that is being closed.
+def end_access(user: User, now: datetime | None = None) -> int:
+    """End all sessions and revoke all tokens of an account; return the number of tokens.
 
-    They stay ended when the account is opened again.
+    They stay ended when a closed account is opened again.
     """
-    ApiToken.objects.filter(user=user, revoked_at__isnull=True).update(revoked_at=now or timezone.now())
+    tokens = ApiToken.objects.filter(user=user, revoked_at__isnull=True)
     sessions.end_sessions(user.pk)
+    return tokens.update(revoked_at=now or timezone.now())
 
 
 def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> None:

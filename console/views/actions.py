@@ -17,6 +17,7 @@ from console.models import Action
 from console.queries import actions as read
 from console.queries import runs as read_runs
 from console.queries.policies import instance_named
+from console.queries.policy_redaction import visible_action
 from console.services import audit
 from console.services.actions import definition, editor, run_requests, schedule
 from console.services.actions.scheduler import action_schedules, next_firings
@@ -32,7 +33,8 @@ NEWEST_RUNS = 10
 def actions(request: HttpRequest) -> HttpResponse:
     """Show all actions by name."""
     instance, now = common.local_instance(), timezone.now()
-    found = list(read.actions(instance)) if instance else []
+    patterns = common.visible_patterns(request)
+    found = [visible_action(one, patterns) for one in read.actions(instance)] if instance else []
     rows = [
         {
             "action": one,
@@ -50,7 +52,7 @@ def actions(request: HttpRequest) -> HttpResponse:
 def action(request: HttpRequest, action_id: int) -> HttpResponse:
     """Show an action: editor, next firings, newest runs."""
     try:
-        return _page(request, _action(action_id))
+        return _page(request, visible_action(_action(action_id), common.visible_patterns(request)))
     except OperatorError as problem:
         common.show_error(request, problem)
         return redirect("actions")

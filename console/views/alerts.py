@@ -14,6 +14,7 @@ from console.choices import AlertSubject, MessageState, PendingChangeKind, Permi
 from console.forms.alerts import AlertForm
 from console.models import Alert, AlertRule
 from console.queries.policies import instance_named
+from console.queries.policy_redaction import is_client_visible
 from console.services import alerts as service
 from console.views import common, pending_changes
 
@@ -60,7 +61,11 @@ def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpRespo
     context = {
         "open": open_,
         "closed": closed,
-        "rules": AlertRule.objects.filter(instance=instance),
+        "rules": [
+            one
+            for one in AlertRule.objects.filter(instance=instance)
+            if is_client_visible(one.client, patterns)
+        ],
         "alert_form": form,
         "failed_state": MessageState.FAILED,
     }

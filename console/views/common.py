@@ -25,6 +25,7 @@ from console.access.rights import Need, PublicAccess
 from console.choices import Permission
 from console.models import Instance, UserPreferences
 from console.queries import policies, system_conditions
+from console.queries.policy_redaction import visible_status
 from console.services import access
 from console.services.actors import access_of_request, actor_of
 from console.services.preferences import preferences_of
@@ -185,13 +186,18 @@ def show_error(request: HttpRequest, problem: SluiceError) -> None:
     messages.error(request, f"{problem.sentence} {problem.fix}".strip())
 
 
-def in_force() -> dict[str, Any]:
+def in_force(request: HttpRequest) -> dict[str, Any]:
     """Return the number of members that run the newest revision, and the reasons of the others.
 
     `overdue`: at least one of the others had enough time to apply it.
     """
     local_name = current_instance.instance_name()
-    states = [state for state in policies.installation_policy_status() if state["instance"] == local_name]
+    patterns = visible_patterns(request)
+    states = [
+        visible_status(state, patterns)
+        for state in policies.installation_policy_status()
+        if state["instance"] == local_name
+    ]
     converged = sum(state["converged"] for state in states)
     newest = max((state["wanted"] for state in states), default=0)
     return {

@@ -18,6 +18,7 @@ from console.forms.rule import rule_signals
 from console.models import PolicyDraft
 from console.queries import policies as read
 from console.queries import policy_effect
+from console.queries.policy_redaction import visible_draft
 from console.services import audit, drafts, policies, policy_files, rollouts
 from console.services.pending_changes import service as pending_service
 from console.views import common, draft_tables, pending_changes
@@ -195,6 +196,7 @@ def render_draft(
 ) -> HttpResponse:
     """Render a draft's page. A new token in `more` is shown in this response only."""
     newest = policies.newest_revision(draft.instance)
+    draft = visible_draft(draft, common.visible_patterns(request))
     context = {
         "draft": draft,
         "newest": newest.number,
@@ -202,7 +204,7 @@ def render_draft(
         "transports": draft_tables.transports(draft),
         "limits": draft_tables.limits(draft),
         "publish_form": PublishDraftForm(),
-        **running_rollout_context(draft.instance),
+        **running_rollout_context(draft.instance, common.visible_patterns(request)),
         **(more or {}),
     }
     return common.page(request, "draft.html", context, status)

@@ -39,7 +39,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "range": _range(request).key,
         "disk": read.current_disk_forecast(timezone.now()) if instance else None,
         **_current_context(request),
-        **common.in_force(),
+        **common.in_force(request),
     }
     return common.page(request, "overview.html", context)
 

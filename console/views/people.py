@@ -57,7 +57,11 @@ def create(request: HttpRequest) -> HttpResponse:
 @require_POST
 def password(request: HttpRequest, name: str) -> HttpResponse:
     """Reset an account's password, given the administrator's own."""
-    if (refused := _unproven(request, f"New password for {name}", "access_password", name)) is not None:
+    if (
+        refused := _unproven(
+            request, f"New password for {name}, which ends its sessions and tokens", "access_password", name
+        )
+    ) is not None:
         return refused
     actor = common.actor_of(request)
     return _with_secret(

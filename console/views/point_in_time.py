@@ -22,6 +22,7 @@ from broker_core.errors import OperatorError
 from console.models import Instance, PolicyRevision
 from console.queries import point_in_time as read
 from console.queries.document_diff import diff_documents
+from console.queries.policy_redaction import visible_revision
 from console.units import labels
 from console.views import common
 
@@ -133,9 +134,10 @@ def client(request: HttpRequest, instance: Instance, when: read.PointInTime, nam
 
 def policies(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
     """Show the revision that was in force, with its limits and rules, and earlier revisions."""
-    found = read.policy_at(instance, when)
-    shown = found.running or found.expected
-    listed = read.revisions_before(instance, when, REVISIONS + 1)
+    found, patterns = read.policy_at(instance, when), common.visible_patterns(request)
+    running = found.running or found.expected
+    shown = visible_revision(running, patterns) if running is not None else None
+    listed = [visible_revision(one, patterns) for one in read.revisions_before(instance, when, REVISIONS + 1)]
     before = dict(pairwise(listed))
     return _page(
         request,
@@ -202,6 +204,7 @@ def _page(
             "steps": steps,
             "now_path": _now_path(request),
             "policy_then": read.policy_at(instance, when),
+            "sees_all": common.visible_patterns(request) is None,
             "instance_then": next(iter(resources["instance"]), None),
             "pools": resources["pool"],
             **context,

@@ -4,7 +4,7 @@ newest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -24,6 +24,7 @@ from console.models import PolicyRevision
 from console.queries import live
 from console.queries import policies as read
 from console.queries.document_diff import DocumentChange, diff_documents
+from console.queries.policy_redaction import visible_document, visible_revision
 from console.services import audit, set_back
 from console.services import policies as service
 from console.services.pending_changes import service as pending_service
@@ -52,7 +53,7 @@ def in_force(request: HttpRequest) -> HttpResponse:
 
     The page requests this until it is in force everywhere.
     """
-    return render(request, "components/in_force.html", common.in_force())
+    return render(request, "components/in_force.html", common.in_force(request))
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
@@ -146,14 +147,14 @@ def _show(
     ]
     context = {
         "newest": in_force["revision"],
-        "rules": _rules(document),
+        "rules": _rules(visible_document(document, common.visible_patterns(request))),
         "rows": _rows(document, pools, failed, transport),
         "instance_form": failed if isinstance(failed, InstanceLimitsForm) else instance_form,
         "instance_url": reverse("policies_instance"),
         "transport_forms": forms,
-        "revisions": _revisions(),
-        **common.in_force(),
-        **running_rollout_context(common.local_instance()),
+        "revisions": _revisions(common.visible_patterns(request)),
+        **common.in_force(request),
+        **running_rollout_context(common.local_instance(), common.visible_patterns(request)),
     }
     return common.page(request, "policies.html", context, status)
 
@@ -224,11 +225,11 @@ def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[P
     }
 
 
-def _revisions() -> list[dict[str, Any]]:
+def _revisions(patterns: Sequence[str] | None) -> list[dict[str, Any]]:
     """Return the newest revisions, each with its changes and whether it should be in force or runs."""
     instance = read.instance_named()
     state, runs = read.policy_status(instance), read.running_revisions(instance)
-    found: list[PolicyRevision] = read.revisions(instance, REVISIONS + 1)
+    found = [visible_revision(one, patterns) for one in read.revisions(instance, REVISIONS + 1)]
     older = {revision.number: revision for revision in found}
     return [
         {

@@ -96,11 +96,12 @@ def create(request: HttpRequest) -> HttpResponse:
 def control_replay(request: HttpRequest, name: str, word: str) -> HttpResponse:
     """Resume a replay, change its rate or remove it. Pausing and cancelling become pending changes."""
     try:
-        common.check_permission(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
+        client = read.replay(name, patterns=common.visible_patterns(request)).client
+        common.check_permission(request, Permission.ACT_ON_CLIENTS, client=client)
         actor = common.actor_of(request)
         if word in PLANNED:
             audit.mark_read_only(request)
-            pending_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
+            pending_service.add_change(actor, PLANNED[word], f"{client}/{name}")
             return pending_changes.changes_response(request)
         if word == "forget":
             service.forget_replay(actor, name)

@@ -27,7 +27,7 @@ from console.views import common
 @require_GET
 def replication(request: HttpRequest) -> HttpResponse:
     """Show the reports of all members. A broker without a group is shown as such."""
-    return common.page(request, "replication.html", _page_context())
+    return common.page(request, "replication.html", _page_context(request))
 
 
 @common.requires_permission(Permission.VIEW)
@@ -35,17 +35,17 @@ def replication(request: HttpRequest) -> HttpResponse:
 @require_GET
 def replication_panel(request: HttpRequest) -> HttpResponse:
     """Show the reports without the page around them. The page requests this every two seconds."""
-    return render(request, "components/group.html", _page_context())
+    return render(request, "components/group.html", _page_context(request))
 
 
-def _page_context() -> dict[str, Any]:
+def _page_context(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the page."""
     instance = current_instance.instance_name()
     return {
         "group_view": group_view(instance),
         **current_links(instance)._asdict(),
         "problems": _problems(instance),
-        **common.in_force(),
+        **common.in_force(request),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -11,6 +12,7 @@ from broker_core.errors import OperatorError
 from console.choices import PendingChangeKind, Permission
 from console.models import Instance
 from console.queries import policies as read
+from console.queries.policy_redaction import visible_rollout
 from console.services import audit, rollouts
 from console.views import common, pending_changes
 
@@ -48,7 +50,15 @@ def _shown_revision(request: HttpRequest) -> int:
     return int(text)
 
 
-def running_rollout_context(instance: Instance | None) -> dict[str, Any]:
-    """Return the banner's context; `rollout` is None if none runs."""
+def running_rollout_context(instance: Instance | None, patterns: Sequence[str] | None) -> dict[str, Any]:
+    """Return the banner's context; `rollout` is None if none runs.
+
+    `patterns` are those of the visible clients; None means all.
+    """
     rollout = read.running_rollout(instance) if instance else None
-    return {"rollout": rollout, "rollout_decisions": rollouts.count_decisions(rollout) if rollout else 0}
+    if rollout is None:
+        return {"rollout": None, "rollout_decisions": 0}
+    return {
+        "rollout": visible_rollout(rollout, patterns),
+        "rollout_decisions": rollouts.count_decisions(rollout),
+    }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +16,14 @@ from broker_core.errors import OperatorError
 from pipeline.__main__ import main
 from pipeline.class_archive import class_archive
 from pipeline.config import settings_from
-from pipeline.spark_session import java_version, require_java
+from pipeline.spark_session import authentication_settings, java_version, require_java
 from tests.pipeline.support import fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RPC_REQUEST = 3
+"""Type of a request in a frame of Spark's network protocol."""
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,40 @@ def test_a_job_without_java_ends_with_the_sentence_and_status_1(
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert main(["lake", "--home", str(tmp_path)]) == 1
     assert "openjdk-17-jre-headless" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("master", "authenticates", "has_secret"),
+    [
+        ("local[*]", True, False),
+        ("yarn", True, False),
+        ("k8s://https://host:6443", True, False),
+        ("local-cluster[2,1,1024]", True, True),
+        ("spark://host:7077", False, False),
+    ],
+)
+def test_processes_of_spark_authenticate_unless_the_cluster_decides(
+    master: str, authenticates: bool, has_secret: bool
+) -> None:
+    made = authentication_settings(master)
+    assert made.get("spark.authenticate") == ("true" if authenticates else None)
+    assert ("spark.authenticate.secret" in made) is has_secret
+
+
+def test_the_driver_refuses_a_peer_that_does_not_authenticate(spark: SparkSession) -> None:
+    """Any process of the machine can reach the driver's port on loopback."""
+    port = int(spark.sparkContext.getConf().get("spark.driver.port", "0"))
+    body = b"not a secret"
+    request = struct.pack(">bqi", RPC_REQUEST, 7, len(body)) + body
+    with socket.create_connection(("127.0.0.1", port), 30) as peer:
+        peer.settimeout(60)
+        peer.sendall(struct.pack(">q", 8 + len(request)) + request)
+        answer = b""
+        while chunk := peer.recv(65_536):
+            answer += chunk
+            if b"Sasl" in answer:
+                break
+    assert b"Sasl" in answer  # the reason: no handshake
 
 
 def test_an_unknown_job_is_a_wrong_call() -> None:

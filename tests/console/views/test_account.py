@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from console.access.login_limit import MAX_FAILURES
+from console.choices import Permission
 from console.models import ApiToken, AuditEvent, Grant
 from console.services import operators, people
-from console.services.actors import Actor
+from console.services.actors import SYSTEM, Actor
 from console.services.proof import PROOF_S, RECENT_LOGIN_S
 from console.services.sessions import LOGIN_AT
 from console.web.login_gate import GUESSABLE
-from tests.support.control_plane import PASSWORD
+from tests.support.control_plane import OWN, PASSWORD
+from tests.support.fake_broker import FakeBroker
 
 NEW = "another-quite-long-one"
 
@@ -93,6 +96,61 @@ def test_a_new_password_neither_opens_a_closed_account_nor_replaces_a_reset_one(
     assert (viewer.is_active, viewer.check_password(NEW)) == (meanwhile == "reset", False)
     assert viewer.check_password(shown[0] if shown else PASSWORD)
     assert not is_in(theirs)
+
+
+@pytest.mark.parametrize("way", ["page", "api", "command"])
+def test_a_reset_password_ends_tokens_and_sessions(
+    way: str, operator: Any, viewer: Any, broker: FakeBroker
+) -> None:
+    """A password is reset because another person may know it, and that person can have made tokens."""
+    token = token_of("vera")
+    theirs, others = come_in(name="vera"), token_of("maria")
+    assert opens(token)
+    if way == "page":
+        come_in().post("/access/people/vera/password/", {"password": PASSWORD})
+    elif way == "api":
+        come_in().post("/api/v1/people/vera/password", OWN, "application/json")
+    else:
+        call_command("createoperator", "vera", reset=True)
+    assert not viewer_password_is(PASSWORD)
+    assert (opens(token), opens(others), is_in(theirs)) == (False, True, False)
+    event = AuditEvent.objects.filter(action="operator.reset_password").latest("pk")
+    assert event.after == {"tokens_ended": 1}
+
+
+def test_a_token_is_not_made_with_a_password_that_is_reset_meanwhile(
+    operator: Any, viewer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator resets the password after the request for a token has proven the old one."""
+    digest = operators._digest
+
+    def reset_and_digest(secret: str) -> str:
+        monkeypatch.setattr(operators, "_digest", digest)
+        operators.reset_password("vera")
+        return digest(secret)
+
+    theirs = come_in(name="vera")
+    monkeypatch.setattr(operators, "_digest", reset_and_digest)
+    answer = theirs.post("/api/v1/tokens", {**OWN, "name": "late"}, "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (422, "bad_password")
+    assert not ApiToken.objects.filter(user=viewer).exists()
+
+
+def token_of(name: str) -> str:
+    """Return the text of a new token of the account."""
+    user = get_user_model().objects.get(username=name)
+    lifetime = timedelta(days=1)
+    return operators.create_token(SYSTEM, user, "ci", lifetime=lifetime, scope=[Permission.VIEW])[1]
+
+
+def opens(token: str) -> bool:
+    """Return whether the API accepts the token."""
+    answer = Client().get("/api/v1/auth/me", headers={"Authorization": f"Bearer {token}"})
+    return bool(answer.status_code == 200)
+
+
+def viewer_password_is(raw: str) -> bool:
+    return bool(get_user_model().objects.get(username="vera").check_password(raw))
 
 
 @pytest.mark.parametrize("path", ["/api/v1/people/vera/grants", "/api/v1/tokens"])
