@@ -341,10 +341,11 @@ class StompSubscriptions:
         connection = self._reply_writer.connection
         owner_name = self._user_owner if owner == "user" else connection.name
         try:
-            connection.services.durables.delete(owner_name, durable)
+            deleted = connection.services.durables.delete(owner_name, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
-        connection.services.facilities.spawn(connection.reply_when_durable(self._reply_writer.on_processed))
+        answer = self._reply_writer.on_processed
+        connection.services.facilities.spawn(connection.reply_when_durable(answer, deleted.owed))
 
     def on_ended(self, id: str) -> None:
         """Send the end frame of a subscription that has delivered all of its range."""
