@@ -57,8 +57,9 @@ class Nowhere:
         """Count and drop the entries."""
         self.written_bytes += sum(entry.nbytes for entry in entries)
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         """Drop the reply."""
+        return True
 
     def on_logged_on(self) -> None:
         """Do nothing."""

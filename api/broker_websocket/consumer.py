@@ -140,9 +140,10 @@ class WebSocketSink:
         self.is_writable = False
         self._go_on()
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         self._put(encode_text(reply) if self.text_mode else encode_command(reply))
         self._go_on()
+        return True
 
     def _put(self, message: bytes | str) -> None:
         """Queue a message and count its bytes."""

@@ -80,6 +80,8 @@ REQUEST_TIMEOUT_S = 10
 class BackpressureProtocol(WebSocketProtocol):
     """WebSocket connection that makes its application wait for a peer that does not read."""
 
+    has_connected = False
+    """Whether the handshake request was valid."""
     has_request = False
     """Whether the protocol has received the handshake request."""
     failed = False
@@ -103,7 +105,7 @@ class BackpressureProtocol(WebSocketProtocol):
 
         Until the logon, messages are limited to `BEFORE_LOGON` bytes and one frame header.
         """
-        self.writable = SingleWaiterEvent(is_open=True)
+        self.has_connected, self.writable = True, SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
         self.unfinished = InputBufferUsage(self.factory.server_class.pending_connections, self._reject_input)
@@ -349,6 +351,8 @@ class BackpressureProtocol(WebSocketProtocol):
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         """Let `send` return, and stop counting buffered bytes."""
+        if not self.has_connected:
+            return  # the handshake failed, so no application was started
         self.writable.set()
         self.unfinished.set_bytes(0)
         super().onClose(wasClean, code, reason)

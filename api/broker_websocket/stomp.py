@@ -105,8 +105,8 @@ class StompSink(WebSocketSink):
                 pass  # stays a binary message
         super()._put(message)
 
-    def send_reply(self, reply: Reply) -> None:
-        self.session.answer(reply)
+    def send_reply(self, reply: Reply) -> bool:
+        return self.session.answer(reply)
 
     def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame.
@@ -119,6 +119,7 @@ class StompSink(WebSocketSink):
             return
         if last:
             self._is_closing = True
+            frame = self._outgoing.receipts() + frame
             self.written_bytes -= self._outgoing.drop()
         if behind and self._outgoing:
             self.written_bytes += self._outgoing.put(frame)

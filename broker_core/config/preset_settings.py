@@ -334,11 +334,11 @@ class QuotaSettings:
         unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     user_topics: Annotated[int | None, PresetField(
-        "", "Topics that one user’s clients may publish to while any of them is connected.",
+        "", "Topics that one user’s clients may publish to within a minute, and their temporary topics.",
         unit="topics", low=1, high=10_000_000, default=200_000,
     )] = None
     client_topics: Annotated[int | None, PresetField(
-        "", "Topics that one client may publish to on a connection.",
+        "", "Topics that one client may publish to within a minute, and its temporary topics.",
         unit="topics", low=1, high=10_000_000, default=50_000,
     )] = None
 

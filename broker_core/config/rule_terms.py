@@ -61,7 +61,7 @@ class Signal(StrEnum):
     ACKNOWLEDGED_RATE = "acknowledged_rate"
     """Messages per second that the client acknowledged over the rule's window. Subscriptions only.
 
-    Measured only while messages have been owed during the whole window.
+    Measured only while the subscription had unacknowledged messages during the whole window.
     """
     PINNED_BYTES = "pinned_bytes"
     """Bytes of the log that a client's pauses, durable positions and replays keep from being removed.

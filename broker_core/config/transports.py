@@ -19,8 +19,11 @@ STOMP_KINDS: Final = frozenset(("stomp", "stomp-ws"))
 WEBSOCKET_KINDS: Final = frozenset(("websocket", "stomp-ws"))
 _SCHEMES: Final = {"tcp": "tcp", "websocket": "ws", "stomp": "stomp", "stomp-ws": "ws"}
 _ALL_ADDRESSES: Final = frozenset(("0.0.0.0", "::"))
-MAX_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
-"""Maximum bytes of a STOMP message's body. The rest of the batch is reserved for the message's headers."""
+MAX_BODY: Final = MAX_BATCH_BYTES - 1024 * 1024
+"""Maximum bytes of a STOMP message's body.
+
+The rest of the batch is reserved for the message's headers, whose escapes may double them, and for topics.
+"""
 MIN_BODY: Final = 1_024
 
 

@@ -25,6 +25,7 @@ from broker_core.connections.inbox import Inbox, InputPauseReason, Item
 from broker_core.connections.ports import UNKNOWN_POSITION, ConnectionServices, PublishPort
 from broker_core.connections.publisher import ConnectionPublisher
 from broker_core.connections.resume import SuspendedSubscription, TokenSubscription
+from broker_core.connections.subscription_leases import LEASE_RULE
 from broker_core.connections.subscription_setup import (
     acknowledge,
     grant_credit,
@@ -41,7 +42,7 @@ from broker_core.protocols import commands, replies
 from broker_core.protocols.close_codes import reconnect_after_ms
 from broker_core.protocols.liveness import Liveness
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, NativeFrame
-from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.client_subscription import CONSUMER_ENDED, LEASE_EXPIRED, ClientSubscription
 from broker_core.replay.owed_records import OwedRecords
 
 log = structlog.get_logger("sluice.connection")
@@ -67,7 +68,7 @@ class Connection:
         self.rights = ALL_RIGHTS
         self._input_usage = InputBufferUsage(services.roster.pending_connections)
         self.inbox = Inbox(
-            sink, self._execute_item, self._clock, services.facilities.scheduler, self._input_usage
+            sink, self.execute_item, self._clock, services.facilities.scheduler, self._input_usage
         )
         self.connected_at = self._clock.now_ns()
         self.last_sent_at = self._clock.monotonic_ms()
@@ -85,6 +86,8 @@ class Connection:
         self.knows_sequence = True
         self.last_stream = 0
         self._unread_replies = 0
+        self._is_reset = False
+        """Whether the peer closed before it had read everything."""
         self.has_ended_input = False
         """Whether the peer has closed its sending side, and the answers to its commands are awaited."""
         self._answer_timer: asyncio.TimerHandle | None = None
@@ -125,7 +128,7 @@ class Connection:
         except ClientError as error:
             self.fail(error.with_traceback(None))
 
-    def _execute_item(self, item: Item) -> None:
+    def execute_item(self, item: Item) -> None:
         """Execute one item of the inbox. It never raises: errors are sent to the client."""
         if self._unread_replies > MAX_UNREAD_REPLIES:
             return  # it is about to be closed
@@ -189,8 +192,12 @@ class Connection:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self.sink.close_soon)
 
-    def on_closed(self) -> None:
-        """Handle the loss of the transport. Input that was read before is executed first."""
+    def on_closed(self, *, is_reset: bool = False) -> None:
+        """Handle the loss of the transport. Input that was read before is executed first.
+
+        `is_reset`: the peer closed before it had read everything.
+        """
+        self._is_reset = is_reset
         self.has_ended_input, self.inbox.on_idle = False, None
         if self._answer_timer is not None:
             self._answer_timer.cancel()
@@ -237,12 +244,13 @@ class Connection:
         """
         if self.is_closed or self._unread_replies > MAX_UNREAD_REPLIES:
             return
-        self._unread_replies = 0 if self.sink.is_writable else self._unread_replies + 1
+        is_writable = self.sink.is_writable
+        if not self.sink.send_reply(reply):
+            return  # the client receives nothing, so it still needs a heartbeat
+        self.last_sent_at = self._clock.monotonic_ms()
+        self._unread_replies = 0 if is_writable else self._unread_replies + 1
         if self._unread_replies > MAX_UNREAD_REPLIES:
             self.close_unread_replies()
-            return
-        self.last_sent_at = self._clock.monotonic_ms()
-        self.sink.send_reply(reply)
 
     def close_unread_replies(self) -> None:
         """Close a client with too many unread replies, in a later iteration."""
@@ -329,7 +337,9 @@ class Connection:
         if not self.logged_on:
             self.inbox.discard_all()
         services.judging.on_disconnected(self)
+        has_ended_itself = reason == "closed" and not self._is_reset
         for target in self.subscriptions.values():
+            target.failure = CONSUMER_ENDED if has_ended_itself else ""
             self._store_position(target)
         ending = self.backlog.close()
         services.roster.ended_account.merge(self.backlog.account)
@@ -608,6 +618,7 @@ class Connection:
             self.reply(replies.error_reply(error, of="unsubscribe", id=answer.id))
             return
         if owed is not None:
+            self.inbox.resume(InputPauseReason.DELETION)  # counting may take long in a large log
             ending = ending.plus(await owed.wait())
         self.reply(self._with_ending(answer, ending))
 
@@ -622,6 +633,10 @@ class Connection:
         if self.subscriptions.pop(target.id, None) is None:
             return NOTHING_UNDELIVERED
         self.services.quotas.adjust_subscriptions(self, -1)
+        if cause is DiscardCause.UNSUBSCRIBED:
+            target.failure = CONSUMER_ENDED
+        elif rule == LEASE_RULE:
+            target.failure = LEASE_EXPIRED
         self._store_position(target, rule)
         ending = (
             self.backlog.remove_subscription(target, cause, rule)

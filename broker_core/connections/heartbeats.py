@@ -33,7 +33,8 @@ def _shortest_interval_ms(connection: ConnectionView) -> int:
 def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) -> None:
     """Send a heartbeat if it is due, or close a peer that is silent or doesn't end its frame.
 
-    A heartbeat is due if it would be late at the next check, in `next_check_ms`.
+    A heartbeat is due if it would be late at the next check, in `next_check_ms`, which may be a quarter late
+    itself.
 
     Bytes are signs of life in both directions: those that were received, and sent ones that the peer's kernel
     acknowledged. A pause of the broker itself doesn't count as silence. While older bytes wait to be sent, a
@@ -61,7 +62,9 @@ def check_heartbeat(connection: ConnectionView, now: int, next_check_ms: int) ->
             f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
             "Send smaller frames, or use a faster line.",
         )
-    elif broker_ms and now - connection.last_sent_at > broker_ms - next_check_ms and sink.is_flushed:
+    elif (
+        broker_ms and now - connection.last_sent_at >= broker_ms - next_check_ms * 5 // 4 and sink.is_flushed
+    ):
         connection.reply(replies.BrokerHeartbeat())
 
 

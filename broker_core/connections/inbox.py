@@ -61,6 +61,8 @@ class InputPauseReason(Enum):
     QUOTA = "it publishes faster than its quota allows"
     END = "its subscription begins at the end of the log, which is being read"
     SUBSCRIBE = "its subscription is being prepared, and later commands must follow it"
+    DELETION = "the deletion of its durable subscription isn't on disk yet"
+    ORDER = "a subscription must begin or end, or a refusal be sent, behind messages that aren't on disk yet"
 
 
 def estimate_bytes(items: Iterable[Item]) -> int:

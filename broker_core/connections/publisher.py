@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from secrets import randbelow
 
 import msgspec
@@ -67,8 +68,8 @@ class ConnectionPublisher:
 
         They become durable in order.
         """
-        self._waiting: deque[tuple[int, replies.Ack]] = deque()
-        """Replies to flushes and to repeated batches. Each waits until that number of batches is durable."""
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        """Callbacks. Each waits until that number of batches is durable."""
         self._reading = True
         self._resume_timer: asyncio.TimerHandle | None = None
         self._reported_until = 0.0
@@ -286,11 +287,11 @@ class ConnectionPublisher:
             self._inbox.resume(InputPauseReason.JOURNAL)
 
     def on_committed(self, number: int) -> None:
-        """Count durable batches, and send the replies that waited for them."""
+        """Count durable batches, and call the functions that waited for them."""
         self._committed += number
         # Batches published later aren't waited for: a client that never stops would never get a reply.
         while self._waiting and self._waiting[0][0] <= self._committed:
-            self._connection.reply(self._waiting.popleft()[1])
+            self._waiting.popleft()[1]()
         self._update_input_pause()
         if self._connection.has_ended_input:
             self._connection.close_when_answered()
@@ -303,9 +304,13 @@ class ConnectionPublisher:
         elif uncommitted < MAX_UNCOMMITTED // 2:
             self._inbox.resume(InputPauseReason.PENDING_BATCHES)
 
+    def call_when_durable(self, callback: Callable[[], None]) -> None:
+        """Call a function when all batches submitted so far are durable and delivered."""
+        self._waiting.append((self._submitted, callback))
+
     def _reply_when_durable(self, answer: replies.Ack) -> None:
         """Send a reply when all batches submitted so far are durable."""
-        self._waiting.append((self._submitted, answer))
+        self.call_when_durable(partial(self._connection.reply, answer))
 
     def flush(self, id: str) -> None:
         """Reply when all batches published so far are durable."""

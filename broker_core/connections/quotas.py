@@ -10,7 +10,7 @@ quota removes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_core.config import PolicyDocument
@@ -49,13 +49,49 @@ class TokenBucket:
         return max(-self.remaining / rate, 0.0)
 
 
+TOPIC_IDLE_NS = 60_000_000_000
+"""Time after its last message after which a topic leaves the count, at most twice that time, ns."""
+
+
+@dataclass(slots=True)
+class RecentTopics:
+    """Topics that were published to in the current interval of TOPIC_IDLE_NS or the one before."""
+
+    current: set[str] = field(default_factory=set)
+    previous: set[str] = field(default_factory=set)
+    """Topics of the interval before that are not among the current ones."""
+    began_at: int = 0
+    """Monotonic time at which the current interval began, ns."""
+
+    def __len__(self) -> int:
+        return len(self.current) + len(self.previous)
+
+    def begin_interval(self, now: int) -> None:
+        """Begin a new interval if the current one has ended."""
+        if now - self.began_at >= TOPIC_IDLE_NS:
+            is_recent = now - self.began_at < 2 * TOPIC_IDLE_NS
+            self.previous = self.current if is_recent else set()
+            self.current, self.began_at = set(), now
+
+    def count_new(self, topics: Iterable[str]) -> int:
+        """Return how many of some topics are not counted."""
+        return len(set(topics) - self.current - self.previous)
+
+    def add(self, topics: Iterable[str]) -> None:
+        """Count topics in the current interval."""
+        self.current.update(topics)
+        self.previous.difference_update(topics)
+
+
 @dataclass(slots=True)
 class QuotaUsage:
     """Current usage of one user or one client."""
 
     connections: int = 0
     subscriptions: int = 0
-    topics: set[str] = field(default_factory=set)
+    topics: RecentTopics = field(default_factory=RecentTopics)
+    temporary_topics: set[str] = field(default_factory=set)
+    """Temporary topics that it owns. They end with their connection."""
     published: TokenBucket = field(default_factory=TokenBucket)
 
 
@@ -79,6 +115,8 @@ class Quotas:
         self._now = now
         self._users: dict[str, QuotaUsage] = {}
         self._clients: dict[ConnectionView, tuple[str, QuotaUsage]] = {}
+        self._temporary_topics: set[str] = set()
+        """Temporary topics of all connections."""
         self.apply(policy)
 
     def apply(self, policy: PolicyDocument) -> None:
@@ -130,6 +168,8 @@ class Quotas:
         use = self._users[key]
         use.connections -= 1
         use.subscriptions -= client_usage.subscriptions
+        use.temporary_topics -= client_usage.temporary_topics
+        self._temporary_topics -= client_usage.temporary_topics
         if not use.connections:
             del self._users[key]
 
@@ -225,28 +265,50 @@ class Quotas:
             return 0.0
         key, client_usage = found
         user, limits = self._users[key], self._limits_for(connection)
-        if not client_usage.topics.issuperset(topics):
-            self._count_topics(topics, ((client_usage, "client_topics"), (user, "user_topics")), limits)
         now, wait = self._now(), 0.0
+        client_usage.topics.begin_interval(now)
+        user.topics.begin_interval(now)
+        if not (client_usage.topics.current.issuperset(topics) and user.topics.current.issuperset(topics)):
+            counted = set(topics) - self._temporary_topics  # these count for their owner
+            self._count_topics(counted, ((client_usage, "client_topics"), (user, "user_topics")), limits)
         for use, name in ((client_usage, "client_publish_rate"), (user, "user_publish_rate")):
             if (rate := limits[name]) is not None:
                 wait = max(wait, use.published.consume(count, rate, now))
         return wait
 
+    def add_temporary_topic(self, connection: ConnectionView, topic: str) -> None:
+        """Count a temporary topic for its owner until the owner disconnects, whoever publishes to it.
+
+        Raises:
+            ClientError: over_quota.
+        """
+        found = self._clients.get(connection)
+        if found is None or topic in found[1].temporary_topics:
+            return
+        uses, limits = (found[1], self._users[found[0]]), self._limits_for(connection)
+        self._count_topics((), ((uses[0], "client_topics"), (uses[1], "user_topics")), limits, 1)
+        for use in uses:
+            use.temporary_topics.add(topic)
+        self._temporary_topics.add(topic)
+
     def _count_topics(
         self,
-        topics: Sequence[str],
+        topics: Collection[str],
         uses: tuple[tuple[QuotaUsage, str], ...],
         limits: Mapping[str, int | None],
+        temporary: int = 0,
     ) -> None:
-        """Add topics to the published ones, or raise over_quota before any is added."""
+        """Add topics to the published ones, or raise over_quota before any is added.
+
+        `temporary`: number of temporary topics that the caller adds.
+        """
         for use, name in uses:
             limit = limits[name]
-            used = len(use.topics)
-            if limit is not None and used + len(set(topics) - use.topics) > limit:
+            used = len(use.topics) + len(use.temporary_topics)
+            if limit is not None and used + use.topics.count_new(topics) + temporary > limit:
                 raise _over_quota_error(name, used, limit, "over_quota")
         for use, _ in uses:
-            use.topics.update(topics)
+            use.topics.add(topics)
 
     def _usages(self, connection: ConnectionView) -> tuple[QuotaUsage, ...]:
         """Return the usage of a connection's client and of its user; () before the logon."""
@@ -283,11 +345,18 @@ def _key(connection: ConnectionView, identity: ClientIdentity) -> str:
 
 def _over_quota_error(quota: str, used: int, limit: int, code: str) -> ClientError:
     row = QUOTAS[quota]
+    fix = "End or delete unused items, or request a larger quota from the operator."
+    if quota.endswith("_topics"):
+        idle_s = TOPIC_IDLE_NS // 1_000_000_000
+        fix = (
+            f"A topic leaves the count {idle_s} to {2 * idle_s} s after its last message, and temporary "
+            "topics when their client disconnects. Use fewer topics, or request a larger quota."
+        )
     subject = "You have" if quota.startswith("client_") else "Your user has"
     return ClientError(
         code,
         f"{subject} {used:,} {row.unit} of the {limit:,} that {quota} allows.",
-        "End or delete unused items, or request a larger quota from the operator.",
+        fix,
         quota=quota,
         used=used,
         limit=limit,

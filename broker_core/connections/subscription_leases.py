@@ -5,11 +5,16 @@ A subscription ends if its client doesn't renew the lease; others continue (seed
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.delivery.account import DiscardCause
 from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
+
+LEASE_RULE: Final = "lease"
+"""Name under which an expired lease ends a subscription."""
 
 
 class SubscriptionLeases:
@@ -48,7 +53,7 @@ class SubscriptionLeases:
         for target, (connection, ends) in list(self._leases.items()):
             if ends >= now_ms:
                 continue
-            ending = connection.end(target, DiscardCause.CANCELLED, "lease")
+            ending = connection.end(target, DiscardCause.CANCELLED, LEASE_RULE)
             connection.reply(
                 replies.SubscriptionCancelled(
                     id=target.id,

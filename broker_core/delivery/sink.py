@@ -150,8 +150,8 @@ class Sink(Protocol):
         each.
         """
 
-    def send_reply(self, reply: Reply) -> None:
-        """Send an ack, an error or a notice.
+    def send_reply(self, reply: Reply) -> bool:
+        """Send an ack, an error or a notice. Return whether the peer's protocol has a frame for it.
 
         Allowed while not writable; the caller bounds the number of replies.
         """

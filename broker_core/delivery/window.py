@@ -249,15 +249,17 @@ class AckWindow:
     def number_of(self, sequence: int) -> int:
         """Return the number of the message with that sequence; 0 when it was acknowledged before.
 
+        A redelivered record may be in flight behind newer ones, so the window is searched first.
+
         Raises:
             ClientError: bad_ack, if the record isn't in flight.
         """
-        if sequence <= self._last_acked:
-            return 0
         for span in self._spans:
             for number in _candidates(span, sequence):
                 if span.sequence(number) == sequence:
-                    return number
+                    return number if number >= self._head else 0
+        if sequence <= self._last_acked:
+            return 0
         raise ClientError(
             "bad_ack",
             f"Record {sequence} isn't waiting for an acknowledgement.",

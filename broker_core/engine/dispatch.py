@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Protocol
@@ -362,12 +362,16 @@ class Dispatcher:
                 self._log.append(in_flight[-1])
         return in_flight
 
-    async def publish_dead_letters(self, batch: Batch, name: str) -> bool:
+    async def publish_dead_letters(
+        self, batch: Batch, name: str, failures: Mapping[int, Sequence[str]]
+    ) -> bool:
         """Store records of a shared subscription as dead letters and wait until they are durable.
+
+        `failures`: causes of failed deliveries by sequence.
 
         Returns False when their topic is not journaled or the disk refuses them.
         """
-        letters = to_dead_letters(batch, name, self._journal.instance)
+        letters = to_dead_letters(batch, name, self._journal.instance, failures)
         journaled = self.topics.split_batch(letters).journaled if letters is not None else None
         if journaled is None or journaled.count < batch.count:
             return False

@@ -19,6 +19,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 from broker_core.filters.tokens import Step
@@ -38,6 +39,8 @@ _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 _MAX_NUMBER_CHARACTERS = 64
 """Maximum length of a text that is converted to a number. Conversion takes more than linear time."""
 _INTEGERS: Final = 2**64
+_EXACT_DIGITS: Final = 15
+"""Digits that floating point represents exactly."""
 
 
 def parse_decimal(text: str) -> Number | None:
@@ -47,7 +50,17 @@ def parse_decimal(text: str) -> Number | None:
     try:
         return _limit_number(int(text))
     except ValueError:
-        return _to_finite(float(text))
+        return _to_integer(text) or _to_finite(float(text))
+
+
+def _to_integer(text: str) -> int | None:
+    """Return a text such as 1234567890123456789.0 as an integer, which floating point couldn't be."""
+    if len(text) <= _EXACT_DIGITS:
+        return None
+    number = Decimal(text.strip())
+    if abs(number) >= _INTEGERS or number != number.to_integral_value():
+        return None
+    return int(number)
 
 
 def flatten_array(array: list[Any]) -> list[Any]:

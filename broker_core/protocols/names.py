@@ -30,10 +30,11 @@ def check_client_name(name: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def check_topic(topic: str, *, reserved: bool = False) -> str:
+def check_topic(topic: str, *, reserved: bool = False, use: str = "published to") -> str:
     """Return the topic if messages may be published to it.
 
-    Topics that start with `$` are the broker's own; the broker checks those with `reserved=True`.
+    Topics that start with `$` are the broker's own; the broker checks those with `reserved=True`. `use` is
+    what the client asked for, in the error.
 
     Raises:
         ClientError: bad_topic.
@@ -42,7 +43,7 @@ def check_topic(topic: str, *, reserved: bool = False) -> str:
     if problem:
         raise ClientError(
             "bad_topic",
-            f"{topic[:80]!r} can't be published to: {problem}.",
+            f"{topic[:80]!r} can't be {use}: {problem}.",
             f"A topic has 1 to {MAX_TOPIC_BYTES} bytes of UTF-8, no spaces, control characters, * or >, "
             "and levels divided by single dots.",
             topic=topic[:MAX_TOPIC_BYTES],

@@ -74,6 +74,10 @@ UNKNOWN: Final = (
     "damaged; `manage.py journal verify` has the details."
 )
 """Reason in gap notices for sequences that were skipped, or whose records are lost."""
+CONSUMER_ENDED: Final = "consumer_ended"
+"""Cause of a failed delivery: the consumer disconnected or unsubscribed by itself."""
+LEASE_EXPIRED: Final = "lease_expired"
+"""Cause of a failed delivery: the consumer did not renew its lease."""
 REMOVED: Final = "These records were removed from the log."
 """Reason in gap notices for records that were removed from the log."""
 
@@ -179,6 +183,8 @@ class ClientSubscription:
     """Key expression for its initial snapshot of the state, and for conflating its waiting records."""
     lease_ms: int = 0
     """Time in ms after which the subscription ends unless the client renews it; 0: no lease."""
+    failure: str = ""
+    """Cause with which the end of a consumer counts as a failed delivery; "": it doesn't count."""
     unrecorded: Extent = ""
     """Extent of its topics that the policy no longer journals; for subscriptions that read the log."""
     journaled_as: JournaledTopics | None = None

@@ -133,7 +133,7 @@ class LocalEndpoint:
         self.written_bytes += sum(entry.batch.nbytes for entry in entries)
         self._on_entries(entries)
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         match reply:
             case replies.Ack(of="logon") if self._subscribe is not None:
                 self._execute(self._subscribe)
@@ -149,6 +149,7 @@ class LocalEndpoint:
                 self.gaps += 1
             case replies.DecisionNotice(decision=str(decision)):
                 self._execute(commands.NoticeReceived(decision=decision))
+        return True
 
     def _fail(self, error: SluiceError) -> None:
         if not self.failure.done():

@@ -111,16 +111,17 @@ class TcpProtocol(TcpConnection):
             self.written_bytes += FRAME_HEADER_SIZE + batch.nbytes
         self._transport.writelines(parts)
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         assert self._transport is not None
         if self._progress.closed:
-            return  # reply to a command of a client that has disconnected
+            return False  # reply to a command of a client that has disconnected
         if not self._replies:
             asyncio.get_running_loop().call_soon(self._write_replies)
         frame = encode_command(reply)
         self.written_bytes += len(frame)
         self._replies += frame
         self._unwritten = len(self._replies)
+        return True
 
     def flush_replies(self) -> None:
         self._write_replies()

@@ -122,7 +122,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self.acked_bytes()  # with TLS the socket is closed already
         self._progress.close()
         if self._connection is not None:
-            self._connection.on_closed()
+            self._connection.on_closed(is_reset=isinstance(exc, ConnectionResetError))
 
     def pause_writing(self) -> None:
         self.is_writable = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -153,6 +154,30 @@ def test_selectors_and_replays(tmp_path: Path) -> None:
             assert one.heard.receipts.get(timeout=20) == str(number)
         one.subscribe("/topic/a", id="s", headers={"selector": "n >= 2", "x-stream-offset": "first"})
         assert one.heard.bodies(2) == ["2", "3"]
+
+
+def test_heart_beats_hold_a_reader_of_a_quiet_topic_on_a_busy_broker(tmp_path: Path) -> None:
+    with stomp_broker(tmp_path) as (_, connect):
+        one, publisher = connect(heartbeats=(2_000, 2_000)), connect()
+        one.subscribe("/topic/quiet", id=1, headers={"x-sluice-bookmark": "0"})
+        for number in range(80):
+            publisher.send("/topic/busy", "x", receipt=str(number))
+            publisher.heard.receipts.get(timeout=20)
+            time.sleep(0.1)
+        assert one.is_connected() and one.heard.ends.empty()
+
+
+def test_its_booleans_are_obeyed(tmp_path: Path) -> None:
+    """stomp.py writes Python's values into headers, as False."""
+    with stomp_broker(tmp_path) as (_, connect):
+        one = connect()
+        one.send("/queue/jobs", "never")
+        one.subscribe("/queue/jobs", id=1, ack="client-individual")
+        one.nack(one.heard.messages.get(timeout=20).headers["ack"], requeue=False)
+        one.subscribe("/queue/dead.jobs", id=2)
+        assert one.heard.bodies(1) == ["never"]
+        one.subscribe("/queue/jobs", id=3, headers={"browser": True})
+        assert one.heard.errors.get(timeout=20).headers["x-sluice-header"] == "browser"
 
 
 def test_heart_beats_hold_an_idle_connection(tmp_path: Path) -> None:

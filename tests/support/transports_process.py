@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import uvloop
 
@@ -28,11 +29,13 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def broker_process(
-    policy: PolicyDocument, frame_grace_ms: int = liveness.FRAME_GRACE_MS
+    policy: PolicyDocument,
+    frame_grace_ms: int = liveness.FRAME_GRACE_MS,
+    log: int | IO[str] = subprocess.DEVNULL,
 ) -> Iterator[dict[str, int]]:
     """Run a broker; yield the ports of its transports by name.
 
-    `frame_grace_ms` is the time allowed for an unfinished frame.
+    `frame_grace_ms` is the time allowed for an unfinished frame. `log` receives the standard error.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         process = subprocess.Popen(
@@ -40,7 +43,7 @@ def broker_process(
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=log,
             env={
                 **os.environ,
                 "DJANGO_SETTINGS_MODULE": "console.project.settings_test",

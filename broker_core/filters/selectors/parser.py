@@ -8,6 +8,7 @@ closures built from validated tokens; no input is executed. Every error names it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
@@ -15,7 +16,16 @@ from typing import Final, NamedTuple
 import re2
 
 from broker_core.errors import ClientError
-from broker_core.filters.selectors.values import COMPARE, Value, Verdict, calculate, compare, to_condition
+from broker_core.filters.selectors.values import (
+    COMPARE,
+    MAX_NUMBER_CHARACTERS,
+    Number,
+    Value,
+    Verdict,
+    calculate,
+    compare,
+    to_condition,
+)
 
 MAX_CHARACTERS: Final = 4_096
 MAX_TOKENS: Final = 200
@@ -48,7 +58,7 @@ class SelectorToken(NamedTuple):
     """
 
     kind: SelectorTokenType
-    value: str | int | float
+    value: str | Number
     column: int
 
 
@@ -156,7 +166,7 @@ def _read_number(text: str, at: int) -> tuple[SelectorToken, int]:
         while end < len(text) and text[end] in _HEX_DIGITS and text[end] != "_":
             end += 1
         digits = text[at + 2 : end]
-        value: int | float | None = int(digits, 16) if digits else None
+        value: Number | None = int(digits, 16) if digits else None
         is_integer = True
     else:
         end = _skip_digits(text, end)
@@ -170,15 +180,25 @@ def _read_number(text: str, at: int) -> tuple[SelectorToken, int]:
                 end, is_integer = stop, False
         digits = text[at:end]
         octal = is_integer and len(digits) > 1 and digits[0] == "0" and set(digits) <= set("01234567")
-        value = int(digits, 8 if octal else 10) if is_integer and len(digits) <= 18 else float(digits)
+        if is_integer and len(digits) <= MAX_NUMBER_CHARACTERS:
+            value = int(digits, 8 if octal else 10)
+        else:
+            value = _parse_decimal(digits)
     suffix = text[end : end + 1].lower()
     if suffix and suffix in "lfd" and (suffix != "l" or is_integer):
         end += 1
         if suffix in "fd" and value is not None:
-            value = float(value)
+            value = Decimal(value)
     if value is None or (end < len(text) and (text[end].isalnum() or text[end] in "_$.")):
         raise selector_error("that isn't a number", at + 1)
     return SelectorToken(SelectorTokenType.NUMBER, value, at + 1), end
+
+
+def _parse_decimal(digits: str) -> Decimal | None:
+    try:
+        return Decimal(digits)
+    except ArithmeticError:  # its exponent has too many digits
+        return None
 
 
 def _skip_digits(text: str, at: int) -> int:

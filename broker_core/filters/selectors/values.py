@@ -10,14 +10,18 @@ values of different types      no comparison of them is true, not even <> (JMS)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from decimal import Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
-Value = str | int | float | bool | None
+Number = int | Decimal
+Value = str | Number | bool | None
 Verdict = bool | None
-_MAX_DIGITS: Final = 18
+MAX_NUMBER_CHARACTERS: Final = 64
+"""Maximum length of a header that is a number."""
+_ARITHMETIC: Final = Context(prec=50, traps=[DivisionByZero, InvalidOperation, Overflow])
+"""Decimal arithmetic. Comparisons are exact; results are rounded to 50 digits."""
 _NUMBER_LETTERS: Final = frozenset("0123456789+-.eE")
 
 COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -30,19 +34,19 @@ COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def to_number(value: Value) -> int | float | None:
+def to_number(value: Value) -> Number | None:
     """Return the value as a number, or None if it is none."""
     if isinstance(value, str):
         return _parse_number(value)
     return None if value is None or isinstance(value, bool) else value
 
 
-def _parse_number(text: str) -> int | float | None:
-    if not text or len(text) > 64 or not _NUMBER_LETTERS.issuperset(text):
+def _parse_number(text: str) -> Number | None:
+    if not text or len(text) > MAX_NUMBER_CHARACTERS or not _NUMBER_LETTERS.issuperset(text):
         return None
     try:
-        return int(text) if len(text) <= _MAX_DIGITS and text.lstrip("+-").isdecimal() else float(text)
-    except ValueError:
+        return int(text) if text.lstrip("+-").isdecimal() else Decimal(text)
+    except (ArithmeticError, ValueError):
         return None
 
 
@@ -77,7 +81,7 @@ def compare(sign: str, left: Value, right: Value, by_letters: bool) -> Verdict:
     return test(left, right) if texts else False
 
 
-def calculate(sign: str, left: Value, right: Value) -> int | float | None:
+def calculate(sign: str, left: Value, right: Value) -> Number | None:
     """Return the result of `left sign right`, or None (NULL) if it cannot be calculated.
 
     The quotient of two integers is an integer, rounded towards zero, as in Java.
@@ -86,31 +90,34 @@ def calculate(sign: str, left: Value, right: Value) -> int | float | None:
     if one is None or other is None:
         return None
     try:
-        match sign:
-            case "+":
-                result = one + other
-            case "-":
-                result = one - other
-            case "*":
-                result = one * other
-            case "/":
-                result = _divide(one, other)
-            case _:
-                result = math.fmod(one, other)
-                result = int(result) if isinstance(one, int) and isinstance(other, int) else result
-    except (ArithmeticError, ValueError):
+        if isinstance(one, int) and isinstance(other, int):
+            result = _calculate_integers(sign, one, other)
+            # Products of products would grow without limit. Java's integers end at 64 bits too.
+            return result if result.bit_length() <= 63 else _ARITHMETIC.create_decimal(result)
+        return _DECIMAL[sign](one, other)
+    except ArithmeticError:
         return None
-    # Convert large integers to float: products of products would grow without limit. Java's are not exact
-    # beyond 64 bits either.
-    return (
-        float(result)
-        if isinstance(result, int) and result.bit_length() > 63 and result.bit_length() < 1_000
-        else result
-    )
 
 
-def _divide(one: int | float, other: int | float) -> int | float:
-    if isinstance(one, int) and isinstance(other, int):
-        quotient = abs(one) // abs(other)
-        return quotient if (one < 0) == (other < 0) else -quotient
-    return one / other
+def _calculate_integers(sign: str, one: int, other: int) -> int:
+    match sign:
+        case "+":
+            return one + other
+        case "-":
+            return one - other
+        case "*":
+            return one * other
+        case "/":
+            quotient = abs(one) // abs(other)
+            return quotient if (one < 0) == (other < 0) else -quotient
+    remainder = abs(one) % abs(other)
+    return remainder if one >= 0 else -remainder
+
+
+_DECIMAL: Final[dict[str, Callable[[Any, Any], Decimal]]] = {
+    "+": _ARITHMETIC.add,
+    "-": _ARITHMETIC.subtract,
+    "*": _ARITHMETIC.multiply,
+    "/": _ARITHMETIC.divide,
+    "%": _ARITHMETIC.remainder,
+}

@@ -2,6 +2,7 @@
 
     /topic/a.b  /topic/a/b     the topic a.b; `*` one level, `#` and `>` at the end one level or more
     /exchange/NAME/key         the topic NAME.key; amq.topic stands for topics without a prefix
+    /exchange/NAME             the topic NAME: each subscription gets each message (fan-out)
     /temp-queue/x /temp-topic/x  a topic of the connection's own, which `reply-to` gives to others
     /queue/q  /amq/queue/q  q  the queue q; the bare q is a topic with `destination-type` or
                                `subscription-type` MULTICAST
@@ -85,7 +86,7 @@ def parse_subscribe_destination(text: str, multicast: bool = False) -> StompDest
     """
     found = _parse_destination(text, multicast)
     if found.kind is DestinationType.QUEUE:
-        check_topic(found.topic)
+        check_topic(found.topic, use="subscribed to")
         return found
     *levels, last = found.topic.split(".")
     if "#" in levels or ">" in levels:
@@ -138,10 +139,12 @@ def _split_levels(name: str) -> str:
 
 
 def _parse_exchange(text: str) -> str:
-    """Return the topic of an `/exchange/NAME/key` destination."""
+    """Return the topic of an `/exchange/NAME/key` or `/exchange/NAME` destination."""
     name, _, key = text.removeprefix("/exchange/").partition("/")
-    if not name or not key:
+    if not name or (not key and name == "amq.topic"):
         raise unsupported_error(
-            "Exchanges without a routing key", "Name it: /exchange/NAME/key.", destination=text
+            "Exchanges of topics without a routing key", "Name it: /exchange/NAME/key.", destination=text
         )
+    if not key:
+        return _split_levels(name)
     return _split_levels(key if name == "amq.topic" else f"{name}.{key}")

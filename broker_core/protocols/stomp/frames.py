@@ -63,6 +63,10 @@ UNESCAPED_COMMANDS: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 COMMANDS_WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 """Commands that may have a body."""
 _LINE_ENDS: Final = b"\r\n"
+_BETWEEN_FRAMES: Final = b"\r\n\0"
+"""Bytes that are skipped between frames: heart-beats, and line ends and NULs that some clients add."""
+_MAX_LINE_ENDS: Final = 64
+"""Maximum number of bytes in the body of a frame that has none: some clients send a line end there."""
 _ENDS_AT_ONCE: Final = 4_096
 """Maximum number of heart-beats that are skipped at a time."""
 _LONGEST: Final = 16
@@ -267,28 +271,26 @@ class StompFrameReader:
         size = len(unparsed)
         head = self._head
         if head is None:
-            while at < size and unparsed[at] in _LINE_ENDS:
+            while at < size and unparsed[at] in _BETWEEN_FRAMES:
                 ends = unparsed[at : at + _ENDS_AT_ONCE]
-                at += len(ends) - len(ends.lstrip(_LINE_ENDS))
+                at += len(ends) - len(ends.lstrip(_BETWEEN_FRAMES))
             head = self._read_head(at, size)
             if head is None:
                 return None, at
         command, headers, receipt, length, body_at = head
         body_at += at
-        bodied = command in COMMANDS_WITH_BODY
-        if not bodied and size > body_at and unparsed[body_at]:
-            raise self._bad(f"{command} has a body", body_at)
         try:
-            end = self._end_of_body(length, at, body_at)
+            if command in COMMANDS_WITH_BODY:
+                end = self._end_of_body(length, at, body_at)
+            else:
+                end = self._end_of_line_ends(command, body_at)
         except ClientError:
             self.receipt = receipt
             raise
         if end < 0:
             self._head = head
             return None, at
-        body = bytes(unparsed[body_at:end])
-        if body and not bodied:
-            raise self._bad(f"{command} has a body", body_at)
+        body = bytes(unparsed[body_at:end]) if command in COMMANDS_WITH_BODY else b""
         self._head, self._scanned, self._needed = None, 0, 0
         return StompFrame(command, headers, body, receipt), end + 1
 
@@ -332,7 +334,7 @@ class StompFrameReader:
                     cache_headers(known, head, headers)
         receipt_id = headers.get("receipt", "") if receipt is None else self._receipt(receipt, at)
         text = headers.get("content-length", "") if length is None else length.decode(errors="replace")
-        return command, headers, receipt_id, self._length(text, at)
+        return command, headers, receipt_id, self._length(text, at) if command in COMMANDS_WITH_BODY else -1
 
     def _receipt(self, value: bytes, at: int) -> str:
         if value.isalnum():
@@ -383,6 +385,20 @@ class StompFrameReader:
         if not (text.isascii() and text.isdecimal() and len(text) < 16):
             raise self._bad(f"content-length {text[:40]!r} isn't a length", at)
         return int(text)
+
+    def _end_of_line_ends(self, command: str, body_at: int) -> int:
+        """Return the offset of the NUL behind the head of a frame without body; -1 while it hasn't arrived.
+
+        Line ends before it are ignored, and so is the frame's content-length.
+
+        Raises:
+            ClientError: bad_frame, when it has a body.
+        """
+        found = self._unparsed[body_at : body_at + _MAX_LINE_ENDS + 1]
+        end = body_at + len(found) - len(found.lstrip(_LINE_ENDS))
+        if end - body_at > _MAX_LINE_ENDS or (end < len(self._unparsed) and self._unparsed[end]):
+            raise self._bad(f"{command} has a body", body_at)
+        return end if end < len(self._unparsed) else -1
 
     def _end_of_body(self, length: int, at: int, body_at: int) -> int:
         """Return the offset of the NUL behind the body; -1 while it hasn't arrived."""

@@ -94,7 +94,6 @@ def record_headers(headers: StompHeaders, topic: str) -> bytes:
 ACK_MODES: Final = ("auto", "client", "client-individual")
 RETROACTIVE_MS: Final = 60_000
 """Time before now at which a retroactive subscription begins, ms."""
-_TRUE: Final = "true"
 _SUBSCRIBE_OPTIONS: Final = {
     "x-sluice-rate": "rate",
     "x-sluice-rate-max-gap": "rate_max_gap",
@@ -110,9 +109,29 @@ _SUBSCRIBE_OPTIONS: Final = {
 _REFUSED: Final = {
     "browser": "Browsers of queues",
     "activemq.exclusive": "Exclusive consumers",
+    "exclusive": "Exclusive consumers",
+    "x-single-active-consumer": "Exclusive consumers",
     "no-local": "Subscriptions without one's own messages",
+    "activemq.noLocal": "Subscriptions without one's own messages",
 }
-"""Headers of unsupported features, with the features' names in errors."""
+"""Headers that request unsupported features when they are true, with the features' names in errors."""
+_REFUSED_VALUES: Final = {
+    "activemq.maximumPendingMessageLimit": ("Limits of pending messages by a client", ("0", "-1")),
+    "activemq.priority": ("Priorities of consumers", ("0",)),
+    "consumer-priority": ("Priorities of consumers", ("0",)),
+    "x-priority": ("Priorities of consumers", ("0",)),
+    "consumer-window-size": ("Windows in bytes", ("-1",)),
+    "x-queue-name": ("Names of a subscription's queue", ()),
+    "x-message-ttl": ("Expiring messages", ()),
+    "x-expires": ("Expiring queues", ()),
+    "x-max-length": ("Limits of a queue's length", ()),
+    "x-max-length-bytes": ("Limits of a queue's length", ()),
+    "x-overflow": ("Limits of a queue's length", ()),
+    "x-max-priority": ("Priorities of messages", ("0",)),
+    "x-dead-letter-exchange": ("Other destinations of dead letters", ()),
+    "x-dead-letter-routing-key": ("Other destinations of dead letters", ()),
+}
+"""Headers of unsupported features, with the features' names and the values that request none."""
 
 
 class SubscribeRequest(NamedTuple):
@@ -126,6 +145,26 @@ class SubscribeRequest(NamedTuple):
     destination: StompDestination
     ack: str
     owner: str
+
+
+def parse_boolean(headers: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Return a header as a boolean, in any case: Python clients send True. `default`: without the header.
+
+    Raises:
+        ClientError: bad_command, for any other value.
+    """
+    text = headers.get(name)
+    if text is None:
+        return default
+    found = {"true": True, "false": False}.get(text.lower())
+    if found is None:
+        raise ClientError(
+            "bad_command",
+            f"{name} {text[:40]!r} isn't a boolean.",
+            f"Use {name}:true or {name}:false.",
+            header=name,
+        )
+    return found
 
 
 def is_multicast(headers: Mapping[str, str]) -> bool:
@@ -144,13 +183,21 @@ def to_durable_name(text: str) -> str:
     return f"{plain}-{blake2b(text.encode(errors='replace'), digest_size=4).hexdigest()}"
 
 
-def durable_subscription(headers: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of the durable subscription in a frame, and its owner: "client", "user" or ""."""
+def durable_subscription(headers: Mapping[str, str], topic: str = "") -> tuple[str, str]:
+    """Return the name of the durable subscription in a frame, and its owner: "client", "user" or "".
+
+    A user's one has an id for each `topic`, as in RabbitMQ: two programs of one login often use equal ids.
+
+    Raises:
+        ClientError: bad_command, when a boolean isn't understood.
+    """
     name = headers.get("activemq.subscriptionName") or headers.get("durable-subscription-name")
     if name:
         return to_durable_name(name), "client"
-    if headers.get("durable") == _TRUE or headers.get("persistent") == _TRUE:
-        return to_durable_name(headers.get("id", "")), "user"
+    durable, persistent = parse_boolean(headers, "durable"), parse_boolean(headers, "persistent")
+    if durable or persistent:
+        topic_hash = blake2b(topic.encode(errors="replace"), digest_size=4).hexdigest()
+        return to_durable_name(f"{headers.get('id', '')}-{topic_hash}"), "user"
     return "", ""
 
 
@@ -178,17 +225,16 @@ def parse_subscribe(
         raise ClientError(
             "bad_ack", f"There is no ack mode {ack[:40]!r}.", f"Use {', '.join(ACK_MODES)}.", header="ack"
         )
-    for header, feature in _REFUSED.items():
-        if headers.get(header) == _TRUE:
-            raise unsupported_error(feature, f"Leave the header {header} out.", header=header)
-    durable, owner = durable_subscription(headers)
+    durable, owner = durable_subscription(headers, destination.topic)
+    _refuse_unsupported(headers, is_kept=bool(durable) or destination.kind is DestinationType.QUEUE)
     if destination.kind is DestinationType.QUEUE:
         durable, owner = to_durable_name(destination.topic), "queue"
     fields: dict[str, Any] = {"id": id, "topic": destination.topic}
     if chosen := join_filter_text(headers.get("selector", ""), headers.get("x-sluice-filter", "")):
         fields["filter"] = chosen
+    prefetch = _prefetch(headers)
     if ack != "auto":
-        fields |= {"ack": ack} | _prefetch(headers)
+        fields |= {"ack": ack} | prefetch
     elif durable:
         fields["ack"] = "none"
     if durable:
@@ -196,6 +242,10 @@ def parse_subscribe(
     if owner == "queue":
         fields["shared"] = True
         fields |= _number(headers, "x-sluice-max-deliveries", "max_deliveries")
+    elif "x-sluice-max-deliveries" in headers:
+        raise unsupported_error(
+            "Dead letters of topics", "Leave it out, or use a queue.", header="x-sluice-max-deliveries"
+        )
     bookmark = _bookmark(headers, instance, newest, now_ns)
     if bookmark is None and owner == "queue":
         # A queue has the records from before its first consumer, but not those deleted with it.
@@ -206,6 +256,25 @@ def parse_subscribe(
     return SubscribeRequest(_check_fields(fields), destination, ack, owner)
 
 
+def _refuse_unsupported(headers: Mapping[str, str], *, is_kept: bool) -> None:
+    """Refuse headers of other brokers that would change what is delivered, and aren't supported.
+
+    `is_kept`: the subscription is stored when its consumer ends.
+    """
+    for header, feature in _REFUSED.items():
+        if parse_boolean(headers, header):
+            raise unsupported_error(feature, f"Leave the header {header} out.", header=header)
+    for header, (feature, neutral_values) in _REFUSED_VALUES.items():
+        if header in headers and headers[header] not in neutral_values:
+            raise unsupported_error(feature, f"Leave the header {header} out.", header=header)
+    if parse_boolean(headers, "auto-delete") and is_kept:
+        raise unsupported_error(
+            "Stored subscriptions that end with their consumer",
+            "Leave the header auto-delete out, or subscribe to a topic without durable.",
+            header="auto-delete",
+        )
+
+
 def _check_fields(fields: dict[str, Any]) -> commands.Subscribe:
     found = commands.parse_command(msgspec.json.encode({"c": "subscribe"} | fields))
     assert isinstance(found, commands.Subscribe)
@@ -213,15 +282,15 @@ def _check_fields(fields: dict[str, Any]) -> commands.Subscribe:
 
 
 def _prefetch(headers: Mapping[str, str]) -> dict[str, int]:
-    header = "prefetch-count" if headers.get("prefetch-count") else "activemq.prefetchSize"
-    prefetch = _number(headers, header, "prefetch")
+    prefetch = _number(headers, "activemq.prefetchSize", "prefetch")
+    prefetch |= _number(headers, "prefetch-count", "prefetch")
     return {field: min(number, MAX_PREFETCH) for field, number in prefetch.items() if number}
 
 
 def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, int]:
     """Return a numeric header as a field of the command; {} without it."""
     text = headers.get(header)
-    if not text:
+    if text is None:
         return {}
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ClientError(
@@ -238,7 +307,7 @@ def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: in
     offset = headers.get("x-stream-offset")
     if offset is not None:
         return _parse_offset(offset, instance, newest)
-    if headers.get("activemq.retroactive") == _TRUE:
+    if parse_boolean(headers, "activemq.retroactive"):
         return format_moment(now_ns - RETROACTIVE_MS * 1_000_000)
     return None
 

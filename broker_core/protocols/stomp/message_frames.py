@@ -1,11 +1,11 @@
 """Batches as MESSAGE frames.
 
 Parts that are equal for all subscribers are made once per batch and then joined.
-MESSAGE                              per subscription, and with acknowledgements per message:
-subscription:0                         its number is in message-id and ack
-message-id:sluice-1|17|
-destination:/topic/orders.eu         shared from here on; the publisher's own lines are the record's
-                                       headers as they are
+MESSAGE                              per subscription
+subscription:0
+ack:5f0c1d22e8-1-17                  per message, with acknowledgements
+message-id:sluice-1|17|              shared from here on
+destination:/topic/orders.eu         the publisher's own lines are the record's headers as they are
 ...
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from broker_core.batch import Batch
+from broker_core.batch import CONFLATED, Batch, Rows
 from broker_core.headers import decode, encode
 from broker_core.protocols.stomp.destinations import format_destination
 from broker_core.protocols.stomp.frames import StompVersion, header_line
@@ -46,6 +46,7 @@ OMITTED_HEADERS: Final = frozenset(
 
 They are requests to the broker, or headers of each delivery.
 """
+_HEX_DIGITS: Final = frozenset("0123456789abcdef")
 _SHORT: Final = 1_024
 """Maximum bytes of header lines for which the result is cached."""
 DESTINATION: Final = b"destination:"
@@ -86,17 +87,20 @@ class MessageTailCache:
         )
         self._nbytes = 0
 
-    def tails_of_batch(self, batch: Batch, version: StompVersion, numbered: bool) -> list[bytes]:
+    def tails_of_batch(
+        self, batch: Batch, version: StompVersion, numbered: bool = False, rows: Rows | None = None
+    ) -> list[bytes]:
         """Return the shared part of each record's frame, behind the subscription's own headers.
 
-        `numbered`: without a message-id, for subscriptions with acknowledgements, whose ids have the message
-        number.
+        Args:
+            numbered: Leave out the message-id, because `build_ack_frames` sets it.
+            rows: Row numbers of the records in the batch that the publisher sent; None: all of them.
         """
         key = (id(batch), version, numbered)
         found = self._known.get(key)
         if found is not None:  # the entry refers to the batch, so no other object has its id
             return found[1]
-        tails = _build_tails(batch, self._instance, version, numbered)
+        tails = _build_tails(batch, self._instance, version, numbered, rows)
         nbytes = sum(map(len, tails))
         if nbytes <= MAX_SHARED_BYTES:
             self._known[key] = (batch, tails, nbytes)
@@ -106,13 +110,18 @@ class MessageTailCache:
         return tails
 
 
-def _build_tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
+def _build_tails(
+    batch: Batch, instance: str, version: StompVersion, numbered: bool, rows: Rows | None
+) -> list[bytes]:
     """Return the shared part of each record's frame."""
     first, accepted_at = batch.first_sequence, batch.accepted_at
     mark = f"x-sluice-mark:{batch.conflation_mark}\n" if batch.conflation_mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
-    named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
+    # Unjournaled records have no sequence. A conflated batch has rows of several batches.
+    folded = ".conflated" if batch.flags & CONFLATED else ""
+    unjournaled = f"message-id:{accepted_at}.%d{folded}\n"
+    named = f"message-id:{origin}|%d|\n" if first else "" if numbered else unjournaled
     where = f"x-stream-offset:%d\nx-sluice-bookmark:{origin}|%d|\n" if first else ""
     # One format per batch has all that its records share. It has no text of publishers, which may contain
     # a %. The instance's name can't.
@@ -120,17 +129,18 @@ def _build_tails(batch: Batch, instance: str, version: StompVersion, numbered: b
         f"{named}%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n"
         f"{mark}{where}content-length:%d\n\n%b\0"
     ).encode()
-    numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
-    rows = zip(numbers, _encode_headers(batch, version), bodies, strict=True)
-    if first and numbered:
-        return [form % (head_lines, number, number, len(body), body) for number, head_lines, body in rows]
+    numbers: Sequence[int] = range(count)
+    if first or rows is not None:
+        numbers = (batch.sequences() if first or rows is None else rows).tolist()
+    records = zip(numbers, _encode_headers(batch, version), bodies, strict=True)
     if first:
         return [
-            form % (number, head_lines, number, number, len(body), body) for number, head_lines, body in rows
+            form % (number, head_lines, number, number, len(body), body)
+            for number, head_lines, body in records
         ]
     if numbered:
-        return [form % (head_lines, len(body), body) for _, head_lines, body in rows]
-    return [form % (number, head_lines, len(body), body) for number, head_lines, body in rows]
+        return [form % (head_lines, len(body), body) for _, head_lines, body in records]
+    return [form % (number, head_lines, len(body), body) for number, head_lines, body in records]
 
 
 def _encode_headers(batch: Batch, version: StompVersion) -> list[bytes]:
@@ -196,17 +206,22 @@ def mark_redelivered(tails: Sequence[bytes], had: Sequence[bool]) -> list[bytes]
     return [tail.replace(_NEW, _HAD, 1) if before else tail for tail, before in zip(tails, had, strict=True)]
 
 
+class AckId(NamedTuple):
+    """Parsed id of an ACK or NACK: random id of a connection, stream, and message number."""
+
+    connection: str
+    stream: int
+    number: int
+
+
 def build_ack_frames(
-    subscription: bytes, stream: int, first: int, tails: Sequence[bytes], version: StompVersion
+    subscription: bytes, connection: str, stream: int, first: int, tails: Sequence[bytes], header: bytes
 ) -> MessageFrames:
-    """Return the frames of a subscription with acknowledgements; the first message has number `first`."""
-    head = b"MESSAGE\nsubscription:" + subscription + b"\nmessage-id:%d-" % stream
-    if version is StompVersion.V12:
-        ack = b"\nack:%d-" % stream
-        return MessageFrames(
-            b"",
-            [b"%b%d%b%d\n%b" % (head, number, ack, number, tail) for number, tail in enumerate(tails, first)],
-        )
+    """Return the frames of a subscription with acknowledgements; the first message has number `first`.
+
+    `header`: name of the header with the id that acknowledges the message.
+    """
+    head = b"MESSAGE\nsubscription:%b\n%b:%b-%d-" % (subscription, header, connection.encode(), stream)
     return MessageFrames(
         b"", [b"%b%d\n%b" % (head, number, tail) for number, tail in enumerate(tails, first)]
     )
@@ -217,9 +232,11 @@ def build_frames(subscription: bytes, tails: Sequence[bytes]) -> MessageFrames:
     return MessageFrames(b"MESSAGE\nsubscription:" + subscription + b"\n", tails)
 
 
-def parse_ack_id(text: str) -> tuple[int, int] | None:
-    """Return the stream and message number in an ack id; None for any other id."""
-    stream, dash, number = text.partition("-")
-    if not dash or not (stream + number).isascii() or not (stream.isdecimal() and number.isdecimal()):
+def parse_ack_id(text: str) -> AckId | None:
+    """Return the parts of an ack id; None for any other id."""
+    connection, *numbers = text.split("-")
+    if len(text) > 64 or len(numbers) != 2 or not _HEX_DIGITS.issuperset(connection) or not connection:
         return None
-    return (int(stream), int(number)) if len(text) < 32 else None
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        return None
+    return AckId(connection, int(numbers[0]), int(numbers[1]))

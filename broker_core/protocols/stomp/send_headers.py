@@ -52,10 +52,10 @@ class SendBatch:
         self.receipts.append(receipt)
         self.body_bytes += len(body)
 
-    def split_at(self, number: int) -> SendBatch:
-        """Return the first `number` SENDs."""
-        bodies = self.bodies[:number]
-        return SendBatch(self.headers[:number], bodies, self.receipts[:number], sum(map(len, bodies)))
+    def slice(self, start: int, stop: int) -> SendBatch:
+        """Return the SENDs `start` to `stop` - 1."""
+        bodies = self.bodies[start:stop]
+        return SendBatch(self.headers[start:stop], bodies, self.receipts[start:stop], sum(map(len, bodies)))
 
 
 def strip_header(head: bytes, mark: bytes) -> tuple[bytes, bytes | None]:

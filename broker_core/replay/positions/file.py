@@ -69,12 +69,14 @@ class SharedProgress(msgspec.Struct, kw_only=True):
     * `upto`: newest sequence that was read from the log for its consumers.
     * `done`: finished intervals between `position` and `upto`.
     * `tries`: number of failed deliveries of a record, by sequence.
+    * `failures`: causes of the newest failed deliveries of a record, by sequence.
     * `max_deliveries`: limit of failed deliveries; 0 means no limit.
     """
 
     upto: int
     done: list[tuple[int, int]] = []
     tries: dict[int, int] = {}
+    failures: dict[int, list[str]] = {}
     max_deliveries: int = MAX_DELIVERIES
 
 

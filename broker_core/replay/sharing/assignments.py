@@ -21,8 +21,9 @@ name its origin.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -52,8 +53,18 @@ def dead_letter_topic(topic: str) -> str:
     return f"{QUEUES}{_DEAD}{topic.removeprefix(QUEUES)}" if topic.startswith(QUEUES) else _DEAD + topic
 
 
-def to_dead_letters(batch: Batch, name: str, instance: str) -> Batch | None:
+FAILURES: Final = "x-sluice-dead-letter-failures"
+"""Header with the causes of its failed deliveries, oldest first."""
+MAX_FAILURES: Final = 16
+"""Maximum number of causes that are kept for a record, the newest ones."""
+
+
+def to_dead_letters(
+    batch: Batch, name: str, instance: str, failures: Mapping[int, Sequence[str]] = MappingProxyType({})
+) -> Batch | None:
     """Return a log batch's records as dead letters of the shared subscription `name`.
+
+    `failures`: causes of failed deliveries by sequence.
 
     Returns None when the topic of one of them would be too long or is already a dead letter topic.
     """
@@ -65,6 +76,8 @@ def to_dead_letters(batch: Batch, name: str, instance: str) -> Batch | None:
         decoded = decode(record.headers)
         decoded.pop("destination", None)  # STOMP's original destination, which is wrong for the dead letter
         decoded |= {FROM: record.topic, OF: name, BOOKMARK: str(Bookmark(instance, record.sequence))}
+        if causes := failures.get(record.sequence):
+            decoded[FAILURES] = ", ".join(causes)
         headers.append(encode(decoded.items()))
     return Batch.parse(build_batch(BROKER_NAME, topics, batch.bodies(), headers), verify=False)
 
@@ -89,6 +102,7 @@ class RecordAssignments(Generic[Holder]):
         completed: Iterable[tuple[int, int]] = (),
         tries: Mapping[int, int] | None = None,
         max_tries: int = 0,
+        failures: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         self.max_tries = max_tries
         """Number of failed deliveries at which a record becomes a dead letter; 0: never."""
@@ -98,6 +112,8 @@ class RecordAssignments(Generic[Holder]):
         """Records to read from the log again before new ones; may include records that never matched."""
         self.tries = dict(tries or {})
         """Number of failed deliveries by sequence."""
+        self.failures = {number: list(causes) for number, causes in (failures or {}).items()}
+        """Causes of the newest MAX_FAILURES failed deliveries by sequence."""
         self.dead_letters = {number for number, times in self.tries.items() if 0 < max_tries <= times}
         """Released records that must become dead letters."""
         self.possible_repeats: set[int] = set()
@@ -158,6 +174,7 @@ class RecordAssignments(Generic[Holder]):
                 del assigned[sequence]
                 self.unacknowledged -= 1
                 self.tries.pop(sequence, None)
+                self.failures.pop(sequence, None)
                 self.possible_repeats.discard(sequence)
                 self.dead_letters.discard(sequence)
 
@@ -167,9 +184,10 @@ class RecordAssignments(Generic[Holder]):
         sequences: Iterable[int],
         failed_sequences: Iterable[int] = (),
         *,
+        cause: str = "",
         is_permanent: bool = False,
     ) -> None:
-        """Take records back from a holder. It failed to process those in `failed_sequences`.
+        """Take records back from a holder. It failed to process those in `failed_sequences`, for a cause.
 
         A failed record is given up at `max_tries` failures, or immediately with `is_permanent`.
         """
@@ -180,6 +198,9 @@ class RecordAssignments(Generic[Holder]):
             self.released.add(first, last)
         for sequence in set(failed_sequences).intersection(returned):
             times = self.tries[sequence] = self.tries.get(sequence, 0) + 1
+            causes = self.failures.setdefault(sequence, [])
+            causes.append(cause)
+            del causes[:-MAX_FAILURES]
             if is_permanent or 0 < self.max_tries <= times:
                 self.dead_letters.add(sequence)
 
@@ -189,11 +210,12 @@ class RecordAssignments(Generic[Holder]):
         self.dead_letters.difference_update(listed)
         for sequence in listed:
             self.tries.pop(sequence, None)
+            self.failures.pop(sequence, None)
         self.release(holder, listed)
 
-    def remove_holder(self, holder: Holder, failed_sequences: Iterable[int] = ()) -> None:
-        """Remove a holder and take all its records back; `failed_sequences` as for `release`."""
-        self.release(holder, list(self.records_of(holder)), failed_sequences)
+    def remove_holder(self, holder: Holder, failed_sequences: Iterable[int] = (), cause: str = "") -> None:
+        """Remove a holder and take all its records back; `failed_sequences` and `cause` as for `release`."""
+        self.release(holder, list(self.records_of(holder)), failed_sequences, cause=cause)
         self._assigned.pop(holder, None)
 
     # Stored progress.

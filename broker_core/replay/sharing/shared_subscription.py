@@ -51,6 +51,10 @@ from broker_core.subscriptions.topics import TopicPattern
 log = structlog.get_logger("sluice.sharing")
 LIVE_BYTES: Final = 256 * 1024
 """Maximum bytes queued after `_ready` while live; beyond that it reads from the log again."""
+REJECTED: Final = "rejected"
+"""Cause of a failed delivery: a NACK."""
+REJECTED_FOR_GOOD: Final = "rejected_for_good"
+"""Cause of a failed delivery: a NACK after which no consumer gets the record."""
 AT_ONCE: Final = 1_000
 """Maximum records assigned at once to a consumer without a window."""
 PROGRESS_CHECK_THRESHOLD: Final = 1_024
@@ -61,8 +65,10 @@ second."""
 class DeadLetterWriter(Protocol):
     """Function that publishes records as dead letters; `engine.dispatch` implements it."""
 
-    async def __call__(self, batch: Batch, name: str) -> bool:
+    async def __call__(self, batch: Batch, name: str, failures: Mapping[int, Sequence[str]]) -> bool:
         """Return whether the records are on disk as dead letters of the shared subscription `name`.
+
+        `failures`: causes of failed deliveries by sequence.
 
         False: they can't become dead letters.
         """
@@ -138,7 +144,12 @@ class SharedSubscription:
         )
         sharing = record.sharing
         self._assignments = RecordAssignments[_ConsumerState | str](
-            record.position, sharing.upto, sharing.done, sharing.tries, sharing.max_deliveries
+            record.position,
+            sharing.upto,
+            sharing.done,
+            sharing.tries,
+            sharing.max_deliveries,
+            sharing.failures,
         )
         self._consumers: dict[ClientSubscription, _ConsumerState] = {}
         self._taking: OrderedDict[_ConsumerState, None] = OrderedDict()
@@ -191,7 +202,7 @@ class SharedSubscription:
         """Remove a consumer, and assign its unacknowledged records to others.
 
         Call it while the consumer's backlog still knows its records. Its oldest record counts as failed if
-        the client had received it: the client was probably processing it.
+        the client had received it and ended by itself (`target.failure`): it was probably processing it.
         """
         consumer = self._consumers.pop(target, None)
         if consumer is None:
@@ -200,7 +211,8 @@ class SharedSubscription:
         self._update_consumer(consumer)
         busy = consumer.has_ack_window and target.account.in_flight.messages > 0
         sequences = list(self._assignments.records_of(consumer))
-        self._assignments.remove_holder(consumer, sequences[:1] if busy else ())
+        failed = sequences[:1] if busy and target.failure else ()
+        self._assignments.remove_holder(consumer, failed, target.failure)
         self._soon()
 
     def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
@@ -217,7 +229,8 @@ class SharedSubscription:
         `is_permanent`: no consumer will be able to.
         """
         if (consumer := self._consumers.get(target)) is not None:
-            self._assignments.release(consumer, sequences, sequences, is_permanent=is_permanent)
+            cause = REJECTED_FOR_GOOD if is_permanent else REJECTED
+            self._assignments.release(consumer, sequences, sequences, cause=cause, is_permanent=is_permanent)
             self._soon()
 
     def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
@@ -413,7 +426,9 @@ class SharedSubscription:
         """
         sequences = batch.sequences().tolist()
         self._assignments.assign(_GRAVE, sequences)
-        if await self._write_dead_letters(batch, self.record.name):
+        failures = self._assignments.failures
+        causes = {sequence: tuple(failures.get(sequence, ())) for sequence in sequences}
+        if await self._write_dead_letters(batch, self.record.name, causes):
             self._assignments.acknowledge(_GRAVE, sequences)
         else:
             self._assignments.retry(_GRAVE, sequences)
@@ -432,6 +447,7 @@ class SharedSubscription:
             upto=max(assignments.upto, position - 1),
             done=assignments.completed_intervals(),
             tries=dict(assignments.tries),
+            failures={sequence: list(causes) for sequence, causes in assignments.failures.items()},
             max_deliveries=assignments.max_tries,
         )
         moved = (position, sharing) != (record.position, record.sharing)
@@ -465,8 +481,9 @@ class SharedSubscription:
         """Return all bytes added: the shared subscription's own account counts them as delivered."""
         return self.written_bytes
 
-    def send_reply(self, reply: replies.Reply) -> None:
+    def send_reply(self, reply: replies.Reply) -> bool:
         """Discard the reply: no client reads it."""
+        return False
 
     def on_logged_on(self) -> None:
         """Do nothing: the protocol is fixed."""

@@ -103,7 +103,8 @@ def _acknowledged_rate(one: SubscriptionView, client: ClientView, rule: Rule, no
 
     The result is never less than the true rate: a mark may lack acknowledgements of a second.
 
-    NOT_APPLICABLE unless messages have been owed during the whole window, which the age of the oldest shows.
+    NOT_APPLICABLE unless messages were unacknowledged during the whole window. The age of the oldest shows
+    that.
     """
     owes = one.unacked_messages and age_ms(one.oldest_at, now_ns) >= rule.window_ms
     if not owes or one.paused or one.rate_limited or client.is_offlined:

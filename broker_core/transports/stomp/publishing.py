@@ -14,7 +14,12 @@ from broker_core.errors import ClientError
 from broker_core.protocols import replies
 from broker_core.protocols.stomp.destinations import parse_send_destination
 from broker_core.protocols.stomp.frames import StompFrame
-from broker_core.protocols.stomp.headers import is_multicast, record_headers, required_header
+from broker_core.protocols.stomp.headers import (
+    is_multicast,
+    parse_boolean,
+    record_headers,
+    required_header,
+)
 from broker_core.protocols.stomp.send_headers import SendBatch, StompHeaders
 from broker_core.transports.stomp.replies import StompReplyWriter
 from broker_core.transports.stomp.subscriptions import StompSubscriptions
@@ -146,11 +151,11 @@ class StompPublisher:
                     records[id(headers)] = self._record(headers)
         except ClientError:
             at = next(at for at, headers in enumerate(sends.headers) if id(headers) not in records)
-            self._publish(sends.split_at(at), records)
+            self._publish_in_parts(sends.slice(0, at), records)
             reply_writer.receipt = sends.receipts[at]
             raise
         reply_writer.receipt = sends.receipts[-1]
-        self._publish(sends, records)
+        self._publish_in_parts(sends, records)
         reply_writer.receipt = ""
 
     def _topic(self, headers: StompHeaders) -> str:
@@ -179,8 +184,10 @@ class StompPublisher:
         """Hold a frame back until its transaction is committed.
 
         Raises:
-            ClientError: bad_transaction, or for a SEND as for `_topic`.
+            ClientError: bad_transaction, bad_command, or for a SEND as for `_topic`.
         """
+        if frame.command == "NACK":
+            parse_boolean(frame.headers, "requeue")
         topic = self._topic(frame.headers) if frame.command == "SEND" else None
         self.transactions.add(frame.headers["transaction"], frame, topic)
 
@@ -206,6 +213,21 @@ class StompPublisher:
     def on_persisted(self, batch: str) -> None:
         """Send the receipts of a batch that is durable, or was forwarded where no journal keeps it."""
         self._reply_writer.send_receipts(self._receipts.pop(batch))
+
+    def _publish_in_parts(self, sends: SendBatch, records: Mapping[int, _Record]) -> None:
+        """Publish SENDs as one batch, or as several if their bodies and headers exceed one."""
+        longest = max((len(lines) for _, lines in records.values()), default=0)
+        if sends.body_bytes + longest * len(sends) <= MAX_BYTES:
+            self._publish(sends, records)
+            return
+        start = nbytes = 0
+        for at, (headers, body) in enumerate(zip(sends.headers, sends.bodies, strict=True)):
+            size = len(body) + len(records[id(headers)][1])
+            if at > start and nbytes + size > MAX_BYTES:
+                self._publish(sends.slice(start, at), records)
+                start, nbytes = at, 0
+            nbytes += size
+        self._publish(sends.slice(start, len(sends)), records)
 
     def _publish(
         self, sends: SendBatch, records: Mapping[int, _Record], receipts: Sequence[str] = ()

@@ -78,12 +78,19 @@ class MessageFrameQueue:
         self._waiting.clear()
         return dropped
 
+    def receipts(self) -> bytes:
+        """Return the queued receipts, which the last frame of a connection must not replace."""
+        return b"".join(one for one in self._waiting if isinstance(one, bytes) and one.startswith(b"RECEIPT"))
+
 
 MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of receipts that wait for a peer whose socket accepts nothing.
 
 The reply to one batch may have hundreds of receipts, each as long as the peer has chosen.
 """
+DISCONNECT_WAIT_S: Final = 5.0
+"""Maximum seconds for which a DISCONNECT waits until the client has been sent its messages."""
+_SENT_CHECK_S: Final = 0.02
 RECEIPT: Final = "receipt"
 """Value of `Ack.of` in a reply to a frame with a receipt header."""
 
@@ -184,12 +191,29 @@ class ErrorCloser:
         self._reply_writer.connection.close(reply.code, reply.message)
 
     def close_after_disconnect(self, receipt: str) -> None:
-        """End the connection after DISCONNECT, when all input before it has been executed."""
+        """End the connection after DISCONNECT, when all input before it has been executed.
+
+        A client that reads gets the messages that were matched before, at most for DISCONNECT_WAIT_S.
+        """
         self._has_ended = True
         self._reply_writer.flush()
+        self._close_when_sent(receipt, asyncio.get_running_loop().time() + DISCONNECT_WAIT_S)
+
+    def _close_when_sent(self, receipt: str, deadline: float) -> None:
+        """End the connection if no message waits for its socket, or the deadline has passed."""
+        connection, out, loop = (
+            self._reply_writer.connection,
+            self._reply_writer.out,
+            asyncio.get_running_loop(),
+        )
+        backlog = connection.backlog
+        waits = backlog.offline is None and (backlog.outbox.nbytes or not out.is_flushed)
+        if waits and not connection.is_closed and loop.time() < deadline:
+            loop.call_later(_SENT_CHECK_S, self._close_when_sent, receipt, deadline)
+            return
         self._reply_writer.send_final_receipt(receipt)
-        self._reply_writer.connection.end_session("closed")
-        self._reply_writer.out.end()
+        connection.end_session("closed")
+        out.end()
 
     def on_subscription_cancelled(self, reply: replies.SubscriptionCancelled) -> None:
         """Remember a subscription that a policy ended.
@@ -199,13 +223,17 @@ class ErrorCloser:
         self._cancelled = reply
         asyncio.get_running_loop().call_soon(self._without_notice)
 
-    def on_decision_notice(self, reply: replies.DecisionNotice) -> None:
-        """Close the connection with a decision's notice if the decision ended it or a subscription."""
+    def on_decision_notice(self, reply: replies.DecisionNotice) -> bool:
+        """Close the connection with a decision's notice if the decision ended it or a subscription.
+
+        Return whether it did.
+        """
         cancelled = self._cancelled
         if self._reply_writer.connection.is_closed:
             self.last_decision_id = reply.decision or ""
             self.send_last_frame(reply)
-        elif cancelled is not None and cancelled.decision == reply.decision:
+            return True
+        if cancelled is not None and cancelled.decision == reply.decision:
             self._cancelled = None
             notice = msgspec.structs.replace(
                 reply,
@@ -215,6 +243,8 @@ class ErrorCloser:
             )
             self.send_last_frame(notice)
             self._reply_writer.connection.close(cancelled.code, cancelled.message)
+            return True
+        return False
 
     def _without_notice(self) -> None:
         """Close the connection of a cancelled subscription without a notice, because none has come."""

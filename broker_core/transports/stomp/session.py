@@ -7,7 +7,7 @@ frames. The connection's inbox executes frames in order, so earlier frames have 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker_core.config.transports import MAX_BODY
 from broker_core.connections.admission import InputBufferUsage
+from broker_core.connections.inbox import InputPauseReason
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
@@ -47,6 +48,8 @@ MAX_SENT_BYTES: Final = 1024 * 1024
 _PROCESS: Final = secrets.token_hex(3)
 """Random part of generated client names, so that no name is reused after a restart."""
 _names = count(1)
+_ORDERED: Final = frozenset(("SUBSCRIBE", "UNSUBSCRIBE"))
+"""Frames that wait until the client's earlier messages are delivered. They would change who gets these."""
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class _SendAction:
         return FRAME_BYTES * len(self.sends) + self.sends.body_bytes
 
     def execute(self) -> None:
-        self.session.send(self.sends)
+        self.session.execute_in_order(partial(self.session.send, self.sends))
 
 
 @dataclass(slots=True)
@@ -76,12 +79,25 @@ class _FrameAction:
         return self.frame.nbytes
 
     def execute(self) -> None:
-        self.session.execute_frame(self.frame)
+        self.session.execute_in_order(partial(self.session.execute_frame, self.frame))
 
 
 @dataclass(slots=True)
 class _MalformedFrameAction:
-    """Frame with a valid head and an invalid body."""
+    """End of the readable input, and the receipt that the unreadable frame requested; "" for none."""
+
+    session: StompSession
+    error: ClientError
+    receipt: str
+    nbytes = 0
+
+    def execute(self) -> None:
+        self.session.execute_in_order(partial(self.session.fail, self.error, self.receipt))
+
+
+@dataclass(slots=True)
+class _RefusalAction:
+    """Refusal of a frame, when the client's earlier messages are on disk and answered."""
 
     session: StompSession
     error: ClientError
@@ -206,7 +222,7 @@ class StompSession:
         if self.reader.error is not None and not self._has_failed:
             self._has_failed = True
             receipt = self.reader.receipt if self.connection.logged_on else ""
-            yield _MalformedFrameAction(self, self.reader.error, receipt) if receipt else self.reader.error
+            yield _MalformedFrameAction(self, self.reader.error, receipt)
 
     def _count_unfinished(self) -> None:
         """Count the bytes of unfinished input.
@@ -261,16 +277,46 @@ class StompSession:
         """
         if self._is_disconnecting:
             return
-        reply_writer = self._reply_writer
+        publishing, reply_writer = self.connection.publishing, self._reply_writer
+        if frame.command in _ORDERED and publishing.pending_batches:
+            self.connection.inbox.pause(InputPauseReason.ORDER)
+            publishing.call_when_durable(partial(self._execute_in_order, frame))
+            return
         reply_writer.receipt = frame.receipt
         if not self._carry_out(frame) and reply_writer.receipt:
             self.connection.reply(reply_writer.on_processed)
         reply_writer.receipt = ""
 
+    def _execute_in_order(self, frame: StompFrame) -> None:
+        """Execute a frame that had to wait for the client's earlier messages, and resume its input."""
+        self.connection.execute_item(_FrameAction(self, frame))
+        self.connection.inbox.resume(InputPauseReason.ORDER)
+
+    def execute_in_order(self, execute: Callable[[], None]) -> None:
+        """Execute a frame. If it is refused, the client's earlier messages are answered before the ERROR.
+
+        Raises:
+            ClientError: the reason for a refusal, if no message is on its way to the disk.
+        """
+        publishing, reply_writer = self.connection.publishing, self._reply_writer
+        try:
+            execute()
+        except ClientError as error:
+            if not publishing.pending_batches:
+                raise
+            self._is_disconnecting = True  # later frames have no effect
+            self.connection.inbox.pause(InputPauseReason.ORDER)
+            refusal = _RefusalAction(self, error.with_traceback(None), reply_writer.receipt)
+            publishing.call_when_durable(partial(self.connection.execute_item, refusal))
+
     def fail(self, error: ClientError, receipt: str) -> None:
-        """End the connection with the error of a frame that requested this receipt."""
+        """Refuse a frame that requested this receipt.
+
+        Raises:
+            ClientError: the error.
+        """
         self._reply_writer.receipt = receipt
-        self.connection.fail(error)
+        raise error
 
     def _carry_out(self, frame: StompFrame) -> bool:
         """Execute a frame. Return whether another part sends its receipt later."""
@@ -368,8 +414,8 @@ class StompSession:
         self._reply_writer.flush()
         return self._subscribed.frames_of(entry)
 
-    def answer(self, reply: replies.Reply) -> None:
-        """Send a reply as STOMP frames.
+    def answer(self, reply: replies.Reply) -> bool:
+        """Send a reply as STOMP frames. Return whether there are some.
 
         Replies without a STOMP frame are dropped, because no client waits for them.
         """
@@ -381,36 +427,42 @@ class StompSession:
             case replies.Ack(of="logon"):
                 self._connected()
             case replies.Ack(of="subscribe", ack="processed"):
-                self._subscribed.on_subscribed(reply)
+                return self._subscribed.on_subscribed(reply)
             case replies.Ack(of="subscribe", ended=True):
                 self._subscribed.on_ended(reply.id or "")
             case replies.Ack(of="flush"):
                 self._closer.close_after_disconnect(reply.id or "")
             case replies.Ack(of="unsubscribe", id=str(id)):
-                self._subscribed.on_unsubscribed(id)
+                return self._subscribed.on_unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
                 self._reply_writer.send_receipts([receipt], behind=True)
             case replies.GapNotice():
-                self._subscribed.note_gap(reply)
+                self._subscribed.note_gap(reply)  # the next message reports it
+                return False
             case replies.SubscriptionCancelled():
                 self._closer.on_subscription_cancelled(reply)
             case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_notice(reply)
+                return False
             case replies.DecisionNotice(code="bookmark_unknown"):
                 self._subscribed.note_notice(reply)
+                return False
             case replies.DecisionNotice(code="no_longer_journaled"):
                 # An ERROR ends the connection, because STOMP has no other frame for it. Otherwise the client
                 # would wait forever.
                 self._closer.send_last_frame(reply)
                 self.connection.close(reply.code, reply.message)
             case replies.DecisionNotice():
-                self._closer.on_decision_notice(reply)
+                return self._closer.on_decision_notice(reply)
             case replies.ErrorReply(of="subscribe"):
                 self._subscribed.on_refused(reply.id or "", partial(self._closer.send_error, reply))
             case replies.ErrorReply():
                 self._closer.send_error(reply, self._reply_writer.receipt)
             case replies.ClosingNotice():
                 self._closer.send_last_frame(reply)
+            case _:
+                return False
+        return True
 
 
 def _begins_subscription(item: Item) -> bool:

@@ -11,6 +11,7 @@ have stored positions and need no resume point.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from broker_core.bookmark import EPOCH_TEXT, Bookmark
+from broker_core.bookmark import EPOCH_TEXT, Bookmark, bookmark_sequence
 from broker_core.config.transports import ResumeFrom
 from broker_core.connections.admission import peer_address
 from broker_core.connections.inbox import InputPauseReason, Item
@@ -28,11 +29,17 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands, replies
 from broker_core.protocols.names import check_subscription_id
-from broker_core.protocols.stomp.destinations import StompDestination, temporary_topic
+from broker_core.protocols.stomp.destinations import (
+    StompDestination,
+    parse_subscribe_destination,
+    temporary_topic,
+)
 from broker_core.protocols.stomp.frames import StompFrame, StompVersion, encode_frame, header_line
 from broker_core.protocols.stomp.headers import (
     SubscribeRequest,
     durable_subscription,
+    is_multicast,
+    parse_boolean,
     parse_subscribe,
     required_header,
 )
@@ -150,6 +157,7 @@ class StompSubscriptions:
     """Subscriptions of one STOMP client."""
 
     __slots__ = (
+        "_ack_prefix",
         "_begins_one",
         "_engine",
         "_refusal",
@@ -189,6 +197,8 @@ class StompSubscriptions:
         They are sent when the subscription has ended and is deleted, if requested.
         """
         self._streams: dict[int, _StompSubscription] = {}
+        self._ack_prefix = secrets.token_hex(5)
+        """First part of ack ids. No other connection has it, so a late ACK settles no other message."""
         self._secret = secrets.token_hex(8)
         """Random part of the names of its temporary destinations."""
         self._temporary: set[str] = set()
@@ -197,8 +207,16 @@ class StompSubscriptions:
     # Temporary destinations.
 
     def temporary_destination(self, destination: str) -> str:
-        """Return the public name of this connection's temporary destination; "" when it isn't temporary."""
-        return temporary_topic(destination, self._secret)
+        """Return the public name of this connection's temporary destination; "" when it isn't temporary.
+
+        Raises:
+            ClientError: over_quota, when it has too many.
+        """
+        public = temporary_topic(destination, self._secret)
+        if public:
+            connection = self._reply_writer.connection
+            connection.services.quotas.add_temporary_topic(connection, public.removeprefix("/topic/"))
+        return public
 
     def allow_reply_to(self, reply_to: str, destination: StompDestination) -> None:
         """Subscribe the client to its temporary destination, unless it is subscribed."""
@@ -238,7 +256,14 @@ class StompSubscriptions:
             raise make_behind_error(self._engine.instance)
         emptied = self._engine.position_store.emptied
         request = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
-        if request.command.durable is not None and request.owner == "user":
+        if request.owner == "client" and connection.has_generated_name:
+            raise ClientError(
+                "bad_command",
+                "A durable subscription with a name belongs to a client-id, and this client has none.",
+                "Send client-id in CONNECT.",
+                header="client-id",
+            )
+        if request.owner == "user" and connection.has_generated_name and request.command.durable is not None:
             connection.durable_owners[request.command.durable] = self._user_owner
         if id in connection.subscriptions or id in self._subscribing:
             raise ClientError(
@@ -264,8 +289,8 @@ class StompSubscriptions:
         proven = identity is not None and identity.proven
         return f"{'user' if proven else 'anybody'}:{connection.user}"
 
-    def on_subscribed(self, reply: replies.Ack) -> None:
-        """Register a subscription that has begun, and send its receipt."""
+    def on_subscribed(self, reply: replies.Ack) -> bool:
+        """Register a subscription that has begun, and send its receipt. Return whether it has one."""
         reply_writer, connection = self._reply_writer, self._reply_writer.connection
         request, receipt, resumed = self._take(reply)
         assert reply.stream is not None
@@ -284,6 +309,7 @@ class StompSubscriptions:
             reply_writer.send_receipts([receipt])
         # Later, because it has not begun yet, and the next frame may be its UNSUBSCRIBE.
         asyncio.get_running_loop().call_soon(self._answered)
+        return bool(receipt)
 
     def _answered(self) -> None:
         """Resume the input, or end the connection, when no SUBSCRIBE is pending any more."""
@@ -317,17 +343,30 @@ class StompSubscriptions:
         id = headers.get("id") or (
             headers.get("destination", "") if reply_writer.version is StompVersion.V10 else ""
         )
-        durable, owner = durable_subscription(headers)
         target = reply_writer.connection.subscriptions.get(id)
+        destination = headers.get("destination", "")
+        topic = parse_subscribe_destination(destination, is_multicast(headers)).topic if destination else ""
+        durable, owner = durable_subscription(headers, topic)
+        if target is None and owner == "user" and not destination:
+            raise ClientError(
+                "unknown_subscription",
+                f"The subscription {id[:80]!r} doesn't exist.",
+                "To delete a stored one, give its id and destination.",
+            )
         if target is None and durable:
             self._delete(durable, owner)
             return
         self._unsubscribing[id] = reply_writer.receipt
+        if target is not None and durable:
+            reply_writer.connection.inbox.pause(InputPauseReason.DELETION)
         self._end(id, delete=bool(durable))
 
-    def on_unsubscribed(self, id: str) -> None:
-        """Send the receipt of an UNSUBSCRIBE when the subscription has ended."""
-        self._reply_writer.send_receipts([self._unsubscribing.pop(id, "")], behind=True)
+    def on_unsubscribed(self, id: str) -> bool:
+        """Send the receipt of an UNSUBSCRIBE when the subscription has ended. Return whether it has one."""
+        receipt = self._unsubscribing.pop(id, "")
+        self._reply_writer.send_receipts([receipt], behind=True)
+        self._reply_writer.connection.inbox.resume(InputPauseReason.DELETION)
+        return bool(receipt)
 
     def _end(self, id: str, delete: bool = False) -> None:
         connection = self._reply_writer.connection
@@ -339,20 +378,31 @@ class StompSubscriptions:
     def _delete(self, durable: str, owner: str) -> None:
         """Delete a durable subscription that this connection isn't subscribed to."""
         connection = self._reply_writer.connection
-        owner_name = self._user_owner if owner == "user" else connection.name
+        is_users = owner == "user" and connection.has_generated_name
+        owner_name = self._user_owner if is_users else connection.name
         try:
-            deleted = connection.services.durables.delete(owner_name, durable)
+            connection.services.durables.delete(owner_name, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
-        answer = self._reply_writer.on_processed
-        connection.services.facilities.spawn(connection.reply_when_durable(answer, deleted.owed))
+        connection.inbox.pause(InputPauseReason.DELETION)
+        connection.services.facilities.spawn(self._answer_deletion(self._reply_writer.on_processed))
+
+    async def _answer_deletion(self, answer: replies.Ack) -> None:
+        """Answer when the deletion is on disk, then execute the client's next frames."""
+        connection = self._reply_writer.connection
+        await connection.reply_when_durable(answer, None)
+        connection.inbox.resume(InputPauseReason.DELETION)
 
     def on_ended(self, id: str) -> None:
         """Send the end frame of a subscription that has delivered all of its range."""
         for stream, known in list(self._streams.items()):
             if known.id == id:
                 del self._streams[stream]
-                headers = [("subscription", id), ("message-id", f"{stream}-end"), ("browser", "end")]
+                headers = [
+                    ("subscription", id),
+                    ("message-id", f"{self._ack_prefix}-{stream}-end"),
+                    ("browser", "end"),
+                ]
                 frame = encode_frame("MESSAGE", headers, version=self._reply_writer.version)
                 self._reply_writer.send_frame(frame, behind=True)
 
@@ -363,7 +413,10 @@ class StompSubscriptions:
         to, version = self._streams.get(entry.stream), self._reply_writer.version
         if to is None:
             return None
-        tails = self._tails.tails_of_batch(entry.batch, version, to.acknowledges)
+        # Before STOMP 1.2 the message-id acknowledges. An unjournaled message has no other unique id.
+        is_old = version is not StompVersion.V12
+        numbered = to.acknowledges and is_old and not entry.batch.first_sequence
+        tails = self._tails.tails_of_batch(entry.batch, version, numbered, entry.rows)
         if to.gap or to.missed or to.notice:
             head_fields = (
                 ("x-sluice-gap", to.gap),
@@ -386,7 +439,10 @@ class StompSubscriptions:
             return build_frames(to.named, tails)
         first = to.sent + 1
         to.sent += len(tails)
-        return build_ack_frames(to.named, entry.stream, first, tails, version)
+        if is_old and not numbered:
+            return build_frames(to.named, tails)
+        header = b"message-id" if numbered else b"ack"
+        return build_ack_frames(to.named, self._ack_prefix, entry.stream, first, tails, header)
 
     def _sharer(self, id: str) -> SharedSubscriptionPort | None:
         target = self._reply_writer.connection.subscriptions.get(id)
@@ -421,24 +477,61 @@ class StompSubscriptions:
             headers.get("id") if self._reply_writer.version is StompVersion.V12 else headers.get("message-id")
         )
         ack_id = ack_id or headers.get("id") or required_header(headers, "message-id")
-        found = parse_ack_id(ack_id)
+        found = self._find_message(ack_id, headers.get("subscription", ""))
         if found is None:
-            if "|" in ack_id or "." in ack_id:
-                return  # the message needs no acknowledgement
-            raise _unknown_message(ack_id)
-        stream, number = found
-        subscription = self._streams.get(stream)
-        if subscription is None:
-            if 0 < stream <= connection.last_stream:
-                return  # the subscription has ended, and its messages are accounted
-            raise _unknown_message(ack_id)
+            return
+        subscription, number = found
         if frame.command == "ACK":
             connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))
             return
         target = connection.subscriptions[subscription.id]
-        reject_message(
-            connection, connection.services, target, number, for_good=headers.get("requeue") == "false"
-        )
+        for_good = not parse_boolean(headers, "requeue", default=True)
+        reject_message(connection, connection.services, target, number, for_good=for_good)
+
+    def _find_message(self, ack_id: str, id: str) -> tuple[_StompSubscription, int] | None:
+        """Return the subscription and number of the message that an id names.
+
+        `id`: subscription that an ACK before STOMP 1.2 names. None: the message needs no acknowledgement any
+        more, or was sent on another connection.
+
+        Raises:
+            ClientError: bad_ack.
+        """
+        if "|" in ack_id:
+            return self._find_record(ack_id, id)
+        found = parse_ack_id(ack_id)
+        if found is None:
+            if "." in ack_id:
+                return None  # an unjournaled message without acknowledgements
+            raise _unknown_message(ack_id)
+        if found.connection != self._ack_prefix:
+            return None
+        subscription = self._streams.get(found.stream)
+        if subscription is not None:
+            return subscription, found.number
+        if 0 < found.stream <= self._reply_writer.connection.last_stream:
+            return None  # the subscription has ended, and its messages are accounted
+        raise _unknown_message(ack_id)
+
+    def _find_record(self, bookmark: str, id: str) -> tuple[_StompSubscription, int] | None:
+        """Return the subscription and number of a record in flight; None if it isn't in flight.
+
+        Raises:
+            ClientError: bad_bookmark.
+        """
+        sequence = bookmark_sequence(bookmark, self._engine.instance)
+        if sequence is None:
+            return None
+        named = [one for one in self._streams.values() if one.id == id] or self._streams.values()
+        for subscription in named:
+            target = self._reply_writer.connection.subscriptions.get(subscription.id)
+            queue = self._reply_writer.connection.backlog.queues.get(target.stream) if target else None
+            if queue is None or queue.window is None:
+                continue
+            with contextlib.suppress(ClientError):
+                if number := queue.window.number_of(sequence):
+                    return subscription, number
+        return None
 
 
 def _unknown_message(ack_id: str) -> ClientError:

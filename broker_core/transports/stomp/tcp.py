@@ -113,8 +113,8 @@ class StompProtocol(TcpConnection):
         self._write_on()
         return sizes
 
-    def send_reply(self, reply: Reply) -> None:
-        self._session.answer(reply)
+    def send_reply(self, reply: Reply) -> bool:
+        return self._session.answer(reply)
 
     def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame immediately, or `behind` the queued messages, or in their place as the `last` one."""
@@ -122,6 +122,7 @@ class StompProtocol(TcpConnection):
         if self._progress.closed or self._closing:
             return
         if last:
+            frame = self._outgoing.receipts() + frame
             self.written_bytes -= self._outgoing.drop()
             self._unwritten = 0
         self.written_bytes += len(frame)

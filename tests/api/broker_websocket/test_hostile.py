@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,30 @@ async def test_a_page_of_elsewhere_may_connect_only_when_it_is_named(
     )
     assert found == status
     writer.close()
+
+
+KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+async def test_an_upgrade_that_is_wrong_is_refused_and_raises_nothing(tmp_path: Path) -> None:
+    policy = replace(tcp_policy(), transports=(TransportSettings("ws", "stomp-ws", 0),))
+    heads = (
+        "Sec-WebSocket-Version: 12\r\n" + KEY,
+        "Sec-WebSocket-Version: x\r\n" + KEY,
+        "Sec-WebSocket-Version: 13\r\n",
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n",
+        KEY,
+    )
+    log = tmp_path / "log"
+    with log.open("w") as file, broker_process(policy, log=file) as ports:
+        for head in heads:
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports["ws"])
+            request = "GET /stomp HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            writer.write((request + head + "\r\n").encode())
+            answer = await asyncio.wait_for(reader.read(), 30)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            writer.close()
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("kind", PATHS)

@@ -83,6 +83,14 @@ def test_a_bookmark_names_a_message_also_in_a_batch_with_explicit_sequences() ->
     assert window.number_of(104) == 0
 
 
+def test_a_bookmark_names_a_redelivered_record_behind_a_newer_acknowledged_one() -> None:
+    window = AckWindow(AckMode.INDIVIDUAL, 10)
+    window.record_sent(batch(110, 1), 1)
+    window.acknowledge(1, 1)
+    window.record_sent(batch(101, 1), 2)
+    assert window.number_of(101) == 2
+
+
 def test_what_did_not_leave_after_all_is_taken_back_with_its_numbers() -> None:
     window = filled_window()
     window.undo_sent([batch(111, 2)])

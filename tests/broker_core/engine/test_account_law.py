@@ -106,9 +106,10 @@ class SimulatedSocket:
         self.appetite -= len(entries)
         self.is_writable = self.appetite > 0
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         self.replies.append(reply)
         self.gaps += isinstance(reply, GapNotice)
+        return True
 
     def on_logged_on(self) -> None: ...
     def pause_reading(self) -> None: ...

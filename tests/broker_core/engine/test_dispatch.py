@@ -323,7 +323,7 @@ async def test_dead_letters_are_kept_when_they_are_on_disk_and_not_when_it_refus
             gate.block()
             await publisher.publish("a", [b"before"], number)
             await until(gate.waiting.is_set)
-            burying = asyncio.create_task(dispatch.publish_dead_letters(batch, "q"))
+            burying = asyncio.create_task(dispatch.publish_dead_letters(batch, "q", {}))
             await until(lambda: len(dispatch._log._stamped) == 2)  # type: ignore[attr-defined]
             assert not burying.done(), "nobody is told of what isn't on disk"
             gate.pwritev = pwritev  # type: ignore[method-assign]

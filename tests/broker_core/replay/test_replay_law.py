@@ -56,10 +56,11 @@ class RecordingSocket:
         self.appetite -= len(entries)
         self.is_writable = self.appetite > 0
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         assert not isinstance(reply, GapNotice), reply
         if isinstance(reply, Ack) and reply.of == "subscribe" and reply.ack == "completed":
             self.got.append("ended" if reply.ended else "completed")
+        return True
 
     def on_logged_on(self) -> None: ...
     def pause_reading(self) -> None: ...

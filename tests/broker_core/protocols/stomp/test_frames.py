@@ -263,3 +263,43 @@ def test_a_records_headers_are_read_as_they_were_written(headers: dict[str, str]
 @given(st.binary(max_size=60))
 def test_foreign_bytes_in_a_records_headers_are_no_headers_and_no_error(raw: bytes) -> None:
     record_headers.decode(raw)
+
+
+TOLERATED = {
+    "line end as body": b"".join(
+        command + b"\n\n" + ends + b"\0"
+        for command in (
+            b"CONNECT\naccept-version:1.2",
+            b"SUBSCRIBE\nid:1",
+            b"BEGIN\ntransaction:t",
+            b"DISCONNECT",
+        )
+        for ends in (b"\n", b"\r\n", b"\n\n")
+    ),
+    "NULs between frames": b"\0\nCONNECT\naccept-version:1.2\n\n\0\0\nSEND\na:b\n\nx\0\0\0"
+    b"SEND\na:b\n\ny\0\n\0",
+    "copied content-length": b"ACK\nid:1\ncontent-length:5\n\n\0NACK\nid:1\ncontent-length:x\n\n\n\0",
+}
+COMMANDS = {
+    "line end as body": ["CONNECT"] * 3 + ["SUBSCRIBE"] * 3 + ["BEGIN"] * 3 + ["DISCONNECT"] * 3,
+    "NULs between frames": ["CONNECT", "SEND", "SEND"],
+    "copied content-length": ["ACK", "NACK"],
+}
+
+
+@pytest.mark.parametrize("case", TOLERATED)
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+def test_what_other_brokers_tolerate_is_tolerated_however_it_is_split(case: str, size: int) -> None:
+    data, parser = TOLERATED[case], reader()
+    found = [frame for at in range(0, len(data), size) for frame in parser.feed(data[at : at + size])]
+    assert parser.error is None
+    assert [frame.command for frame in found] == COMMANDS[case]
+    assert [frame.body for frame in found if frame.command == "SEND"] in ([], [b"x", b"y"])
+
+
+@pytest.mark.parametrize("size", [1, 1_000])
+@pytest.mark.parametrize("body", [b"x\0", b"\nx\0", b"\n" * 65 + b"\0", b"\n" * 65])
+def test_other_bodies_are_refused_where_none_may_be(body: bytes, size: int) -> None:
+    data, parser = b"ACK\nid:1\n\n" + body, reader()
+    assert not [frame for at in range(0, len(data), size) for frame in parser.feed(data[at : at + size])]
+    assert parser.error is not None and parser.error.code == "bad_frame"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -99,12 +100,16 @@ def test_what_is_read_is_what_was_published(
 def test_every_version_can_read_and_acknowledge_its_messages(
     records: list[tuple[str, bytes, dict[str, str]]], version: StompVersion
 ) -> None:
-    tails = MessageTailCache("here").tails_of_batch(batch_of(records), version, True)
-    data, _ = build_ack_frames(b"s", 3, 11, tails, version).take(1 << 20)
+    header = b"ack" if version is StompVersion.V12 else b"message-id"
+    numbered = version is not StompVersion.V12
+    tails = MessageTailCache("here").tails_of_batch(batch_of(records, 0), version, numbered)
+    data, _ = build_ack_frames(b"s", "0af9", 3, 11, tails, header).take(1 << 20)
     found = read(data, version)
     assert [body for _, body in found] == [body for _, body, _ in records]
     names = [headers["ack" if version is StompVersion.V12 else "message-id"] for headers, _ in found]
-    assert [parse_ack_id(name) for name in names] == [(3, 11 + number) for number in range(len(records))]
+    assert [parse_ack_id(name) for name in names] == [
+        ("0af9", 3, 11 + number) for number in range(len(records))
+    ]
 
 
 @given(
@@ -141,6 +146,16 @@ def test_a_batch_is_made_into_frames_once_for_all_of_its_subscribers() -> None:
     assert tails.tails_of_batch(batch, StompVersion.V12, True) is not first
 
 
+def test_parts_of_an_unjournaled_batch_have_different_message_ids() -> None:
+    whole = batch_of([("a", b"%d" % number, {}) for number in range(4)], 0)
+    ids = list[str]()
+    for rows in (np.array([0, 1]), np.array([2, 3])):
+        tails = MessageTailCache("here").tails_of_batch(whole.select(rows), StompVersion.V12, False, rows)
+        found = read(build_frames(b"s", tails).take(1 << 20)[0], StompVersion.V12)
+        ids += [headers["message-id"] for headers, _ in found]
+    assert len(set(ids)) == 4
+
+
 def test_what_somebody_may_have_had_before_says_so() -> None:
     batch = batch_of([("a", b"x", {}), ("a", b"\nredelivered:false\n", {})])
     tails = mark_redelivered(
@@ -152,5 +167,18 @@ def test_what_somebody_may_have_had_before_says_so() -> None:
 
 
 def test_ids_that_were_not_given_out_are_none() -> None:
-    for text in ("", "1", "-", "1-", "-1", "a-1", "1-1-1", "1|2", "١-1", "1" * 20 + "-" + "1" * 20):
+    numbers = (
+        "1",
+        "a-1",
+        "1-1",
+        "-1-1",
+        "g-1-1",
+        "a-1-",
+        "a-x-1",
+        "a-1-1-1",
+        "1|2",
+        "a-١-1",
+        "a-1-" + "1" * 99,
+    )
+    for text in ("", "-", "--", *numbers):
         assert parse_ack_id(text) is None

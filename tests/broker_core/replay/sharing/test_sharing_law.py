@@ -56,8 +56,9 @@ class ConsumerSocket:
                 self.world.check_assignable(sequence)
                 self.holds[self.numbers] = sequence
 
-    def send_reply(self, reply: Reply) -> None:
+    def send_reply(self, reply: Reply) -> bool:
         assert not isinstance(reply, ErrorReply), reply
+        return True
 
     def acked_bytes(self) -> int:
         return self.written_bytes

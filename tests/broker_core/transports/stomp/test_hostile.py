@@ -57,7 +57,7 @@ async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClien
         *(
             (
                 CONNECT + b"SUBSCRIBE\nid:1\ndestination:/topic/a\n\n\0" + word + b"\nid:1-1\n\n\0",
-                "unknown_subscription",
+                "bad_ack",
             )
             for word in (b"ACK", b"NACK")
         ),
@@ -239,6 +239,25 @@ async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_co
 async def test_heart_beats_of_a_millisecond_are_a_seconds(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, "") as client:
         assert (await client.connect(heart_beat="1,1")).headers["heart-beat"] == "1000,1000"
+
+
+async def test_heart_beats_come_while_other_topics_have_traffic(tmp_path: Path) -> None:
+    """A reader of the log that gets nothing is sent progress that STOMP has no frame for."""
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as publisher:
+        async with stomp_client(broker, heart_beat="0,2000") as client:
+            await client.send_with_receipt(
+                "SUBSCRIBE", id="1", destination="/topic/quiet", x_sluice_bookmark="0"
+            )
+
+            async def publish() -> None:
+                while True:
+                    await publisher.send_with_receipt("SEND", b"x", destination="/topic/busy")
+                    await asyncio.sleep(0.1)
+
+            traffic = asyncio.create_task(publish())
+            async with asyncio.timeout(30):
+                assert await client.reader.readexactly(3) == b"\n" * 3
+            traffic.cancel()
 
 
 async def test_heart_beats_of_a_second_are_kept_by_both_sides(

@@ -322,3 +322,44 @@ async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
         assert (await client.read()).body == b"waits"
         await until(lambda: all(not one.behind for one in broker.engine.durables.list_entries()))
         assert len(read.intersection(names[:-1])) == 1, "and one has the old one's"
+
+
+async def test_booleans_in_the_spelling_of_python_clients_are_obeyed(tmp_path: Path) -> None:
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        stomp_client(broker) as client,
+    ):
+        await client.send_with_receipt("SEND", b"never", destination=JOBS)
+        await client.send_with_receipt(
+            "SUBSCRIBE", id="1", destination=JOBS, ack="client", durable="True", auto_delete="False"
+        )
+        client.send("NACK", id=(await client.read()).headers["ack"], requeue="False")
+        await client.send_with_receipt("SUBSCRIBE", id="2", destination="/queue/dead.jobs")
+        assert (await client.read()).body == b"never"
+        await client.send_with_receipt("SUBSCRIBE", id="3", destination="/topic/a", durable="True")
+        assert len(await ask(broker, "durables")) == 3
+        client.send("SUBSCRIBE", id="4", destination=JOBS, browser="True", receipt="r")
+        error = await client.read_error()
+        assert (error.headers["message"], error.headers["x-sluice-header"]) == ("not_supported", "browser")
+
+
+async def test_a_durable_subscription_with_a_name_needs_a_client_id(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        client.send("SUBSCRIBE", id="1", destination="/topic/a", durable_subscription_name="d", receipt="r")
+        error = await client.read_error()
+        assert (error.headers["message"], error.headers["x-sluice-header"]) == ("bad_command", "client-id")
+        assert not broker.engine.position_store.durables
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_a_requeue_that_is_not_understood_is_refused(tmp_path: Path, in_transaction: bool) -> None:
+    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+        await client.send_with_receipt("SEND", b"1", destination=JOBS)
+        await client.send_with_receipt("SUBSCRIBE", id="1", destination=JOBS, ack="client")
+        found = await client.read()
+        more = {"transaction": "t"} if in_transaction else {}
+        if more:
+            client.send("BEGIN", **more)
+        client.send("NACK", id=found.headers["ack"], requeue="no", receipt="r", **more)
+        error = await client.read_error()
+        assert (error.headers["message"], error.headers["receipt-id"]) == ("bad_command", "r")

@@ -137,7 +137,10 @@ async def test_a_transaction_is_published_whole_at_its_commit(tmp_path: Path) ->
 
 
 async def test_an_unknown_bookmark_is_named_with_the_next_message(tmp_path: Path) -> None:
-    async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
+    async with (
+        running_broker(tmp_path, stomp_policy()) as broker,
+        stomp_client(broker, client_id="c") as client,
+    ):
         for name, options in ("plain", {}), ("durable", {"activemq.subscriptionName": "d"}):
             await client.send_with_receipt(
                 "SUBSCRIBE",
@@ -163,8 +166,9 @@ async def test_a_durable_subscription_goes_on_where_it_was(tmp_path: Path) -> No
                 )
                 await publisher.send_with_receipt("SEND", b"1", destination="/topic/a")
                 await publisher.send_with_receipt("SEND", b"2", destination="/topic/a")
-                assert [(await client.read()).body for _ in range(2)] == [b"1", b"2"]
-                await client.send_with_receipt("ACK", id="1-1")
+                found = [await client.read() for _ in range(2)]
+                assert [one.body for one in found] == [b"1", b"2"]
+                await client.send_with_receipt("ACK", id=found[0].headers["ack"])
                 await client.send_with_receipt("DISCONNECT")
             await publisher.send_with_receipt("SEND", b"3", destination="/topic/a")
             async with stomp_client(broker, client_id="app") as client:
