@@ -131,7 +131,7 @@ def test_an_import_that_narrows_the_journaled_topics_says_so(api: APIClient, bro
 def test_an_import_of_nothing_is_refused_with_the_reasons(api: APIClient, broker: FakeBroker) -> None:
     answer = api.post(f"{DRAFTS}/import", {"system": "amps", "text": ACTIVEMQ})
     assert (answer.status_code, answer.data["code"]) == (400, "nothing_imported")
-    assert "choose the system of this file" in answer.data["fix"]
+    assert answer.data["fix"] == "This looks like activemq.xml: --from activemq."
     assert answer.data["details"]["left_out"][0]["what"] == "topic=>"
     assert not PolicyDraft.objects.exists()
 

@@ -185,7 +185,7 @@ async def test_a_lower_limit_acts_without_a_restart(tmp_path: Path) -> None:
         assert broker.engine.roster.clients["slow"].backlog.state.value == "live"
         changed = tcp_policy(message_memory_limit=1_000_000).to_dict() | {"revision": 2}
         changed["transports"][0]["port"] = 0
-        assert await ask(broker, "apply", policy=changed) == {"revision": 2}
+        assert await ask(broker, "apply", policy=changed) == {"revision": 2, "withdrawn": 0}
         assert broker.engine.roster.clients["slow"].backlog.state.value == "offlined"
         assert await slow.read_numbers(12_000) == [0] * 12_000
 

@@ -55,7 +55,7 @@ class EmptyJournal:
 class ModelConnection:
     """A client's connection to a member, with the member's publishing side of it."""
 
-    logged_on, paused, identity = True, False, None
+    logged_on, paused, has_ended_input, identity = True, False, False, None
 
     def __init__(self, client: ModelPublisher, member: ModelMember) -> None:
         self.client, self.member, self.name = client, member, NAME
