@@ -24,7 +24,10 @@ class LossQuerySerializer(serializers.Serializer[Any]):
 
 
 class LossSerializer(serializers.ModelSerializer[LossRecord]):
-    """Interval of messages that a subscription did not get. `first` and `last` are bookmarks."""
+    """Interval of messages that a subscription did not get. `first` and `last` are bookmarks.
+
+    `exact`: each record from `first` to `last` is one of the messages. Otherwise both are outer bounds.
+    """
 
     class Meta:
         model = LossRecord
@@ -41,6 +44,7 @@ class LossSerializer(serializers.ModelSerializer[LossRecord]):
             "unjournaled",
             "first",
             "last",
+            "exact",
         ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 import structlog
+from msgspec import structs
 
 from broker_core.access import ALL_RIGHTS
 from broker_core.activity import LAST
@@ -42,6 +43,7 @@ from broker_core.protocols.close_codes import reconnect_after_ms
 from broker_core.protocols.liveness import Liveness
 from broker_core.protocols.native import COMMAND, MAX_FRAME, PROTOCOL_VERSION, NativeFrame
 from broker_core.replay.client_subscription import CONSUMER_ENDED, LEASE_EXPIRED, ClientSubscription
+from broker_core.replay.owed_records import OwedRecords
 
 log = structlog.get_logger("sluice.connection")
 MAX_UNREAD_REPLIES = 1_000
@@ -583,29 +585,42 @@ class Connection:
                 f"The subscription {command.id!r} doesn't exist.",
                 "Use the id it was subscribed with.",
             )
+        is_deleted = command.delete and target.durable != ""
+        if is_deleted:
+            self.services.durables.delete(self.durable_owner(target.durable), target.durable)
         ending = self.end(target, DiscardCause.UNSUBSCRIBED)
-        answer = replies.Ack(
-            ack="processed",
-            of="unsubscribe",
-            id=command.id,
+        answer = replies.Ack(ack="processed", of="unsubscribe", id=command.id)
+        if is_deleted:
+            owed = self.services.durables.take_owed(target)
+            self.services.facilities.spawn(self.reply_when_durable(answer, owed, ending))
+        else:
+            self.reply(self._with_ending(answer, ending))
+
+    def _with_ending(self, answer: replies.Ack, ending: UndeliveredSummary) -> replies.Ack:
+        """Return the answer to an unsubscribe with its undelivered messages."""
+        return structs.replace(
+            answer,
             bookmark=self.resume_bookmark(ending),
             kept=ending.recoverable.messages or None,
             lost=ending.unrecoverable.messages or None,
         )
-        if target.durable and command.delete:
-            self.services.durables.delete(self.durable_owner(target.durable), target.durable)
-            self.services.facilities.spawn(self.reply_when_durable(answer))
-        else:
-            self.reply(answer)
 
-    async def reply_when_durable(self, answer: replies.Ack) -> None:
-        """Reply when the deletion is on disk. A deleted subscription must not come back after a crash."""
+    async def reply_when_durable(
+        self, answer: replies.Ack, owed: OwedRecords | None, ending: UndeliveredSummary = NOTHING_UNDELIVERED
+    ) -> None:
+        """Reply when the deletion is on disk and the records that it was owed are counted.
+
+        A deleted subscription must not come back after a crash.
+        """
         try:
             await self.services.durables.wait_durable()
         except JournalError as error:
             self.reply(replies.error_reply(error, of="unsubscribe", id=answer.id))
-        else:
-            self.reply(answer)
+            return
+        if owed is not None:
+            self.inbox.resume(InputPauseReason.DELETION)  # counting may take long in a large log
+            ending = ending.plus(await owed.wait())
+        self.reply(self._with_ending(answer, ending))
 
     def end(
         self, target: ClientSubscription, cause: DiscardCause | None, rule: str = ""
@@ -622,7 +637,7 @@ class Connection:
             target.failure = CONSUMER_ENDED
         elif rule == LEASE_RULE:
             target.failure = LEASE_EXPIRED
-        self._store_position(target)
+        self._store_position(target, rule)
         ending = (
             self.backlog.remove_subscription(target, cause, rule)
             if cause is not None
@@ -634,11 +649,11 @@ class Connection:
         self.mark_changed()
         return ending
 
-    def _store_position(self, target: ClientSubscription) -> None:
+    def _store_position(self, target: ClientSubscription, rule: str = "") -> None:
         """Record a subscription's position before it ends. Afterwards it would count as fully delivered."""
         self.services.managed.on_closed(target)
-        if target.durable or target.is_shared:
-            self.services.durables.on_closed(target)
+        if target.durable or target.is_shared or target.owed_upto:
+            self.services.durables.on_closed(target, rule)
         if target.lease_ms:
             self.services.leases.end(target)
 

@@ -173,11 +173,15 @@ class DeliveryAccount:
 
     Reading it or earlier records again adds nothing.
     """
+    newest_shared: int = 0
+    """Newest sequence that a consumer of a shared subscription was given."""
     in_log: MessageVolume = NOTHING
     """Waiting messages that are in the log only.
 
     They were given back to it, or matched while the subscription was behind.
     """
+    first_in_log: int = 0
+    """Sequence before or at the first of them."""
     client_outstanding: OutstandingTotals | None = field(default=None, compare=False)
     """Totals over several subscriptions, with this account's unacknowledged messages except `in_log`."""
     client_log_only: OutstandingTotals | None = field(default=None, compare=False)
@@ -243,12 +247,14 @@ class DeliveryAccount:
         header = batch.header
         self.journaled.matched += header.count
         self.journaled.matched_bytes += header.bodies_length
+        self.newest_shared = max(self.newest_shared, batch.last_sequence)
         if self.client_outstanding is not None:
             self.client_outstanding.add(batch_volume(batch))
 
     def match_in_log(self, batch: Batch) -> None:
         """Count a batch as matched that is in the log only, because the subscription is behind."""
         fresh = volume_after(batch, self.last_matched)
+        self._lower_first_in_log(max(batch.first_sequence, self.last_matched + 1))
         self.journaled.matched += fresh.messages
         self.journaled.matched_bytes += fresh.nbytes
         self.last_matched = max(self.last_matched, batch.last_sequence)
@@ -256,6 +262,7 @@ class DeliveryAccount:
 
     def return_to_log(self, batch: Batch) -> None:
         """Count a queued batch as in the log only: it was unqueued and will be read again."""
+        self._lower_first_in_log(batch.first_sequence)
         self._add_log_only(batch_volume(batch))
         if self.client_outstanding is not None:
             self.client_outstanding.remove(batch_volume(batch))
@@ -270,6 +277,10 @@ class DeliveryAccount:
         if self.client_outstanding is not None:
             self.client_outstanding.add(volume)
         return volume
+
+    def _lower_first_in_log(self, first: int) -> None:
+        """Record that messages from sequence `first` on are about to be counted as in the log only."""
+        self.first_in_log = min(self.first_in_log, first) if self.in_log.messages else first
 
     def _add_log_only(self, volume: MessageVolume) -> None:
         """Count messages as in the log only."""

@@ -106,6 +106,10 @@ class BacklogFigures:
             return self._ended_account
         return sum_accounts((self._ended_account, *(one.account for one in self._completed.values())))
 
+    def add_ended_account(self, account: DeliveryAccount) -> None:
+        """Add the account of an ended subscription, or a part of it that was counted later."""
+        self._ended_account.merge(account)
+
     @property
     def delivered(self) -> MessageVolume:
         """Messages that were handed over, of all subscriptions."""

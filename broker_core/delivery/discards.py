@@ -97,7 +97,8 @@ class DiscardRecorder:
                 named = DiscardCause.STORED if journaled else cause
             account.discard_waiting(named, side.waiting, journaled)
             account.discard_in_flight(named, side.in_flight, journaled)
-            sequences = (first, max(account.last_matched, first)) if journaled else (0, 0)
+            newest = max(account.last_matched, account.newest_shared, first)
+            sequences = (first, newest) if journaled else (0, 0)
             tally = DiscardTally()
             tally.add(amount.messages, amount.nbytes, *sequences)
             self._record_loss(recipient, tally, named, rule)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from broker_core.delivery.account import DiscardCause
@@ -36,12 +36,25 @@ class DiscardTally:
     unjournaled: int = 0
     """Number of unjournaled messages."""
     unjournaled_bytes: int = 0
+    _is_ordered: bool = field(default=True, compare=False)
+    """Whether each addition lies after those before, so that no record is counted twice."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each record of the log from `first` to `last` is one of these messages.
+
+        Otherwise both are outer bounds: records that do not belong to the tally lie between them.
+        """
+        return not self.first or (
+            self._is_ordered and self.messages - self.unjournaled == self.last - self.first + 1
+        )
 
     def add(self, messages: int, nbytes: int, first: int, last: int) -> None:
         """Add deliveries; `first` 0 when they are unjournaled."""
         self.messages += messages
         self.nbytes += nbytes
         if first:
+            self._is_ordered = self._is_ordered and first > self.last
             self.first = min(self.first or first, first)
             self.last = max(self.last, last)
         else:
@@ -59,12 +72,13 @@ class DiscardTally:
         self.add(other.unjournaled, other.unjournaled_bytes, 0, 0)
         if journaled:
             self.add(journaled, other.nbytes - other.unjournaled_bytes, other.first, other.last)
+            self._is_ordered = self._is_ordered and other._is_ordered
 
     def split_journaled(self) -> tuple[DiscardTally, DiscardTally]:
         """Return two tallies: the unjournaled messages and the journaled ones."""
         count, size = self.unjournaled, self.unjournaled_bytes
         return DiscardTally(count, size, 0, 0, count, size), DiscardTally(
-            self.messages - count, self.nbytes - size, self.first, self.last
+            self.messages - count, self.nbytes - size, self.first, self.last, _is_ordered=self._is_ordered
         )
 
 
@@ -109,6 +123,7 @@ class LossInterval(NamedTuple):
             unjournaled=tally.unjournaled,
             first=f"{instance}|{tally.first}|" if tally.first else "",
             last=f"{instance}|{tally.last}|" if tally.last else "",
+            exact=tally.is_exact,
         )
 
 

@@ -61,11 +61,16 @@ class DurableEntry(Document, frozen=True, kw_only=True):
     unrecorded: Annotated[bool, Meta(description="Whether the policy journals none of its topics.")] = False
 
 
-class DurableName(Document, frozen=True, kw_only=True):
-    """Client and name of a durable subscription."""
+class DeletedDurable(Document, frozen=True, kw_only=True):
+    """Deleted durable subscription.
+
+    `undelivered`: number of records that it was owed, 0 while clients are subscribed to it: they still get
+    them.
+    """
 
     client: str
     name: str
+    undelivered: int
 
 
 class ReplayName(Document, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from broker_core.documents.journals import (
     SwapAction,
     SwapReply,
 )
-from broker_core.documents.replays import DurableEntry, DurableName, ReplayEntry, ReplayName
+from broker_core.documents.replays import DeletedDurable, DurableEntry, ReplayEntry, ReplayName
 from broker_core.documents.replication import GroupStatus, LinkList
 from broker_core.documents.stalls import Stalls
 from broker_core.documents.system_records import DecisionEntry, LossEntry
@@ -248,7 +248,7 @@ class ListDurables(Request[list[DurableEntry]], frozen=True, kw_only=True, tag="
     """List all durable subscriptions."""
 
 
-class DeleteDurable(Request[DurableName], frozen=True, kw_only=True, tag="durable_delete"):
+class DeleteDurable(Request[DeletedDurable], frozen=True, kw_only=True, tag="durable_delete"):
     """Delete a durable subscription and its position."""
 
     client: Name

@@ -159,6 +159,8 @@ class LossEntry(Document, frozen=True, kw_only=True):
     unjournaled: int
     first: str = field(name="from")
     last: str = field(name="to")
+    exact: bool = False
+    """Whether each record of the log from `first` to `last` is one of the messages; else they are bounds."""
 
 
 class TrafficRowKey(NamedTuple):

@@ -38,6 +38,7 @@ from broker_core.engine.system_records import RecentDecisions, SystemRecordBuffe
 from broker_core.errors import OperatorError, SluiceError
 from broker_core.protocols import replies
 from broker_core.replay.client_subscription import ClientSubscription
+from broker_core.replay.owed_records import OwedRecords
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence, notice_fields
@@ -92,6 +93,8 @@ class PolicyEnforcer:
         self._decisions = decisions
         self._events = events
         self._spools = 0
+        self._closing_later: set[ConnectionView] = set()
+        """Clients that are closed when the records that they were owed are counted."""
         self._actions: Final[dict[PolicyAction, ActionMethod]] = {
             PolicyAction.NOTIFY: lambda _, progress: progress.record(),
             PolicyAction.WARN: self._send_notice,
@@ -314,11 +317,47 @@ class PolicyEnforcer:
         self._close(connection, progress, max(progress.decision.for_ms, RETRY_AFTER_MS))
 
     def _delete_durable(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
-        """Notify the client, close its connection, and delete the durable subscription with its position."""
+        """Delete the durable subscription with its position, notify the client, and close its connection.
+
+        The client is closed when the records that it was owed are counted, because the notice states them. A
+        decision that is made meanwhile has no effect and no record.
+        """
+        if connection in self._closing_later:
+            return
+        connection.save_resume_points()
+        progress.decision = replace(progress.decision, resume_token=connection.resume_token())
+        durables, ending, counts = self._services.durables, NOTHING_UNDELIVERED, list[OwedRecords]()
         for target in _targets(connection, progress.decision):
             if target.durable:
-                self._services.durables.delete(connection.durable_owner(target.durable), target.durable)
-        self._close(connection, progress, RETRY_AFTER_MS)
+                durables.delete(connection.durable_owner(target.durable), target.durable)
+                ended = connection.end(target, DiscardCause.CANCELLED, progress.decision.rule)
+                ending = ending.plus(ended)
+                if (owed := durables.take_owed(target)) is not None:
+                    counts.append(owed)
+        if counts:
+            self._closing_later.add(connection)
+            self._services.facilities.spawn(self._close_counted(connection, progress, ending, counts))
+        else:
+            self._close_ended(connection, progress, RETRY_AFTER_MS, ending)
+
+    async def _close_counted(
+        self,
+        connection: ConnectionView,
+        progress: DecisionInProgress,
+        ending: UndeliveredSummary,
+        counts: Iterable[OwedRecords],
+    ) -> None:
+        """Close a client when what its deleted durable subscriptions were owed is counted."""
+        try:
+            for owed in counts:
+                ending = ending.plus(await owed.wait())
+        finally:
+            self._closing_later.discard(connection)
+        if connection.is_closed:
+            progress.decision = _with_ending(connection, progress.decision, ending)
+            progress.record()
+        else:
+            self._close_ended(connection, progress, RETRY_AFTER_MS, ending)
 
     def _send_notice(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """Send the notice to the client.
@@ -330,11 +369,21 @@ class PolicyEnforcer:
     def _close(self, connection: ConnectionView, progress: DecisionInProgress, retry_after_ms: int) -> None:
         """Close the connection with a final notice."""
         connection.save_resume_points()
-        token = connection.resume_token()
+        progress.decision = replace(progress.decision, resume_token=connection.resume_token())
+        self._close_ended(connection, progress, retry_after_ms, NOTHING_UNDELIVERED)
+
+    def _close_ended(
+        self,
+        connection: ConnectionView,
+        progress: DecisionInProgress,
+        retry_after_ms: int,
+        ended: UndeliveredSummary,
+    ) -> None:
+        """Close the connection with a final notice. `ended`: messages of subscriptions that ended before."""
         # End the session before building the notice: what is kept and lost is known only when no further
         # acknowledgement can arrive.
-        ending = connection.end_session(progress.decision.reason.value)
-        progress.decision = replace(_with_ending(connection, progress.decision, ending), resume_token=token)
+        ending = ended.plus(connection.end_session(progress.decision.reason.value))
+        progress.decision = _with_ending(connection, progress.decision, ending)
         connection.close_by_decision(
             progress.identity, _notice(progress, retry_after_ms), ending, progress.record
         )

@@ -139,7 +139,12 @@ class Engine:
             self.facilities, self.frontier, self.replicated_frontier, self.subscriptions, self.position_store
         )
         self.durables = DurableSubscriptions(
-            self.facilities, self.frontier, self.position_store, self._make_shared_subscription
+            self.facilities,
+            self.frontier,
+            self.position_store,
+            self._make_shared_subscription,
+            lambda topic: self.dispatch.topics.decoder_of(topic),
+            self.roster.ended_account,
         )
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.position_store)
         self.position_store.on_dropped = self._release

@@ -156,6 +156,10 @@ class LiveSubscriptionView:
         return self.target.cursor.is_paused or (queue is not None and queue.paused)
 
     @property
+    def shared(self) -> bool:
+        return self.target.is_shared
+
+    @property
     def rate_limited(self) -> bool:
         return self.target.rate is not None
 

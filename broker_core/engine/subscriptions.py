@@ -421,10 +421,11 @@ class SubscriptionManager:
 
         Call it when the subscription has read everything that was matched for it.
         """
-        missing, last = target.account.drop_log_only(), target.account.last_matched
+        account = target.account
+        missing, first, last = account.drop_log_only(), account.first_in_log, account.last_matched
         if missing.messages:
             tally = DiscardTally()
-            tally.add(missing.messages, missing.nbytes, last, last)
+            tally.add(missing.messages, missing.nbytes, first, last)
             target.peer.backlog.discard(target.stream, tally, DiscardCause.REMOVED, "")
 
     @property

@@ -175,6 +175,8 @@ class ClientSubscription:
     """Name of the durable subscription; "" for other subscriptions."""
     durable_record: DurableSubscriptionRecord | None = None
     """Stored position of a durable subscription that is not shared; None for others."""
+    owed_upto: int = 0
+    """Newest sequence of the log when its durable subscription was deleted; 0: it was not deleted."""
     shared: SharedSubscriptionPort | None = None
     """Shared subscription that assigns records to this consumer; None for others."""
     snapshot_key: str | None = None

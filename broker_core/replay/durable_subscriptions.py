@@ -9,21 +9,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker_core.config.preset_settings import MAX_DURABLES
+from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.ports import InstanceResources
 from broker_core.documents.replays import DurableEntry
 from broker_core.errors import ClientError, OperatorError
+from broker_core.filters import DecoderOf, compile_filter
 from broker_core.protocols import commands
 from broker_core.replay.client_subscription import ClientSubscription, SharedSubscriptionPort
 from broker_core.replay.cursor import DurableFrontier
+from broker_core.replay.owed_records import OwedRecords, OwedRecordsRecorder
 from broker_core.replay.positions.file import SHARED_OWNER, DurableSubscriptionRecord, SharedProgress
 from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
+from broker_core.replay.span import ReplaySpan
+from broker_core.subscriptions.subscription import TopicSubscription
+from broker_core.subscriptions.topics import TopicPattern
 
 POSITIONS_PER_ITERATION: Final = 64
 """Positions updated per event-loop iteration. There may be 10,000; each is updated once a second."""
+
+
+class DurableDeletion(NamedTuple):
+    """Deleted durable subscription, and the records that it was owed.
+
+    `owed` is None while clients are subscribed: they still get the records, until their subscription ends.
+    """
+
+    record: DurableSubscriptionRecord
+    owed: OwedRecords | None
 
 
 class DurableSubscriptions:
@@ -38,6 +54,8 @@ class DurableSubscriptions:
         frontier: DurableFrontier,
         store: PositionStore,
         share: Callable[[DurableSubscriptionRecord], SharedSubscription],
+        decoder_of: DecoderOf,
+        ended_account: DeliveryAccount,
     ) -> None:
         self._clock, self._instance, self._scheduler = (
             facilities.clock,
@@ -49,6 +67,12 @@ class DurableSubscriptions:
         self._store = store
         self._known = store.durables
         self._share = share
+        self._decoder_of = decoder_of
+        self._recorder = OwedRecordsRecorder(facilities, ended_account)
+        self._owed: dict[ClientSubscription, OwedRecords] = {}
+        """Records owed by deleted durables whose subscriptions ended in this event-loop iteration."""
+        self._deleted_shared: dict[SharedSubscriptionPort, Callable[[], object]] = {}
+        """Deleted shared subscriptions that have consumers, with the function to call after the last one."""
         self._active: dict[tuple[str, str], ClientSubscription] = {}
         self._shared: dict[str, SharedSubscription] = {}
         """Shared subscriptions that have consumers, by name."""
@@ -163,14 +187,21 @@ class DurableSubscriptions:
         if not shared.consumers:
             if self._shared.get(shared.record.name) is shared:
                 self._update_position(self._shared.pop(shared.record.name))
+            elif (record_owed := self._deleted_shared.pop(shared, None)) is not None:
+                record_owed()
             shared.close()
 
-    def on_closed(self, target: ClientSubscription) -> None:
-        """Store the position of a subscription that its client closed.
+    def on_closed(self, target: ClientSubscription, rule: str = "") -> None:
+        """Store the position of a subscription that ends. `rule` ended it; "": no rule did.
+
+        Of a deleted durable subscription, start to count the records that it was owed and not given.
 
         Call it before the subscription's deliveries are discarded, because the position is computed from
         them.
         """
+        if target.owed_upto:
+            self._record_unread(target, rule)
+            return
         if target.shared is not None:
             self._remove_consumer(target, target.shared)
             return
@@ -181,8 +212,10 @@ class DurableSubscriptions:
             if (durable := self._known.get(key)) is not None:
                 self._store.record_disconnect(durable)
 
-    def delete(self, client: str, name: str) -> DurableSubscriptionRecord:
+    def delete(self, client: str, name: str) -> DurableDeletion:
         """Delete a durable subscription and release its pin. It is removed from disk with the next save.
+
+        The records that it was owed are counted and recorded: now, or when its subscription ends.
 
         Raises OperatorError unknown_durable.
         """
@@ -193,12 +226,63 @@ class DurableSubscriptions:
                 f"Client {client} has no durable subscription {name}.",
                 "See the list of durable subscriptions.",
             )
+        is_subscribed = self.is_connected(durable)
         self._store.remove(durable)
         self.sent_upto.pop((client, name), None)
         if durable.sharing is not None:
             self._store.mark_deleted(name, self._frontier.durable)
-            self._shared.pop(name, None)  # consumers keep their records; the position is dropped
-        return durable
+            # Consumers keep their records; the position is dropped.
+            if (shared := self._shared.pop(name, None)) is not None:
+                record_owed = partial(self._record_owed_shared, shared, self._frontier.durable)
+                if not is_subscribed:
+                    return DurableDeletion(durable, record_owed())
+                self._deleted_shared[shared] = record_owed
+        if is_subscribed:
+            return DurableDeletion(durable, None)
+        return DurableDeletion(durable, self._record_owed(durable, self._frontier.durable))
+
+    def _record_owed_shared(self, shared: SharedSubscription, upto: int) -> OwedRecords:
+        """Start to count the records that a shared subscription without consumers was owed."""
+        shared.record_position()
+        return self._record_owed(shared.record, upto)
+
+    def _record_owed(self, durable: DurableSubscriptionRecord, upto: int) -> OwedRecords:
+        """Start to count the records from a deleted record's position up to sequence `upto`."""
+        subscription = TopicSubscription(
+            None,
+            durable.name,
+            0,
+            TopicPattern.parse(durable.topic),
+            compile_filter(durable.filter) if durable.filter else None,
+            self._decoder_of,
+        )
+        done = durable.sharing.done if durable.sharing is not None else []
+        span = ReplaySpan(durable.position, last=upto)
+        owed = OwedRecords(durable.client, durable.topic, subscription, span, done=done)
+        self._recorder.start(owed)
+        return owed
+
+    def _record_unread(self, target: ClientSubscription, rule: str) -> None:
+        """Start to count the records that an ending subscription was owed and that its account lacks."""
+        cursor, upto = target.cursor, target.owed_upto
+        target.owed_upto = 0
+        first = max(cursor.next_sequence, target.account.last_matched + 1)
+        if cursor.is_live or cursor.span is None or first > min(upto, cursor.span.last):
+            return
+        span = cursor.span._replace(first=first, last=min(upto, cursor.span.last))
+        if cursor.has_reached_start:
+            span = span._replace(not_before=0)
+        owed = OwedRecords(target.peer.name, target.topic, target.subscription, span, rule, peer=target.peer)
+        self._owed[target] = owed
+        asyncio.get_running_loop().call_soon(self._owed.pop, target, None)
+        self._recorder.start(owed)
+
+    def take_owed(self, target: ClientSubscription) -> OwedRecords | None:
+        """Return the records that an ended subscription was owed and not given; None if there are none.
+
+        Call it right after the end of the subscription, without an await in between.
+        """
+        return self._owed.pop(target, None)
 
     def release(self, durable: DurableSubscriptionRecord) -> None:
         """Turn the subscription of a deleted durable record into an ordinary one.
@@ -207,7 +291,7 @@ class DurableSubscriptions:
         """
         subscribed = self._active.pop((durable.client, durable.name), None)
         if subscribed is not None:
-            subscribed.durable = ""
+            subscribed.durable, subscribed.owed_upto = "", self._frontier.durable
             subscribed.durable_record = None
 
     def close(self) -> None:

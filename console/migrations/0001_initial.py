@@ -415,6 +415,7 @@ class Migration(migrations.Migration):
                 ('unjournaled', models.BigIntegerField(default=0)),
                 ('first', models.CharField(blank=True, max_length=128)),
                 ('last', models.CharField(blank=True, max_length=128)),
+                ('exact', models.BooleanField(default=False)),
                 ('instance', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='console.instance')),
             ],
             options={

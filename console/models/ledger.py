@@ -28,6 +28,8 @@ class LossRecord(models.Model):
     unjournaled = models.BigIntegerField(default=0)
     first = models.CharField(max_length=128, blank=True)
     last = models.CharField(max_length=128, blank=True)
+    # whether each record from `first` to `last` is one of the messages; else both are outer bounds
+    exact = models.BooleanField(default=False)
 
     class Meta:
         ordering = ["-at", "-id"]

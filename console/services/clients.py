@@ -12,7 +12,7 @@ import msgspec
 
 from broker_core.documents import requests
 from broker_core.documents.clients import DisconnectReply, OfflineReply, PauseReply
-from broker_core.documents.replays import DurableName
+from broker_core.documents.replays import DeletedDurable
 from broker_core.errors import OperatorError, SluiceError
 from console.broker_link import link_to
 from console.choices import AuditResult
@@ -91,7 +91,7 @@ def control_client(
     return result
 
 
-def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> DurableName:
+def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> DeletedDurable:
     """Delete a durable subscription: the broker removes its position and no longer retains records for it.
 
     Raises:

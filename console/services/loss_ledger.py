@@ -44,6 +44,7 @@ def _loss(instance: Instance, member: str, loss: LossEntry) -> LossRecord:
         unjournaled=loss.unjournaled,
         first=loss.first,
         last=loss.last,
+        exact=loss.exact,
     )
 
 

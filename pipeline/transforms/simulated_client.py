@@ -64,7 +64,7 @@ class SimulatedBacklog:
         self.id = "only"
         self.topic = trace.key.topic
         self.name = ""
-        self.durable = self.journaled = self.paused = self.rate_limited = False
+        self.durable = self.journaled = self.shared = self.paused = self.rate_limited = False
         self.prefetch = self.conflation_bytes = self.waiting_messages = self.pinned_bytes = 0
         self.unacked_messages = self.unacked_since = self.acked_at = self.acked_messages = 0
         self.window_full_since = self.window_full_count = 0

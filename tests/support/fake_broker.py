@@ -824,7 +824,7 @@ class FakeBroker:
             message = f"Client {key[0]} has no durable subscription {key[1]}."
             return {"error": {"code": "unknown_durable", "message": message, "fix": "", "details": {}}}
         self.durables = kept
-        return {"client": key[0], "name": key[1]}
+        return {"client": key[0], "name": key[1], "undelivered": 12}
 
     def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put a policy revision in force."""

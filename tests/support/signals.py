@@ -52,6 +52,7 @@ class SubscriptionSignals:
     window_full_count: int = 0
     blocked_since: int = 0
     paused: bool = False
+    shared: bool = False
     rate_limited: bool = False
     pinned_bytes: int = 0
 

@@ -11,6 +11,7 @@ from operator import attrgetter
 from broker_core.config.transports import MAX_BODY, STOMP_KINDS, ResumeFrom
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.control.status import StatusCollector
+from broker_core.delivery.account import NOTHING
 from broker_core.documents import client_columns, requests
 from broker_core.documents.clients import (
     ClientEntry,
@@ -23,7 +24,7 @@ from broker_core.documents.clients import (
     OfflineReply,
     PauseReply,
 )
-from broker_core.documents.replays import DurableEntry, DurableName
+from broker_core.documents.replays import DeletedDurable, DurableEntry
 from broker_core.documents.requests import PageClients
 from broker_core.documents.system_records import DecisionEntry, LossEntry
 from broker_core.engine.enforcement import offline_client, pause_subscription, resume_subscription
@@ -166,16 +167,19 @@ class ClientRequests:
         """Return the durable subscriptions, including those of disconnected clients."""
         return self._engine.durables.list_entries()
 
-    async def delete_durable(self, request: requests.DeleteDurable) -> DurableName:
+    async def delete_durable(self, request: requests.DeleteDurable) -> DeletedDurable:
         """Delete a durable subscription. The deletion is stored before the reply.
+
+        The records that it was owed are counted before the reply, too.
 
         Raises:
             OperatorError: unknown_durable.
             JournalError: not_kept.
         """
-        durable = self._engine.durables.delete(request.client, request.name)
+        durable, owed = self._engine.durables.delete(request.client, request.name)
         await self._engine.position_store.save()
-        return DurableName(client=durable.client, name=durable.name)
+        undelivered = (await owed.wait()).recoverable if owed is not None else NOTHING
+        return DeletedDurable(client=durable.client, name=durable.name, undelivered=undelivered.messages)
 
     async def disconnect(self, request: requests.DisconnectClient) -> DisconnectReply:
         """Disconnect a client."""

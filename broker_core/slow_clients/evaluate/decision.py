@@ -214,11 +214,20 @@ def _action(
         return PolicyAction.DISCONNECT
     if action is PolicyAction.CONTINUE_FROM_JOURNAL and not _in_journal(client, waiting, subscription):
         action = PolicyAction.OFFLINE
-    if action is PolicyAction.OFFLINE and client.is_offlined:
+    if action is PolicyAction.OFFLINE and (client.is_offlined or _has_nothing_to_spool(client)):
         return None
     if action is PolicyAction.PAUSE and subscription is not None and subscription.paused:
         return None
     return action
+
+
+def _has_nothing_to_spool(client: ClientView) -> bool:
+    """Return whether the client owes only records of queues that it was sent and has not acknowledged.
+
+    Records that wait for a queue's consumers are not in any client's memory, so a spool would stay empty.
+    """
+    owing = [one for one in client.subscriptions if one.backlog_messages]
+    return bool(owing) and all(one.shared and not one.outbox_messages for one in owing)
 
 
 def _in_journal(client: ClientView, waiting: BacklogCounts, subscription: SubscriptionView | None) -> bool:

@@ -134,6 +134,7 @@ class SubscriptionView(Protocol):
         window_full_since: Time since which messages wait and the window is full; 0 while dispatch continues.
         window_full_count: Number of times the window has become full, since the start.
         blocked_since: Time since which the peer has read nothing while a message waited or was in flight.
+        shared: Whether it is a consumer of a shared subscription, such as a queue.
         rate_limited: Whether it has a delivery rate of its own (a paced replay). Waiting is then not the
             client's fault.
         pinned_bytes: Bytes of the log that it prevents from removal because it is paused, durable, or reads
@@ -185,6 +186,8 @@ class SubscriptionView(Protocol):
     def blocked_since(self) -> int: ...
     @property
     def paused(self) -> bool: ...
+    @property
+    def shared(self) -> bool: ...
     @property
     def rate_limited(self) -> bool: ...
     @property

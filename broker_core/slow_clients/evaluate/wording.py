@@ -5,7 +5,7 @@ A sentence describes the action, the client, the reason and the cost. Each figur
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker_core.config.rule_terms import (
     FINAL_ACTIONS,
@@ -40,6 +40,24 @@ _REASON_PREFIXES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "
 """Reason codes that clients of other systems know, as prefixes of a sentence (seed 004)."""
 
 
+class _CostVerbs(NamedTuple):
+    """Verb forms of the sentence about messages kept and lost."""
+
+    singular: str
+    plural: str
+    will: str
+    can: str
+
+    def format_count(self, count: int) -> str:
+        """Return the count with noun and verb: `1 message is`, `2 messages would be`."""
+        return f"1 message {self.singular}" if count == 1 else f"{count:,} messages {self.plural}"
+
+
+_DONE: Final = _CostVerbs("is", "are", "will", "can")
+_CONDITIONAL: Final = _CostVerbs("would be", "would be", "would", "could")
+"""Forms for decisions that were not executed: in shadow mode, or beyond a rollout's allowance."""
+
+
 def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
     """Return the decision in one or two sentences.
 
@@ -47,7 +65,9 @@ def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
     """
     error = _REASON_PREFIXES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
     action = f"{error}{_subject_phrase(decision)} {_action_phrase(decision, ahead=ahead)}"
-    return f"{action}: {_reason_phrase(decision)}. {_cost_sentence(decision)}"
+    is_done = decision.mode is EnforcementMode.ENFORCE and decision.held_at is None
+    cost = _cost_sentence(decision, _DONE if is_done else _CONDITIONAL)
+    return f"{action}: {_reason_phrase(decision)}. {cost}"
 
 
 def _subject_phrase(decision: Decision) -> str:
@@ -106,47 +126,51 @@ _SIGNAL_NOUNS: Final = {signal: signal.value.replace("_", " ") for signal in Sig
 """Noun for each signal."""
 
 
-def _cost_sentence(decision: Decision) -> str:
+def _cost_sentence(decision: Decision, verbs: _CostVerbs) -> str:
     """Return the sentence about messages kept and lost."""
     safe, lost = decision.kept, decision.lost
+    will, be = verbs.will, verbs.format_count
     match decision.action:
         case PolicyAction.OFFLINE:
-            return f"{format_messages(safe)} kept in its spool and will be sent in order when it reads again."
+            return f"{be(safe)} kept in its spool and {will} be sent in order when it reads again."
         case PolicyAction.CONTINUE_FROM_JOURNAL:
-            return f"{format_messages(safe)} in the journal and will be read from there, in order."
+            return f"{be(safe)} in the journal and {will} be read from there, in order."
         case PolicyAction.CONFLATE:
-            replaced = f"{format_messages(lost)} replaced by later ones; " if lost else ""
-            return f"{replaced}the latest of each key is kept."
+            replaced = f"{be(lost)} replaced by later ones; " if lost else ""
+            return f"{replaced}the latest of each key {verbs.singular} kept."
         case PolicyAction.DISCARD_OLDEST:
             often = (
                 f" ({format_quantity(decision.times, Unit.TIMES)} within a second)"
                 if decision.times > 1
                 else ""
             )
-            return (
-                f"{format_messages(lost)} discarded{often}, the oldest first; {format_messages(safe)} kept."
-            )
+            return f"{be(lost)} discarded{often}, the oldest first; {be(safe)} kept."
         case PolicyAction.NOTIFY | PolicyAction.WARN | PolicyAction.PAUSE | PolicyAction.ASK_TO_CLOSE:
-            return f"Nothing is lost; {format_messages(safe)} waiting." if safe else "Nothing is lost."
-    return _ending_sentence(decision)
+            nothing = f"Nothing {verbs.singular} lost"
+            return f"{nothing}; {format_messages(safe)} waiting." if safe else f"{nothing}."
+    return _ending_sentence(decision, verbs)
 
 
-def _ending_sentence(decision: Decision) -> str:
+def _ending_sentence(decision: Decision, verbs: _CostVerbs) -> str:
     """Return the sentence about messages kept and lost when a client or subscription ends."""
     if not decision.kept and not decision.lost:
         return "It had no waiting messages."
     parts = []
     if decision.kept:
-        resume = f" and can be replayed from {decision.resume_bookmark}" if decision.resume_bookmark else ""
-        parts.append(f"{format_messages(decision.kept)} in the journal{resume}")
+        resume = (
+            f" and {verbs.can} be replayed from {decision.resume_bookmark}"
+            if decision.resume_bookmark
+            else ""
+        )
+        parts.append(f"{verbs.format_count(decision.kept)} in the journal{resume}")
     if decision.lost:
-        parts.append(f"{format_messages(decision.lost)} lost, being of topics that aren't journaled")
+        parts.append(f"{verbs.format_count(decision.lost)} lost, being of topics that aren't journaled")
     return "; ".join(parts) + "."
 
 
 def format_messages(count: int) -> str:
     """Return the count with noun and verb: `1 message is`, `2 messages are`."""
-    return "1 message is" if count == 1 else f"{count:,} messages are"
+    return _DONE.format_count(count)
 
 
 def format_quantity(value: int, unit: Unit) -> str:

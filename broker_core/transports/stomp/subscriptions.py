@@ -390,7 +390,7 @@ class StompSubscriptions:
     async def _answer_deletion(self, answer: replies.Ack) -> None:
         """Answer when the deletion is on disk, then execute the client's next frames."""
         connection = self._reply_writer.connection
-        await connection.reply_when_durable(answer)
+        await connection.reply_when_durable(answer, None)
         connection.inbox.resume(InputPauseReason.DELETION)
 
     def on_ended(self, id: str) -> None:

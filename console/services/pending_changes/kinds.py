@@ -131,8 +131,12 @@ def _durable(item: PendingChange, _: list[str] | None) -> ChangePreview:
 
 def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
     client, _slash, name = item.target.partition("/")
-    clients.delete_durable(actor, client, name)
-    return f"The durable subscription {name} of {client} was deleted."
+    undelivered = clients.delete_durable(actor, client, name).undelivered
+    sentence = f"The durable subscription {name} of {client} was deleted."
+    if not undelivered:
+        return sentence
+    stays = "1 message stays" if undelivered == 1 else f"{number_exact(undelivered)} messages stay"
+    return f"{sentence} {stays} in the log undelivered, without its pin."
 
 
 # ------------------------------------------------------------------------------------------- replays

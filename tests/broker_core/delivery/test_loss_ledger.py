@@ -34,8 +34,22 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
         "unjournaled": 0,
         "from": "i|7|",
         "to": "i|12|",
+        "exact": False,
     }
     assert ledger.close_intervals() == [] and ledger.messages == 4
+
+
+def test_an_interval_is_exact_only_if_no_other_record_lies_in_it() -> None:
+    def is_exact(*ranges: tuple[int, int]) -> bool:
+        tally = DiscardTally()
+        for first, count in ranges:
+            tally.merge(tally_entries([outbox_entry(count, sequence=first, count=count)]))
+        return tally.is_exact
+
+    assert is_exact((7, 2)) and is_exact((7, 2), (9, 2))
+    assert not is_exact((7, 2), (10, 2)), "record 9 lies between them"
+    assert not is_exact((7, 1), (7, 1), (9, 1)), "7 was returned twice"
+    assert DiscardTally(messages=3, unjournaled=3).is_exact, "there is no interval"
 
 
 def test_subscriptions_topics_causes_and_rules_are_kept_apart() -> None:

@@ -448,3 +448,16 @@ async def test_a_decision_whose_notice_is_unanswered_when_the_broker_stops_is_in
         decisions = await reader.subscribe("$SLUICE.decisions", bookmark="0")
         message = await asyncio.wait_for(anext(aiter(decisions)), 60)
         assert json.loads(message.body)["id"] == notice["decision"]
+
+
+async def test_a_queue_consumer_with_nothing_to_spool_is_not_offlined(tmp_path: Path) -> None:
+    """Records wait in the queue for any consumer, so its spool would stay empty."""
+    offline = rule("offline", 1, topic="queue.jobs") | {"name": "offline"}
+    notify = rule("notify", 1, topic="queue.jobs") | {"name": "notify"}
+    shared = {"durable": "queue.jobs", "shared": True, "bookmark": "0|1|"}
+    async with slow_client(tmp_path, offline, notify, topic="queue.jobs", **shared) as there:
+        await there.publish(1, 10, "queue.jobs")
+        assert await there.slow.deliveries(2) == numbered_bodies(1, 2)
+        await there.decided()
+        assert [one.action for one in there.broker.engine.decisions.recent] == ["notify"]
+        assert there.broker.engine.roster.clients["slow"].backlog.state.value == "live"

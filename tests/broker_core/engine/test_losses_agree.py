@@ -104,3 +104,44 @@ async def test_a_message_that_the_subscriber_rejected_is_in_the_ledger_and_no_lo
         assert (entry["gone"], entry["gone_bytes"], entry["lost_messages"]) == ({"refused": 1}, len(BODY), 0)
         assert await ledger_rows(broker) == entry["gone"]
         raw.close()
+
+
+async def test_the_bytes_that_a_subscribers_own_conflation_replaced_are_gone_and_not_lost(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "slow")
+        raw.send_command(
+            {
+                "c": "subscribe",
+                "id": "s",
+                "topic": "t",
+                "bookmark": "0|1|",
+                "conflation": "60s",
+                "conflation_key": "topic",
+            }
+        )
+        await raw.read_until("processed")
+        await publish(broker, "t")
+        await until(lambda: broker.engine.roster.clients["slow"].account.matched.messages == EACH)
+        entry = await ask(broker, "client", name="slow")
+        assert entry["gone"] == {"conflated_as_asked": EACH - 1}
+        assert (entry["gone_bytes"], entry["lost_messages"]) == ((EACH - 1) * len(BODY), 0)
+        assert entry["matched_bytes"] == entry["gone_bytes"] + entry["waiting_bytes"]
+        raw.close()
+
+
+async def test_messages_that_arrived_before_the_client_unsubscribed_are_not_lost(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        raw = await RawClient.connect(broker, "slow")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "scratch.t", "ack": "client"})
+        await raw.read_until("processed")
+        await publish(broker, "scratch.t")
+        assert len(await raw.deliveries(EACH)) == EACH
+        raw.send_command({"c": "unsubscribe", "id": "s"})
+        await raw.read_until("processed")
+        entry = await ask(broker, "client", name="slow")
+        assert (entry["gone"], entry["lost_messages"]) == ({"unsubscribed": EACH}, 0)
+        raw.close()
+        await until(lambda: "slow" not in broker.engine.roster.clients)
+        assert broker.engine.roster.ended_account.lost_volume.messages == 0

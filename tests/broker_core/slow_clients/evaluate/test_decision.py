@@ -101,6 +101,26 @@ def test_a_decision_in_shadow_is_conditional() -> None:
     )
 
 
+def test_what_a_shadow_decision_would_have_cost_is_conditional() -> None:
+    shadow = EnforcementMode.SHADOW
+    assert decision_sentence(replace(POOL, mode=shadow)).endswith(
+        "1 message would be kept in its spool and would be sent in order when it reads again."
+    )
+    assert decision_sentence(replace(AGE, mode=shadow, lost=1)).endswith(
+        "1,200 messages would be in the journal and could be replayed from sluice-1|41|; 1 message would be "
+        "lost, being of topics that aren't journaled."
+    )
+    for action in PolicyAction:
+        one = replace(POOL, action=action, lost=2, kept=3, subscription="s")
+        for undone in (replace(one, mode=shadow), replace(one, held_at=1)):
+            sentence = decision_sentence(undone)
+            assert not {" is lost", "are kept", "are lost", "are replaced", "will "} & {
+                word
+                for word in (" is lost", "are kept", "are lost", "are replaced", "will ")
+                if word in sentence
+            }, sentence
+
+
 def test_a_document_is_json_in_milliseconds() -> None:
     made = json.loads(msgspec.json.encode(decision_entry(POOL)))
     assert made["at"] == START // 1_000_000
