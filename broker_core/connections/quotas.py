@@ -60,18 +60,17 @@ class RecentTopics:
     current: set[str] = field(default_factory=set)
     previous: set[str] = field(default_factory=set)
     """Topics of the interval before that are not among the current ones."""
-    began_at: int = 0
-    """Monotonic time at which the current interval began, ns."""
+    interval: int = 0
+    """Number of the current interval: monotonic time divided by its length."""
 
     def __len__(self) -> int:
         return len(self.current) + len(self.previous)
 
-    def begin_interval(self, now: int) -> None:
-        """Begin a new interval if the current one has ended."""
-        if now - self.began_at >= TOPIC_IDLE_NS:
-            is_recent = now - self.began_at < 2 * TOPIC_IDLE_NS
-            self.previous = self.current if is_recent else set()
-            self.current, self.began_at = set(), now
+    def begin_interval(self, interval: int) -> None:
+        """Begin an interval unless it is the current one."""
+        if interval != self.interval:
+            self.previous = self.current if interval == self.interval + 1 else set()
+            self.current, self.interval = set(), interval
 
     def count_new(self, topics: Iterable[str]) -> int:
         """Return how many of some topics are not counted."""
@@ -266,9 +265,11 @@ class Quotas:
         key, client_usage = found
         user, limits = self._users[key], self._limits_for(connection)
         now, wait = self._now(), 0.0
-        client_usage.topics.begin_interval(now)
-        user.topics.begin_interval(now)
-        if not (client_usage.topics.current.issuperset(topics) and user.topics.current.issuperset(topics)):
+        if client_usage.topics.interval != (interval := now // TOPIC_IDLE_NS):
+            client_usage.topics.begin_interval(interval)
+            user.topics.begin_interval(interval)
+        # In an interval the topics of a client are also its user's.
+        if not client_usage.topics.current.issuperset(topics):
             counted = set(topics) - self._temporary_topics  # these count for their owner
             self._count_topics(counted, ((client_usage, "client_topics"), (user, "user_topics")), limits)
         for use, name in ((client_usage, "client_publish_rate"), (user, "user_publish_rate")):

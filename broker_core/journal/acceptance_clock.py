@@ -7,7 +7,7 @@ such as one by an operator, and the clock is followed again. So an error of a fe
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -20,11 +20,8 @@ ACCEPTED_AFTER_S: Final = 60.0
 """Duration in seconds after which a larger step is followed."""
 
 
-class AcceptanceTime(NamedTuple):
-    """Time of acceptance in ns UTC, and whether the machine's clock showed it."""
-
-    at: int
-    is_certain: bool
+IN_STEP_NS: Final = 1_000_000_000
+"""A reading at most this much, ns, after the last compared one is in step without a comparison."""
 
 
 class AcceptanceClock:
@@ -42,14 +39,25 @@ class AcceptanceClock:
         """Last reading in step: time, and monotonic time with suspensions, in ns."""
         self._jumped_at: int | None = None
         """Monotonic time with suspensions at which the clock was first out of step; None while in step."""
+        self.is_certain = True
+        """Whether the machine's clock showed the time that `read` returned last."""
 
-    def read(self) -> AcceptanceTime:
-        """Return the time for records that are accepted now."""
-        now, monotonic = self._clock.now_ns(), self._clock.suspended_ns()
+    def read(self) -> int:
+        """Return the acceptance time, ns UTC, for records that are accepted now."""
+        now = self._clock.now_ns()
+        if self._jumped_at is not None or not 0 <= now - self._good[0] < IN_STEP_NS:
+            now = self._compare(now)
+        if now > self._last_at:
+            self._last_at = now
+        return self._last_at
+
+    def _compare(self, now: int) -> int:
+        """Compare the clock with the monotonic one; return the time to use."""
+        monotonic = self._clock.suspended_ns()
         expected = self._good[0] + monotonic - self._good[1]
         step_ns = now - expected
-        is_certain = abs(step_ns) <= TOLERANCE_S * 1e9
-        if is_certain:
+        self.is_certain = abs(step_ns) <= TOLERANCE_S * 1e9
+        if self.is_certain:
             if self._jumped_at is not None:
                 log.warning("clock_returned", after_s=round((monotonic - self._jumped_at) / 1e9, 3))
         elif self._jumped_at is None:
@@ -57,8 +65,8 @@ class AcceptanceClock:
             self._jumped_at = monotonic
         elif monotonic - self._jumped_at >= ACCEPTED_AFTER_S * 1e9:
             log.warning("clock_followed", step_s=round(step_ns / 1e9, 3))
-            is_certain = True
-        if is_certain:
-            self._good, self._jumped_at = (now, monotonic), None
-        self._last_at = max(now if is_certain else expected, self._last_at)
-        return AcceptanceTime(self._last_at, is_certain)
+            self.is_certain = True
+        if not self.is_certain:
+            return expected
+        self._good, self._jumped_at = (now, monotonic), None
+        return now

@@ -307,11 +307,11 @@ class LocalCommitLog(Generic[Owner]):
     def _stamp(self, group: Sequence[PendingBatch[Owner]]) -> None:
         """Assign sequences and the acceptance time to a group."""
         sequence = self._next_sequence
-        at, is_certain = self._acceptance.read()
+        at = self._acceptance.read()
         origin, epoch = self._journal.origin, self._journal.epoch
         for pending in group:
             batch = pending.batch
-            if not is_certain:
+            if not self._acceptance.is_certain:
                 assert isinstance(batch.buf, bytearray)
                 write_flags(batch.buf, UNCERTAIN_TIME)
             batch.stamp(origin=origin, epoch=epoch, first_sequence=sequence, accepted_at=at)

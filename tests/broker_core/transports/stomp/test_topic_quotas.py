@@ -52,14 +52,14 @@ async def test_idle_topics_leave_the_count(tmp_path: Path, monkeypatch: Any) -> 
 
 
 def test_a_topic_counts_for_one_to_two_intervals() -> None:
-    topics, idle = RecentTopics(), quotas.TOPIC_IDLE_NS
-    topics.begin_interval(10 * idle)
+    topics = RecentTopics()
+    topics.begin_interval(10)
     topics.add({"a", "b"})
-    topics.begin_interval(11 * idle)
+    topics.begin_interval(11)
     assert len(topics) == 2 and topics.count_new({"a", "c"}) == 1
     topics.add({"a"})
     assert len(topics) == 2
-    topics.begin_interval(12 * idle)
+    topics.begin_interval(12)
     assert (topics.current, topics.previous) == (set(), {"a"})
-    topics.begin_interval(20 * idle)
+    topics.begin_interval(20)
     assert len(topics) == 0
