@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from broker_core.errors import OperatorError, SluiceError
 from console import current_instance
+from console.broker_link import BrokerUnavailable, BrokerUnreachable
 from console.choices import PendingChangeKind
 from console.models import PendingChange, PolicyDraft
 from console.queries import policies as read
@@ -255,7 +256,7 @@ def apply_changes(
 
 
 def _apply_change(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
-    """Apply one change. A change that fails stays pending."""
+    """Apply one change. A change that fails stays pending, unless a broker may have carried it out."""
     try:
         _require_permission(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
     except SluiceError as problem:
@@ -268,6 +269,8 @@ def _apply_change(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcom
     try:
         sentence = CHANGE_KINDS[PendingChangeKind(item.kind)].do(actor, item, reason)
     except BaseException as problem:
+        if isinstance(problem, BrokerUnavailable) and not isinstance(problem, BrokerUnreachable):
+            return _failed(item, problem)  # the broker has the request: the claim stays
         _release_claim(item)
         if not isinstance(problem, SluiceError):
             raise

@@ -10,6 +10,7 @@ import pytest
 
 from broker_core.errors import OperatorError
 from console.access.rights import EffectiveAccess, GrantedRight
+from console.broker_link import BrokerUnavailable
 from console.choices import PendingChangeKind, Permission, Role
 from console.models import Grant, Instance, PendingChange, PolicyDraft
 from console.services import access, drafts, operators, people
@@ -117,6 +118,29 @@ def test_a_change_whose_process_was_killed_is_unknown_and_never_applied_again(
     (outcome,) = service.apply_changes(maria, "because", confirmed=True, plan=held.digest)
     assert outcome.done
     assert len([one for one in broker.asked if one["do"].startswith("publish")]) == 2
+
+
+def test_a_change_that_a_broker_may_have_carried_out_before_it_ended_is_never_applied_again(
+    maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_change(maria, PendingChangeKind.PUBLISH, "orders.eu", {"data": {"a": 1}})
+    plan = service.list_changes(maria).digest
+    publish = service.CHANGE_KINDS[PendingChangeKind.PUBLISH]
+
+    def ends_after(*args: Any) -> str:
+        publish.do(*args)
+        raise BrokerUnavailable("broker_failed", "The broker ended during `publish`.", "Read its log.")
+
+    kind = dataclasses.replace(publish, do=ends_after)
+    monkeypatch.setitem(service.CHANGE_KINDS, PendingChangeKind.PUBLISH, kind)  # type: ignore[arg-type]
+    (outcome,) = service.apply_changes(maria, "because", confirmed=True, plan=plan)
+    assert not outcome.done and "ended during" in outcome.sentence
+    held = service.list_changes(maria)
+    assert "It may have been carried out: check the audit" in held.blocked[0]
+    with pytest.raises(OperatorError) as refused:
+        service.apply_changes(maria, "because", confirmed=True, plan=held.digest)
+    assert refused.value.code == "tray_blocked"
+    assert len([one for one in broker.asked if one["do"].startswith("publish")]) == 1
 
 
 def test_a_change_that_fails_beside_an_equal_new_one_is_pending_once(
