@@ -12,8 +12,8 @@ from console.queries.filters import AuditFilter
 from console.units.moments import parse_moment
 from console.views import common
 
-PAGE = 50
-"""Events per page."""
+PAGE = 40
+"""Events per page: on a telephone, no more than ten screens."""
 SHOWN = ("search", "actor", "action", "object", "result", "since", "until")
 """Filters of the page."""
 
