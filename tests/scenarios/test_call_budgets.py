@@ -1,6 +1,4 @@
-"""Function calls (Python and C) that one message and one operator's edit cost, independent of machine
-load.
-"""
+"""Function calls (Python and C) that one message costs, independent of machine load."""
 
 from __future__ import annotations
 
