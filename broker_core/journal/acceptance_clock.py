@@ -18,8 +18,6 @@ TOLERANCE_S: Final = 60.0
 """Largest step of the clock, in seconds, that is followed at once."""
 ACCEPTED_AFTER_S: Final = 60.0
 """Duration in seconds after which a larger step is followed."""
-
-
 IN_STEP_NS: Final = 1_000_000_000
 """A reading at most this much, ns, after the last compared one is in step without a comparison."""
 
